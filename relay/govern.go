@@ -155,6 +155,35 @@ func (r *Relay) Remove(ctx context.Context, events ...Seq) (removed []Seq, err e
 	return removed, nil
 }
 
+// RemoveSender removes up to limit messages of a sender that arrived since a time, also those that have expired and whose
+// ids are still remembered. It removes them in batches, and posts are stored in between. If it returns limit, there may
+// be more.
+func (r *Relay) RemoveSender(ctx context.Context, sender didkey.DID, since time.Time, limit int) (removed int, err error) {
+	if _, ok := r.store.(Remover); !ok {
+		return 0, errNoRemover
+	}
+	var at Cursor
+	for more := true; more && removed < limit; {
+		page, err := r.store.Read(ctx, Query{Filter: Filter{Sender: sender}, Now: r.now(), Expired: true, Headers: true,
+			After: at, Limit: min(MaxRemove, limit-removed), MaxExamined: maxSliceSize})
+		if err != nil {
+			return removed, err
+		}
+		var some []Seq
+		for _, e := range page.Events {
+			if !e.Received.Before(since) {
+				some = append(some, e.Seq)
+			}
+		}
+		done, err := r.Remove(ctx, some...)
+		if removed += len(done); err != nil && !errors.Is(err, errNotStored) {
+			return removed, err
+		}
+		at, more = page.Cursor, page.More
+	}
+	return removed, nil
+}
+
 // RemoveThread ends a thread and removes all its messages. A thread without messages is only ended. Errors:
 // CodeThreadNotFound.
 func (r *Relay) RemoveThread(ctx context.Context, k thread.Key) (removed []Seq, err error) {

@@ -1,19 +1,16 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
-	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/store/sqlite"
 )
@@ -88,6 +85,7 @@ type adminBanCmd struct {
 	Subject subjectText `arg:"" name:"did|address|network" help:"Whom to refuse, such as did:key:z6Mk…, 192.0.2.7 or 2001:db8::/32."`
 	Reason  string      `placeholder:"TEXT" help:"Why, for agora admin bans. Clients do not see it."`
 	For     lifetime    `placeholder:"DURATION" help:"When the ban ends, such as 7d. Without it, the ban does not end by itself."`
+	Yes     bool        `help:"Do not ask before banning more than a /8 of IPv4 or a /32 of IPv6."`
 }
 
 func (adminBanCmd) Help() string {
@@ -98,7 +96,22 @@ func (adminBanCmd) Help() string {
 		"  agora admin ban --data /var/lib/agora 2001:db8::/48 --for 1h"
 }
 
+// isHuge reports whether the ban is of more addresses than a network usually has: a ban of 0.0.0.0/0 refuses everybody.
+func (c adminBanCmd) isHuge() bool {
+	network, err := netip.ParsePrefix(string(c.Subject))
+	return err == nil && (network.Addr().Is4() && network.Bits() < 8 || network.Addr().Is6() && network.Bits() < 32)
+}
+
 func (c adminBanCmd) Run(env environment) error {
+	if c.isHuge() && !c.Yes {
+		if !env.stdinIsTerminal {
+			return fmt.Errorf("%s has very many addresses, so this bans many clients that have done nothing; if you mean it, give --yes",
+				c.Subject)
+		}
+		if err := confirm(env, fmt.Sprintf("%s has very many addresses. Ban all of them?", c.Subject)); err != nil {
+			return err
+		}
+	}
 	var ban admin.Ban
 	printed, err := c.call(env, http.MethodPost, "/bans", admin.BanRequest{Subject: string(c.Subject), Reason: c.Reason,
 		Seconds: int64(time.Duration(c.For) / time.Second)}, &ban)
@@ -153,68 +166,6 @@ func (c adminBansCmd) Run(env environment) error {
 		rows = append(rows, row)
 	}
 	return env.printRows(rows)
-}
-
-type adminRemoveCmd struct {
-	governing
-	Event   idText  `placeholder:"ID" help:"Remove the message with this id; give its --sender too."`
-	Sender  didText `placeholder:"DID" help:"The sender of the message."`
-	Seq     int     `placeholder:"NUMBER" help:"Remove the message with this number in the relay's sequence."`
-	Thread  idText  `placeholder:"ID" help:"End the thread with this id, and remove all its messages; give its --client too."`
-	Client  didText `placeholder:"DID" help:"The client of the thread: the sender of its REQUEST."`
-	Hub     string  `placeholder:"ID" help:"Remove the text of a message of the hub; give its id or its trace_id."`
-	Channel string  `placeholder:"ID" help:"Remove the text of a message of a channel; give its id, such as msg_…, or the id of the channel, a slash and the seq of the message."`
-	Jobs    string  `placeholder:"ID" help:"Remove the content of a job, which fails if it runs, or remove an agent of the registry; give the job_id or the agent_id."`
-}
-
-func (adminRemoveCmd) Help() string {
-	return "Removes the content of a message, so that nobody gets it any more. Its id stays remembered: a copy is refused. The " +
-		"thread's record keeps the step, and readers of the thread see that the operator has removed the message. What a " +
-		"gateway has is removed with --hub, --channel or --jobs; a text that says so stays in its place. Backups that were " +
-		"made before still have the content, and so may unused parts of the database until agora prune.\n\n" +
-		"Examples:\n  agora admin remove --event MESSAGE-ID --sender did:key:z6Mk…\n  agora admin remove --seq 4711\n" +
-		"  agora admin remove --thread THREAD-ID --client did:key:z6Mk…\n  agora admin remove --hub 17\n" +
-		"  agora admin remove --channel msg_…"
-}
-
-// request returns what the flags name. It returns an error if they name nothing, or more than one thing.
-func (c adminRemoveCmd) request() (q admin.RemoveRequest, err error) {
-	all := []admin.RemoveRequest{
-		{Sender: didkey.DID(c.Sender), ID: string(c.Event)}, {Seq: relay.Seq(c.Seq)},
-		{Client: didkey.DID(c.Client), Thread: string(c.Thread)},
-	}
-	for name, id := range map[string]string{"hub": c.Hub, "channel": c.Channel, "jobs": c.Jobs} {
-		if id != "" {
-			all = append(all, admin.RemoveRequest{Gateway: name, ID: id})
-		}
-	}
-	all = slices.DeleteFunc(all, func(q admin.RemoveRequest) bool { return q == admin.RemoveRequest{} })
-	if len(all) != 1 || (c.Event == "") != (c.Sender == "") || (c.Thread == "") != (c.Client == "") || c.Seq < 0 {
-		return q, errors.New("give --event with --sender, or --seq, or --thread with --client, or one of --hub, --channel and --jobs")
-	}
-	return all[0], nil
-}
-
-func (c adminRemoveCmd) Validate() error {
-	_, err := c.request()
-	return err
-}
-
-func (c adminRemoveCmd) Run(env environment) error {
-	request, err := c.request()
-	if err != nil {
-		return err
-	}
-	var removed admin.Removed
-	printed, err := c.call(env, http.MethodPost, "/remove", request, &removed)
-	what := "removed " + count(int64(len(removed.Events)), "message")
-	switch {
-	case request.Thread != "":
-		what = "the thread has ended; " + what
-	case request.Gateway != "":
-		what = "removed " + request.ID
-	}
-	return c.tell(env, printed, err, "%s", what)
 }
 
 type adminTopCmd struct {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -69,6 +70,36 @@ func (m *futureTime) UnmarshalText(text []byte) error {
 	}
 	*m = futureTime(t)
 	return nil
+}
+
+// pastTime is a time in the past. It can also be given as a duration until now.
+type pastTime time.Time
+
+func (p *pastTime) UnmarshalText(text []byte) error {
+	now := time.Now()
+	t, ok := envelope.ParseTime(string(text))
+	if d, err := parseDuration(string(text)); err == nil && d > 0 {
+		t, ok = now.Add(-d), true
+	}
+	if !ok || t.After(now) {
+		return fmt.Errorf("want a time in the past, such as 2026-02-02T15:30:00Z, or how long ago it was, such as 2h or 7d")
+	}
+	*p = pastTime(t)
+	return nil
+}
+
+// senderText is a sender of a relay or of one of its gateways: a did:key or a name of the address book, an address of the
+// hub such as bob@relay.example, or the id of a channel, a slash and a name there.
+type senderText string
+
+func (s *senderText) UnmarshalText(text []byte) error {
+	if strings.ContainsAny(string(text), "@/") {
+		*s = senderText(text)
+		return nil
+	}
+	did, err := personDID(string(text))
+	*s = senderText(did)
+	return err
 }
 
 type urlText string

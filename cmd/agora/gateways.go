@@ -156,15 +156,16 @@ type gateways struct {
 
 // servedGateway is a gateway that is on.
 type servedGateway struct {
-	name   string // as in its flags, its path and the well-known document
-	url    string
-	api    apidocs.Part
-	mounts func(prefix string) []httpapi.Mount
-	root   []httpapi.Mount // further mounts on the main listener
-	run    func(context.Context)
-	remove func(ctx context.Context, id string) error // removes content for the operator
-	addr   listenAddress
-	own    net.Listener // at addr; nil: it has none
+	name         string // as in its flags, its path and the well-known document
+	url          string
+	api          apidocs.Part
+	mounts       func(prefix string) []httpapi.Mount
+	root         []httpapi.Mount // further mounts on the main listener
+	run          func(context.Context)
+	remove       func(ctx context.Context, id string) error // removes content for the operator
+	removeSender gateway.SenderRemover
+	addr         listenAddress
+	own          net.Listener // at addr; nil: it has none
 }
 
 // open prepares the gateways that are on. If none is on, it creates and changes nothing.
@@ -186,7 +187,7 @@ func (f gatewayFlags) open(
 		mounts := func(prefix string) []httpapi.Mount { return []httpapi.Mount{h.Mount(prefix)} }
 		g.all = append(g.all, servedGateway{name: "hub", url: h.URL(), api: hub.API, mounts: mounts,
 			root: []httpapi.Mount{h.Document()}, run: h.Run,
-			remove: h.Remove, addr: f.HubAddr})
+			remove: h.Remove, removeSender: h.RemoveSender, addr: f.HubAddr})
 	}
 	if f.Channel {
 		c, err := channel.New(ctx, g.core)
@@ -194,7 +195,7 @@ func (f gatewayFlags) open(
 			return gateways{}, err
 		}
 		g.all = append(g.all, servedGateway{name: "channel", url: c.URL(), api: channel.API, mounts: c.Mounts, run: c.Run,
-			remove: c.Remove, addr: f.ChannelAddr})
+			remove: c.Remove, removeSender: c.RemoveSender, addr: f.ChannelAddr})
 	}
 	if f.Jobs {
 		j, err := jobs.New(ctx, g.core, jobs.Options{Initial: credits.Amount(f.JobsInitial),
@@ -203,7 +204,7 @@ func (f gatewayFlags) open(
 			return gateways{}, err
 		}
 		g.all = append(g.all, servedGateway{name: "jobs", url: j.URL(), api: jobs.API, mounts: j.Mounts, run: j.Run,
-			remove: j.Remove, addr: f.JobsAddr})
+			remove: j.Remove, removeSender: j.RemoveSender, addr: f.JobsAddr})
 	}
 	return g, nil
 }

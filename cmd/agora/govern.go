@@ -139,7 +139,7 @@ func (s *server) openGoverned(store openedStore) (err error) {
 	}
 	handler := admin.Handler(admin.Options{Relay: s.relay, Bans: g.bans, Build: build(), Log: s.log, Backups: g.backups,
 		Policy: g.policyHealth, Checkpoint: store.checkpoint, Stats: s.usage(store), Top: s.top(store),
-		Remove: s.removeFromGateway})
+		Remove: s.removeFromGateway, RemoveSender: s.removeSender})
 	if g.socket != nil {
 		g.serve = func(ctx context.Context) error { return admin.Serve(ctx, g.socket, handler, s.log) }
 	}
@@ -172,13 +172,9 @@ func (s *server) top(store openedStore) func(ctx context.Context, by, order stri
 
 // removeFromGateway removes the content that has an id at a gateway.
 func (s *server) removeFromGateway(ctx context.Context, name, id string) error {
-	all := s.gateways.all
-	if s.leased != nil {
-		serving := s.leased.current.Load()
-		if serving == nil {
-			return errNotServing
-		}
-		all = serving.all
+	all, err := s.servedGateways()
+	if err != nil {
+		return err
 	}
 	for _, g := range all {
 		if g.name == name {
@@ -186,6 +182,34 @@ func (s *server) removeFromGateway(ctx context.Context, name, id string) error {
 		}
 	}
 	return envelope.Errorf(envelope.CodeInvalidRequest, "this relay does not serve the gateway %s; start it with --%s", name, name)
+}
+
+// removeSender removes what a sender has sent to the gateways since a time, up to limit things.
+func (s *server) removeSender(ctx context.Context, sender string, since time.Time, limit int) (map[string]int, error) {
+	removed := map[string]int{}
+	all, err := s.servedGateways()
+	for _, g := range all {
+		if err != nil || limit == 0 {
+			break
+		}
+		var n int
+		if n, err = g.removeSender(ctx, sender, since, limit); n > 0 {
+			removed[g.name], limit = n, limit-n
+		}
+	}
+	return removed, err
+}
+
+// servedGateways returns the gateways that this node serves.
+func (s *server) servedGateways() ([]servedGateway, error) {
+	if s.leased == nil {
+		return s.gateways.all, nil
+	}
+	serving := s.leased.current.Load()
+	if serving == nil {
+		return nil, errNotServing
+	}
+	return serving.all, nil
 }
 
 // policyHealth returns why the policy program does not decide; nil: it does, or there is none.

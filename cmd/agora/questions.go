@@ -90,6 +90,17 @@ func (q *questions) ask(question, preset string, check func(string) error) {
 	}
 }
 
+// confirm asks whether to do something that cannot be meant by accident. Errors: the answer is not yes.
+func confirm(env environment, question string) error {
+	in := questions{env: env, in: bufio.NewReader(env.stdin)}
+	fmt.Fprintf(env.stdout, "%s yes or no [no]: ", question)
+	answer, err := in.line()
+	if err == nil && strings.ToLower(strings.TrimSpace(answer)) != "yes" {
+		err = errors.New("nothing was changed")
+	}
+	return err
+}
+
 // line reads a line.
 func (q *questions) line() (string, error) {
 	type input struct {

@@ -2,6 +2,8 @@ package hub
 
 import (
 	"context"
+	"strconv"
+	"time"
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
@@ -16,7 +18,7 @@ const removedText = "The operator of this hub has removed this message."
 // with a text that says so. It fails unless the receiver has confirmed it, and is not delivered any more. A stream or a
 // webhook that is just getting it may still get its text. Errors: CodeNotFound.
 func (h *Hub) Remove(ctx context.Context, id string) error {
-	return h.update(ctx, relay.Peer{Local: true, Operator: true}, func(o *op) error {
+	return h.update(ctx, gateway.OperatorPeer, func(o *op) error {
 		m, d, err := messageByID(o, id)
 		switch {
 		case err != nil:
@@ -38,6 +40,35 @@ func (h *Hub) Remove(ctx context.Context, id string) error {
 		d.state = failed
 		return o.change(before, d)
 	})
+}
+
+// examined is how many messages one view examines for RemoveSender.
+const examined = 1000
+
+// RemoveSender is a gateway.SenderRemover. A sender is an address of the hub, such as bob@relay.example.
+func (h *Hub) RemoveSender(ctx context.Context, sender string, since time.Time, limit int) (int, error) {
+	if !isAddress(sender) {
+		return 0, nil
+	}
+	return h.RemoveFound(ctx, limit, func(q relay.Querier, after int64) (ids []string, next int64, err error) {
+		next, err = gateway.Number(q, "SELECT coalesce(max(n), 0) FROM "+
+			"(SELECT n FROM hub_message WHERE n > ? ORDER BY n LIMIT ?) w", after, examined)
+		if err != nil {
+			return nil, 0, err
+		}
+		err = q.Query(func(scan gateway.Scanner) error {
+			var m message
+			if err := scan(m.fields()...); err != nil {
+				return err
+			}
+			if text, err := removedEnvelope(m); err != nil || text != m.envelope {
+				ids = append(ids, strconv.FormatInt(m.n, 10))
+			}
+			return nil
+		}, "SELECT "+messageColumns+" FROM hub_message WHERE n > ? AND n <= ? AND sender_id = ? AND ts >= ? ORDER BY n",
+			after, next, sender, since.UnixNano())
+		return ids, next, err
+	}, h.Remove)
 }
 
 // messageByID returns the message with an id or a trace_id, and its delivery. It returns zero rows if there is none.

@@ -3,7 +3,9 @@ package jobs
 import (
 	"context"
 	"strings"
+	"time"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
@@ -18,7 +20,7 @@ const removedText = "the operator of this registry has removed this"
 // CodeNotFound.
 func (g *Gateway) Remove(ctx context.Context, id string) error {
 	id = strings.ToLower(id)
-	return g.Update(ctx, relay.Peer{Local: true, Operator: true}, func(o *gateway.Op) error {
+	return g.Update(ctx, gateway.OperatorPeer, func(o *gateway.Op) error {
 		j, err := jobByID(o, id)
 		if err != nil {
 			return err
@@ -36,6 +38,45 @@ func (g *Gateway) Remove(ctx context.Context, id string) error {
 		a.name = removedText
 		return unregister(o, a)
 	})
+}
+
+// examined is how many jobs one view examines for RemoveSender.
+const examined = 1000
+
+// RemoveSender is a gateway.SenderRemover. A sender is the DID of a principal. It removes the agents of the principal, the
+// jobs that the principal has hired, and those that its agents have done.
+func (g *Gateway) RemoveSender(ctx context.Context, sender string, since time.Time, limit int) (int, error) {
+	did, err := didkey.Parse(sender)
+	if err != nil {
+		return 0, nil
+	}
+	return g.RemoveFound(ctx, limit, func(q relay.Querier, after int64) (ids []string, next int64, err error) {
+		p, err := principalByDID(q, did)
+		if err != nil || p.n == 0 {
+			return nil, 0, err
+		}
+		found := func(scan gateway.Scanner) error {
+			var id string
+			err := scan(&id)
+			ids = append(ids, id)
+			return err
+		}
+		if after == 0 {
+			if err := q.Query(found, "SELECT id FROM jobs_agent WHERE principal = ? AND registered >= ? AND name <> ?",
+				p.n, since.UnixNano(), removedText); err != nil {
+				return nil, 0, err
+			}
+		}
+		if next, err = gateway.Number(q, "SELECT coalesce(max(n), 0) FROM "+
+			"(SELECT n FROM jobs_job WHERE n > ? ORDER BY n LIMIT ?) w", after, examined); err != nil {
+			return nil, 0, err
+		}
+		err = q.Query(found, "SELECT id FROM jobs_job WHERE n > ? AND n <= ? AND created >= ? AND input <> '' AND "+
+			"(input <> '{}' OR output <> '' OR message <> ?) AND "+
+			"(hirer = ? OR agent IN (SELECT n FROM jobs_agent WHERE principal = ?)) ORDER BY n",
+			after, next, since.UnixNano(), removedText, p.n, p.n)
+		return ids, next, err
+	}, g.Remove)
 }
 
 // removeJob removes the content of a job. The empty objects stay until the job is forgotten like any other.

@@ -34,10 +34,13 @@ type Options struct {
 	// Checkpoint copies the write-ahead log into the database. done is false if a reader is in the way.
 	Checkpoint func(ctx context.Context) (done bool, err error)
 	// Remove removes the content that has an id at a gateway, such as hub. Errors: CodeNotFound.
-	Remove  func(ctx context.Context, gateway, id string) error
-	Backups *Backups     // nil: there is no folder for backups
-	Policy  func() error // why the policy command does not decide; nil: there is none
-	Log     *slog.Logger // every change is logged
+	Remove func(ctx context.Context, gateway, id string) error
+	// RemoveSender removes what a sender has sent to the gateways since a time, up to limit things. removed says how many,
+	// by the name of the gateway.
+	RemoveSender func(ctx context.Context, sender string, since time.Time, limit int) (removed map[string]int, err error)
+	Backups      *Backups     // nil: there is no folder for backups
+	Policy       func() error // why the policy command does not decide; nil: there is none
+	Log          *slog.Logger // every change is logged, with the user who has asked for it
 }
 
 // Status describes a relay that runs.
@@ -71,6 +74,7 @@ type Waiting struct {
 // Limits on what the API takes and gives.
 const (
 	maxBody   = 64 << 10
+	maxBatch  = 1000 // things that one request removes of a sender
 	maxListed = 1000
 	slowTime  = 10 * time.Minute // for a request that reads all of the database, or copies it
 )
@@ -81,7 +85,8 @@ func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
 	for pattern, h := range map[string]func(*http.Request) (any, error){
 		"GET /status": a.status, "GET /bans": a.bans, "POST /bans": a.ban, "POST /unban": a.unban, "POST /remove": a.remove,
-		"GET /top": a.top, "GET /waiters": a.waiters, "POST /drain": a.drain, "POST /resume": a.resume,
+		"POST /remove-sender": a.removeSender,
+		"GET /top":            a.top, "GET /waiters": a.waiters, "POST /drain": a.drain, "POST /resume": a.resume,
 		"POST /checkpoint": a.checkpoint, "POST /backup": a.backup,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { a.answer(w, r, h) })
@@ -96,7 +101,12 @@ type api struct{ Options }
 func (a *api) answer(w http.ResponseWriter, r *http.Request, h func(*http.Request) (any, error)) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(slowTime)) // a recorder has no deadlines
+	noted := new(notes)
+	r = r.WithContext(context.WithValue(r.Context(), notesKey{}, noted))
 	result, err := h(r)
+	if r.Method != http.MethodGet {
+		a.audit(r, noted, err)
+	}
 	if err == nil {
 		writeJSON(w, http.StatusOK, result)
 		return
@@ -116,6 +126,26 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request, h func(*http.Reques
 		status = http.StatusInternalServerError
 	}
 	writeJSON(w, status, Refusal{string(refused.Code), refused.Message})
+}
+
+// notes are what the log says about a request, in the form of slog.
+type notes []any
+
+type notesKey struct{}
+
+// note adds to what the log says about a request.
+func note(r *http.Request, attributes ...any) {
+	noted := r.Context().Value(notesKey{}).(*notes) // answer has set it
+	*noted = append(*noted, attributes...)
+}
+
+// audit logs what the operator has done, or has tried to do, and which user it was.
+func (a *api) audit(r *http.Request, noted *notes, err error) {
+	attributes := append(notes{"action", strings.Trim(r.URL.Path, "/"), "uid", callerOf(r.Context())}, *noted...)
+	if err != nil {
+		attributes = append(attributes, "err", err)
+	}
+	a.Log.Warn("the operator governs the relay", attributes...)
 }
 
 // Refusal is the answer to a request that failed.
@@ -190,11 +220,8 @@ func (a *api) ban(r *http.Request) (any, error) {
 	if q.Seconds > 0 {
 		expires = a.Relay.Now().Add(time.Duration(q.Seconds) * time.Second)
 	}
-	ban, err := a.Options.Bans.Add(r.Context(), q.Subject, q.Reason, expires)
-	if err == nil {
-		a.Log.Warn("banned by the operator", "subject", ban.Subject, "reason", ban.Reason, "expires", ban.Expires)
-	}
-	return ban, err
+	note(r, "subject", q.Subject, "reason", q.Reason, "expires", expires)
+	return a.Options.Bans.Add(r.Context(), q.Subject, q.Reason, expires)
 }
 
 func (a *api) unban(r *http.Request) (any, error) {
@@ -202,11 +229,8 @@ func (a *api) unban(r *http.Request) (any, error) {
 	if err := read(r, &q); err != nil {
 		return nil, err
 	}
-	err := a.Options.Bans.Remove(r.Context(), q.Subject)
-	if err == nil {
-		a.Log.Warn("a ban was ended by the operator", "subject", q.Subject)
-	}
-	return struct{}{}, err
+	note(r, "subject", q.Subject)
+	return struct{}{}, a.Options.Bans.Remove(r.Context(), q.Subject)
 }
 
 // RemoveRequest is the body of POST /remove. It names one message by Sender and ID, or by Seq, or a thread by Client and
@@ -233,12 +257,56 @@ func (a *api) remove(r *http.Request) (any, error) {
 	// A removal that has begun is finished, also if the operator's command is interrupted.
 	ctx := context.WithoutCancel(r.Context())
 	removed, err := a.removeFrom(ctx, q)
+	note(r, "events", removed, "sender", q.Sender, "id", q.ID, "client", q.Client, "thread", q.Thread, "gateway", q.Gateway)
 	if err != nil {
 		return nil, err
 	}
-	a.Log.Warn("removed by the operator", "events", removed, "sender", q.Sender, "id", q.ID, "client", q.Client,
-		"thread", q.Thread, "gateway", q.Gateway)
 	return Removed{append([]relay.Seq{}, removed...)}, nil
+}
+
+// RemoveSenderRequest is the body of POST /remove-sender. Sender is a DID, or a sender of a gateway in the form that the
+// gateway has, such as bob@relay.example. A request removes at most a thousand things. If More of the answer is set,
+// send the request again.
+type RemoveSenderRequest struct {
+	Sender string     `json:"sender"`
+	Since  *time.Time `json:"since,omitempty"` // nil: always
+}
+
+// RemovedSender is the answer to POST /remove-sender.
+type RemovedSender struct {
+	Events   int            `json:"events"`   // messages of the relay
+	Gateways map[string]int `json:"gateways"` // what gateways had, by the name of the gateway
+	More     bool           `json:"more"`     // there may be more
+}
+
+func (a *api) removeSender(r *http.Request) (any, error) {
+	var q RemoveSenderRequest
+	if err := read(r, &q); err != nil {
+		return nil, err
+	}
+	var since time.Time
+	if q.Since != nil {
+		since = *q.Since
+	}
+	if q.Sender == "" {
+		return nil, invalid("name the sender")
+	}
+	ctx := context.WithoutCancel(r.Context()) // a batch that has begun is finished
+	removed := RemovedSender{Gateways: map[string]int{}}
+	var err error
+	if did, failed := didkey.Parse(q.Sender); failed == nil {
+		removed.Events, err = a.Relay.RemoveSender(ctx, did, since, maxBatch)
+	}
+	left := maxBatch - removed.Events
+	if err == nil && left > 0 {
+		removed.Gateways, err = a.RemoveSender(ctx, q.Sender, since, left)
+	}
+	for _, n := range removed.Gateways {
+		left -= n
+	}
+	removed.More = left <= 0
+	note(r, "sender", q.Sender, "since", q.Since, "events", removed.Events, "gateways", removed.Gateways)
+	return removed, err
 }
 
 func (a *api) removeFrom(ctx context.Context, q RemoveRequest) ([]relay.Seq, error) {
@@ -318,13 +386,11 @@ func (a *api) waiters(r *http.Request) (any, error) {
 
 func (a *api) drain(*http.Request) (any, error) {
 	a.Relay.Pause()
-	a.Log.Warn("paused by the operator: posts and polls are refused until agora admin drain --undo")
 	return map[string]any{"paused": true}, nil
 }
 
 func (a *api) resume(*http.Request) (any, error) {
 	a.Relay.Resume()
-	a.Log.Warn("resumed by the operator")
 	return map[string]any{"paused": false}, nil
 }
 
@@ -351,8 +417,8 @@ const maxConns = 16
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 30 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 8 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+		BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withCaller,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // Serve returns its errors
 	defer stop()
 	err := server.Serve(&boundedListener{Listener: l, slots: make(chan struct{}, maxConns)})

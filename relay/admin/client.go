@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 )
 
@@ -29,7 +30,7 @@ func NewClient(folder string) *Client {
 }
 
 // Call sends a request with in as its body, unless in is nil, and decodes the answer into out. Errors: *NotRunning,
-// Refusal.
+// NotAllowed, Refusal.
 func (c *Client) Call(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -76,6 +77,13 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader) (*
 	response, err := c.http.Do(request)
 	if none, ok := errors.AsType[*NotRunning](err); ok {
 		return nil, none
+	}
+	if denied, ok := errors.AsType[NotAllowed](err); ok {
+		return nil, denied
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		return nil, fmt.Errorf("the relay has closed the connection without an answer: it has just ended, or you may not "+
+			"govern it (%w)", NotAllowed{c.folder})
 	}
 	if err != nil || response.StatusCode == http.StatusOK {
 		return response, err

@@ -16,6 +16,7 @@ const maxProfile = 5 * time.Minute
 // profile is the handler of GET /profile/{name}. name is cpu, trace, or a profile of runtime/pprof such as heap. The
 // handlers of net/http/pprof are not used, because that package adds itself to the default mux.
 func (a *api) profile(w http.ResponseWriter, r *http.Request) {
+	a.audit(r, new(notes), nil)
 	seconds := 30
 	if text := r.URL.Query().Get("seconds"); text != "" {
 		n, err := strconv.Atoi(text)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -126,11 +127,42 @@ func (c *boundedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Dial connects to the relay that runs at a data folder. Errors: *NotRunning.
+type callerKey struct{}
+
+// withCaller adds to the context of a connection which user has opened it.
+func withCaller(ctx context.Context, c net.Conn) context.Context {
+	if bounded, ok := c.(*boundedConn); ok {
+		c = bounded.Conn
+	}
+	if unix, ok := c.(*net.UnixConn); ok {
+		if uid, known := userOf(unix); known {
+			return context.WithValue(ctx, callerKey{}, strconv.Itoa(uid))
+		}
+	}
+	return ctx
+}
+
+// callerOf returns the number of the user who sends a request, or "unknown".
+func callerOf(ctx context.Context) string {
+	if uid, known := ctx.Value(callerKey{}).(string); known {
+		return uid
+	}
+	return "unknown"
+}
+
+// NotAllowed is the error of a client that may not govern the relay at a data folder.
+type NotAllowed struct{ Folder string }
+
+func (e NotAllowed) Error() string {
+	return "only the user of the relay, and root, may govern the relay at the data folder " + e.Folder +
+		"; run the command as that user, such as: sudo -u agora agora admin …"
+}
+
+// Dial connects to the relay that runs at a data folder. Errors: *NotRunning, NotAllowed.
 func Dial(ctx context.Context, folder string) (net.Conn, error) {
 	c, err := dialAt(ctx, filepath.Join(folder, Path))
 	if errors.Is(err, fs.ErrPermission) {
-		return nil, fmt.Errorf("only the user of the relay can govern it: %w", err)
+		return nil, NotAllowed{folder}
 	}
 	if err != nil {
 		return nil, &NotRunning{folder, err}

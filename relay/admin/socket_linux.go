@@ -22,19 +22,26 @@ func withShortPath(path string, f func(short string) error) error {
 	return f(fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), filepath.Base(path)))
 }
 
+// userOf returns the user of the process at the other end. known is false if the system does not say it.
+func userOf(c *net.UnixConn) (uid int, known bool) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	err = raw.Control(func(fd uintptr) {
+		peer, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+		if known = err == nil; known {
+			uid = int(peer.Uid)
+		}
+	})
+	return uid, known && err == nil
+}
+
 // isOwn reports whether the other end belongs to the user of this process or to root. The mode of the socket says the
 // same. This also holds if the mode was changed.
 func isOwn(c *net.UnixConn) bool {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return false
-	}
-	own := false
-	err = raw.Control(func(fd uintptr) {
-		peer, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-		own = err == nil && mayGovern(int(peer.Uid), os.Geteuid())
-	})
-	return err == nil && own
+	uid, known := userOf(c)
+	return known && mayGovern(uid, os.Geteuid())
 }
 
 // mayGovern reports whether a user may govern a relay that runs as the user self: it is that user, or root.

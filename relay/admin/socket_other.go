@@ -18,3 +18,6 @@ func withShortPath(path string, f func(short string) error) error {
 
 // isOwn relies on the mode of the socket.
 func isOwn(*net.UnixConn) bool { return true }
+
+// userOf returns known = false: this system is not asked.
+func userOf(*net.UnixConn) (uid int, known bool) { return 0, false }
