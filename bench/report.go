@@ -36,8 +36,12 @@ type Report struct {
 	// Refused counts the posts that were answered 429 or 503, without the warm-up. It also counts the polls that were
 	// answered so, with the warm-up.
 	Refused int64 `json:"refused"`
-	Failed  int64 `json:"failed"` // posts without an answer or with a wrong one, with the warm-up
-	Broken  int64 `json:"broken"` // connections that broke off, with the warm-up
+	// Queued counts the accepted posts that waited because the relay stores only a few messages of one address at a time
+	// (limits.writesPerAddress). QueuedTime is how long they have waited on average, in milliseconds.
+	Queued     int64   `json:"queued,omitempty"`
+	QueuedTime float64 `json:"queuedTime,omitempty"`
+	Failed     int64   `json:"failed"` // posts without an answer or with a wrong one, with the warm-up
+	Broken     int64   `json:"broken"` // connections that broke off, with the warm-up
 
 	Delivered      int64   `json:"delivered,omitempty"` // accepted events that arrived at the polls waiting for them
 	DeliveredRate  float64 `json:"deliveredRate,omitempty"`
@@ -151,6 +155,8 @@ func (r *run) newReport(b measurements) Report {
 		Stored: b.stored, Complete: b.complete, Mismatches: append([]Mismatch{}, r.mismatches.all()...),
 		Interrupted: b.interrupted,
 	}
+	report.Queued = m.queued.Load()
+	report.QueuedTime = ratio(time.Duration(m.queuedTime.Load()).Seconds()*1e3, float64(report.Queued))
 	report.Rate, report.RateRatio = ratio(float64(report.Accepted), report.Seconds),
 		ratio(ratio(float64(report.Accepted), report.Seconds), std.Mean)
 	if r.Rate > 0 {
@@ -251,6 +257,10 @@ func (r Report) WriteText(w io.Writer) error {
 	}
 	if r.Generator != nil {
 		line("generator", "%.1f µs CPU per event", r.Generator.CPUPerEvent)
+	}
+	if r.Queued > 0 {
+		line("queued", "%d posts waited for their turn, %.1f ms on average: the relay stores only a few messages of one address at "+
+			"a time (writesPerAddress). So this is the speed for one address. agora serve --writes-per-ip raises it", r.Queued, r.QueuedTime)
 	}
 	if r.Refused > 0 {
 		line("refused", "%d (429 or 503). A relay that listens on loopback only does not limit requests from its own "+

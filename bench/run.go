@@ -302,6 +302,10 @@ func (r *run) post(ctx context.Context, c *conn, p *round, s *stats) {
 			s.accepted.Add(1)
 			s.ack.add(done.Sub(due))
 			s.ackSent.add(done.Sub(now))
+			if a.queued > 0 {
+				s.queued.Add(1)
+				s.queuedTime.Add(int64(a.queued))
+			}
 		} else if a.status == 429 || a.status == 503 {
 			pause(ctx, max(a.retryAfter, refusedPause), p.end)
 		}

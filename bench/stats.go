@@ -18,6 +18,7 @@ import (
 type stats struct {
 	from                                 int          // the first envelope number of the phase
 	accepted, refused, failed, delivered atomic.Int64 // failed: posts without an answer, or with a wrong one
+	queued, queuedTime                   atomic.Int64 // accepted posts that waited for their turn; nanoseconds
 	lastDelivery                         atomic.Int64 // nanoseconds since the run began
 
 	ack, delivery         histogram // time since the post was due

@@ -95,6 +95,7 @@ type conn struct {
 type answer struct {
 	status     int
 	retryAfter time.Duration // 0: no Retry-After header
+	queued     time.Duration // how long a post has waited for its turn, by its Server-Timing header
 	body       []byte
 	last       bool // the server closes the connection after this answer
 }
@@ -200,6 +201,12 @@ func (c *conn) read() (a answer, err error) {
 			chunked = true
 		case isHeader(name, "connection"):
 			a.last = a.last || bytes.EqualFold(value, []byte("close"))
+		case isHeader(name, "server-timing"):
+			if text, ok := bytes.CutPrefix(value, []byte("turn;dur=")); ok {
+				if ms, err := strconv.ParseFloat(string(text), 64); err == nil {
+					a.queued = time.Duration(ms * float64(time.Millisecond))
+				}
+			}
 		case isHeader(name, "retry-after"):
 			if seconds, err := strconv.Atoi(string(value)); err == nil && seconds >= 0 {
 				a.retryAfter = time.Duration(min(seconds, 3600)) * time.Second

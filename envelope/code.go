@@ -74,6 +74,7 @@ const (
 	LimitRequestsPerAddress       = "requestsPerAddress"
 	LimitPollsPerAddress          = "pollsPerAddress"
 	LimitPolls                    = "polls"
+	LimitWritesPerAddress         = "writesPerAddress"
 	LimitInbox                    = "inbox"
 	LimitManifestsPerAgent        = "manifestsPerAgent"
 	LimitOffersPerThread          = "offersPerThread"

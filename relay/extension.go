@@ -172,11 +172,11 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 		return err
 	}
 	if !from.Local {
-		src := from.source()
-		if err := r.writeQueue.Acquire(ctx, src); err != nil {
+		if _, err := r.takeWrite(ctx, from); err != nil {
+			r.noteRefusal(from, from.Reader, err)
 			return err
 		}
-		defer r.writeQueue.Release(src)
+		defer r.writeQueue.Release(from.source())
 		if err := r.checkPostDebt(from); err != nil {
 			return err
 		}

@@ -355,3 +355,48 @@ func TestScreenOfGateways(t *testing.T) {
 		}
 	}
 }
+
+// TestRemoveSender checks that all messages of a sender are removed, in batches, or those since a time, and no others.
+func TestRemoveSender(t *testing.T) { synctest.Test(t, removeSender) }
+
+func removeSender(t *testing.T) {
+	r := start(t, relay.Config{})
+	spammer, other, posted := key(t), key(t), 0
+	post := func(by didkey.Key, n int) {
+		t.Helper()
+		for range n {
+			posted++
+			e := sign(t, by, envelope.Draft{Thread: fmt.Sprint("t", posted), Payload: request})
+			if _, err := r.Post(t.Context(), local, e.Canonical()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	stored := func(by didkey.Key, want int) {
+		t.Helper()
+		d, err := r.Events(t.Context(), &relay.Poll{Peer: local, Filter: relay.Filter{Sender: by.DID()}, Limit: 99})
+		if err != nil || len(d.Page.Events) != want {
+			t.Errorf("%d messages are stored, want %d, %v", len(d.Page.Events), want, err)
+		}
+	}
+	remove := func(since time.Time, limit, want int) {
+		t.Helper()
+		if n, err := r.RemoveSender(t.Context(), spammer.DID(), since, limit); err != nil || n != want {
+			t.Errorf("%d messages are removed, want %d, %v", n, want, err)
+		}
+	}
+	remove(time.Time{}, 9, 0)
+	post(spammer, 3)
+	post(other, 2)
+	time.Sleep(time.Minute)
+	middle := r.Now()
+	post(spammer, 4)
+	remove(middle.Add(time.Hour), 9, 0)
+	remove(middle, 9, 4)
+	stored(spammer, 3)
+	remove(time.Time{}, 2, 2)
+	remove(time.Time{}, 2, 1)
+	remove(time.Time{}, 2, 0)
+	stored(spammer, 0)
+	stored(other, 2)
+}

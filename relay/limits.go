@@ -2,6 +2,7 @@ package relay
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"net/netip"
 	"time"
@@ -41,6 +42,9 @@ type Limits struct {
 	RequestsPerAddress    int
 	PollsPerAddress       int // only those that wait
 	Polls                 int // waiting polls of all addresses together
+	// WritesPerAddress limits the messages, and the changes at gateways, that are being stored at a time. Here an address is
+	// one IPv4 address or one IPv6 /48. Others wait for their turn.
+	WritesPerAddress int
 }
 
 // Rate limits how often something may be done: Burst times at once, and then PerSecond times a second.
@@ -72,6 +76,7 @@ func (l Limits) WithDefaults() Limits {
 	l.RequestsPerAddress = cmp.Or(l.RequestsPerAddress, 64)
 	l.PollsPerAddress = cmp.Or(l.PollsPerAddress, 32)
 	l.Polls = cmp.Or(l.Polls, 10_000)
+	l.WritesPerAddress = cmp.Or(l.WritesPerAddress, 4)
 	return l
 }
 
@@ -347,9 +352,31 @@ func (r *Relay) checkPostDebt(p Peer) error {
 		r.Limits().PostsPerAddress, networkFactor(prefixes[index]))
 }
 
-// maxWritesPerSource is how many messages of one IPv4 address, or of one IPv6 /48, may be at the store's writer at a
-// time.
-const maxWritesPerSource = 4
+// maxWriteWait is how long a message waits for its turn to be stored. Then it is refused: a disk that is so slow must not
+// collect the requests of one address.
+const maxWriteWait = 10 * time.Second
+
+// takeWrite waits until another message of p may be stored, see Limits.WritesPerAddress. The caller must call
+// writeQueue.Release when it is stored. queued is how long it has waited. Refusals: CodeRateLimited.
+func (r *Relay) takeWrite(ctx context.Context, p Peer) (queued time.Duration, err error) {
+	src := p.source()
+	if r.writeQueue.TryAcquire(src) {
+		return 0, nil
+	}
+	began := time.Now()
+	waiting, cancel := context.WithTimeout(ctx, maxWriteWait)
+	defer cancel()
+	err = r.writeQueue.Acquire(waiting, src)
+	queued = time.Since(began)
+	r.observer.Queued(queued)
+	if err != nil && ctx.Err() == nil {
+		refused := envelope.Errorf(envelope.CodeRateLimited, "%d messages of %s are being stored, which is the limit, and this one "+
+			"has waited for %v; send fewer at a time", r.Limits().WritesPerAddress, describeNetwork(siteNetwork(p.Addr)), maxWriteWait)
+		refused.RetryAfter, refused.Details = time.Second, map[string]any{envelope.DetailLimit: envelope.LimitWritesPerAddress}
+		err = refused
+	}
+	return queued, err
+}
 
 // chargeWork charges work on a post to its address: the time spent on a body that was refused, or the time of the
 // store's only writer. It charges at most the burst.

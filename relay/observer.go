@@ -26,6 +26,9 @@ type Observer interface {
 	// was closed at once. code is empty if a gateway uses error codes of its own. limit names the limit that was
 	// reached; it is empty if none was.
 	Refused(status int, code envelope.Code, limit string)
+	// Queued reports how long a message, or a change at a gateway, has waited because as many of its address were being
+	// stored as Limits.WritesPerAddress allows. One that need not wait is not reported.
+	Queued(waited time.Duration)
 	// Committed reports a group of posts and updates that became durable together.
 	Committed(CommitReport)
 	// Waiting reports by how much the number of polls in progress and open streams has changed, including the polls that
@@ -77,6 +80,9 @@ func (NoObserver) Served(string, Kind) {}
 // Refused implements Observer.
 func (NoObserver) Refused(int, envelope.Code, string) {}
 
+// Queued implements Observer.
+func (NoObserver) Queued(time.Duration) {}
+
 // Committed implements Observer.
 func (NoObserver) Committed(CommitReport) {}
 
@@ -117,6 +123,13 @@ func (all Observers) Served(mount string, k Kind) {
 func (all Observers) Refused(status int, code envelope.Code, limit string) {
 	for _, o := range all {
 		o.Refused(status, code, limit)
+	}
+}
+
+// Queued implements Observer.
+func (all Observers) Queued(waited time.Duration) {
+	for _, o := range all {
+		o.Queued(waited)
 	}
 }
 

@@ -22,6 +22,7 @@ type recorder struct {
 	waiting   []int
 	sweeps    []error
 	screened  []envelope.Code
+	queued    []time.Duration
 }
 
 func note[T any](r *recorder, list *[]T, item T) {
@@ -34,6 +35,7 @@ func (r *recorder) Posted(_ context.Context, p relay.PostReport)        { note(r
 func (r *recorder) Screened(_ time.Duration, code envelope.Code)        { note(r, &r.screened, code) }
 func (r *recorder) Served(string, relay.Kind)                           {}
 func (r *recorder) Refused(int, envelope.Code, string)                  {}
+func (r *recorder) Queued(waited time.Duration)                         { note(r, &r.queued, waited) }
 func (r *recorder) Committed(c relay.CommitReport)                      { note(r, &r.commits, c) }
 func (r *recorder) Waiting(change int)                                  { note(r, &r.waiting, change) }
 func (r *recorder) Delivered(_ context.Context, d relay.DeliveryReport) { note(r, &r.delivered, d) }

@@ -134,11 +134,17 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 		localNonces: localNonces, nonces: nonces,
 		nonceOutage: outage{message: "signed reads and calls are refused, because the shared memory of used nonces has " +
 			"failed; check it and the connection to it"},
-		readQueue: newTurns(maxConcurrentReads, 1), viewQueue: newTurns(maxConcurrentViews, 1), parseQueue: newTurns(parseSlots, (parseSlots+1)/2),
-		writeQueue: newTurns(math.MaxInt, maxWritesPerSource), refusals: newRefusals(c.Log),
+		readQueue: newTurns(maxConcurrentReads, 1), viewQueue: newTurns(maxConcurrentViews, 1),
+		parseQueue: newTurns(parseSlots, (parseSlots+1)/2), refusals: newRefusals(c.Log),
 		drained: make(chan struct{}), streams: streams{all: map[*Stream]struct{}{}}}
 	r.screening = screening
 	r.limits.Store(&c.Limits)
+	r.writeQueue = turns.New(math.MaxInt, func(s source) int {
+		if n := r.limits.Load().WritesPerAddress; n != Unlimited && !s.local {
+			return n
+		}
+		return math.MaxInt
+	})
 	r.inbox.Store(&policy.Inbox)
 	r.SetBans(c.Bans)
 	return r, nil
@@ -312,11 +318,12 @@ func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receip
 		}
 		return r.store.Append(ctx, entry)
 	}
-	src := from.source()
-	if err := r.writeQueue.Acquire(ctx, src); err != nil {
+	queued, err := r.takeWrite(ctx, from)
+	if err != nil {
+		r.refundMessage(from, entry.Envelope)
 		return Receipt{}, err
 	}
-	defer r.writeQueue.Release(src)
+	defer r.writeQueue.Release(from.source())
 	if err := r.checkPostDebt(from); err != nil {
 		r.refundMessage(from, entry.Envelope)
 		return Receipt{}, err
@@ -327,6 +334,7 @@ func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receip
 	}
 	receipt, err := r.store.Append(ctx, entry)
 	r.chargeWork(from, receipt.Took)
+	receipt.Queued = queued
 	return receipt, err
 }
 

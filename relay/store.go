@@ -250,6 +250,8 @@ type Receipt struct {
 	State     thread.State // of that thread now; Post leaves it empty if the sender may not see it
 
 	Took time.Duration `json:"-"` // how long the store worked on it, without waiting; also set with an error
+	// Queued is how long the message has waited for its turn, see Limits.WritesPerAddress. A Store leaves it 0.
+	Queued time.Duration `json:"-"`
 }
 
 // Event is a stored envelope.

@@ -22,6 +22,7 @@ type limitFlags struct {
 	RequestsPerIP    int         `reload:"" name:"requests-per-ip" default:"64" placeholder:"N" help:"Concurrent requests of one address, waiting polls included; 0: no limit (default: ${default})."`
 	PollsPerIP       int         `reload:"" name:"polls-per-ip" default:"32" placeholder:"N" help:"Concurrent waiting polls of one address; 0: no limit (default: ${default})."`
 	MaxPolls         int         `reload:"" default:"10000" placeholder:"N" help:"Concurrent waiting polls of all addresses together; 0: no limit (default: ${default})."`
+	WritesPerIP      int         `reload:"" name:"writes-per-ip" default:"4" placeholder:"N" help:"Messages of one address, and its changes at gateways, that are being stored at a time; others wait for their turn, at most 10s. An IPv6 /48 counts as one address here. 0: no limit (default: ${default})."`
 	InboxEvents      int         `reload:"" default:"10000" placeholder:"N" help:"Number of unexpired REQUESTs and MANIFESTs stored for one recipient. Messages of the recipient's own threads are not counted. 0: no limit (default: ${default})."`
 	InboxBytes       int64       `reload:"" type:"bytes" default:"64MiB" placeholder:"SIZE" help:"Total size of the messages that --inbox-events counts. 0: no limit (default: ${default})."`
 	TrustedProxy     []proxyText `reload:"" placeholder:"CIDR" sep:"none" help:"Address or network of a proxy, or unix for a proxy that connects over a Unix socket. The relay then takes the address of a client from the proxy's header X-Forwarded-For. May be repeated. Without this flag all clients of a proxy count as one address."`
@@ -40,7 +41,8 @@ func (f limitFlags) Validate() error {
 	}
 	for name, n := range map[string]int64{"--connections-per-ip": int64(f.ConnectionsPerIP),
 		"--requests-per-ip": int64(f.RequestsPerIP), "--polls-per-ip": int64(f.PollsPerIP), "--max-polls": int64(f.MaxPolls),
-		"--inbox-events": int64(f.InboxEvents), "--inbox-bytes": f.InboxBytes} {
+		"--writes-per-ip": int64(f.WritesPerIP),
+		"--inbox-events":  int64(f.InboxEvents), "--inbox-bytes": f.InboxBytes} {
 		if n < 0 {
 			return fmt.Errorf("%s must not be negative; 0 means no limit", name)
 		}
@@ -63,7 +65,7 @@ func (f limitFlags) limits() relay.Limits {
 		BroadcastsPerAddress: rate(f.BroadcastRateIP), NewConnectionsPerAddress: rate(f.ConnectionRateIP),
 		ConnectionsPerAddress: orUnlimited(f.ConnectionsPerIP),
 		RequestsPerAddress:    orUnlimited(f.RequestsPerIP), PollsPerAddress: orUnlimited(f.PollsPerIP),
-		Polls: orUnlimited(f.MaxPolls),
+		Polls: orUnlimited(f.MaxPolls), WritesPerAddress: orUnlimited(f.WritesPerIP),
 	}
 }
 

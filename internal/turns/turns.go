@@ -35,19 +35,34 @@ func New[S comparable](n int, limit func(s S) int) *Queue[S] {
 // canStart reports whether src may start another job. state is its sourceQueue.
 func (q *Queue[S]) canStart(src S, state sourceQueue) bool { return state.running < q.limit(src) }
 
+// TryAcquire starts a job of src if it may start at once. If so, the caller must call Release when the job has ended.
+func (q *Queue[S]) TryAcquire(src S) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.start(src)
+}
+
+// start starts a job of src if it may start at once.
+func (q *Queue[S]) start(src S) bool {
+	state := q.queues[src]
+	if q.free == 0 || len(state.waiting) > 0 || !q.canStart(src, state) {
+		return false
+	}
+	q.free--
+	state.running++
+	q.queues[src] = state
+	return true
+}
+
 // Acquire waits until a job of src may start. The caller must call Release when the job has ended. If ctx ends first,
 // Acquire returns its error, and Release must not be called. If the job may start at once, Acquire ignores ctx.
 func (q *Queue[S]) Acquire(ctx context.Context, src S) error {
 	q.mu.Lock()
-	state := q.queues[src]
-	if q.free > 0 && q.canStart(src, state) { // if so, no job of src is waiting
-		q.free--
-		state.running++
-		q.queues[src] = state
+	if q.start(src) {
 		q.mu.Unlock()
 		return nil
 	}
-	granted := make(chan struct{})
+	state, granted := q.queues[src], make(chan struct{})
 	state.waiting = append(state.waiting, granted)
 	q.save(src, state)
 	q.mu.Unlock()

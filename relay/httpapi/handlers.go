@@ -8,6 +8,7 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -49,6 +50,9 @@ func (a *api) postEvent(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	}
 	answer := receiptAnswer{OK: true, ID: receipt.ID, Cursor: a.relay.FormatReceipt(receipt.Cursor),
 		Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
+	if receipt.Queued > 0 {
+		w.Header().Set("Server-Timing", "turn;dur="+strconv.FormatFloat(receipt.Queued.Seconds()*1e3, 'f', 1, 64))
+	}
 	if receipt.Thread.ID != "" {
 		answer.Thread = &threadRef{receipt.Thread.ID, receipt.Thread.Client, receipt.State}
 	}
@@ -320,7 +324,8 @@ func (a *api) limits() map[string]any {
 	for name, n := range map[string]int{envelope.LimitConnectionsPerAddress: a.relay.Limits().ConnectionsPerAddress,
 		envelope.LimitRequestsPerAddress: a.relay.Limits().RequestsPerAddress,
 		envelope.LimitPollsPerAddress:    a.relay.Limits().PollsPerAddress, envelope.LimitPolls: a.relay.Limits().Polls,
-		"inboxEvents": a.relay.Policy().Inbox.Events} {
+		envelope.LimitWritesPerAddress: a.relay.Limits().WritesPerAddress,
+		"inboxEvents":                  a.relay.Policy().Inbox.Events} {
 		if n >= 0 {
 			limits[name] = n
 		}

@@ -273,7 +273,7 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 		return document.Limits, strings.Join(document.Features, " ")
 	}
 	limits, features := ask(start(t), httpapi.Options{})
-	for name, want := range map[string]string{"connectionsPerAddress": "256", "pollsPerAddress": "32", "polls": "10000",
+	for name, want := range map[string]string{"connectionsPerAddress": "256", "pollsPerAddress": "32", "polls": "10000", "writesPerAddress": "4",
 		"costlyNumbers": "1000",
 		"rates":         `{"broadcastsPerAddress":{"perSecond":5,"burst":20},"newConnectionsPerAddress":{"perSecond":200,"burst":400},"postsPerAddress":{"perSecond":50,"burst":100},"postsPerAgent":{"perSecond":20,"burst":40},"readsPerAddress":{"perSecond":100,"burst":200}}`} {
 		if string(limits[name]) != want {

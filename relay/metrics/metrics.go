@@ -44,6 +44,8 @@ type Metrics struct {
 	store      prometheus.Observer
 	requests   *prometheus.CounterVec
 	refusals   *prometheus.CounterVec
+	queued     prometheus.Counter
+	queuedTime prometheus.Counter
 	commitSync prometheus.Observer
 	commitWork prometheus.Observer
 	commitSize prometheus.Observer
@@ -87,6 +89,9 @@ func New(build string) *Metrics {
 	}
 	// An alert does not notice the first error if the series begins with it. So the series of internal errors begins at 0.
 	m.refusals.WithLabelValues(m.statusText(http.StatusInternalServerError), string(envelope.CodeInternal), "")
+	m.queued = m.counter("agora_writes_queued_total", "Messages and changes at gateways that waited because as many of their "+
+		"address were being stored as writesPerAddress allows.")
+	m.queuedTime = m.counter("agora_writes_queued_seconds_total", "How long those in agora_writes_queued_total have waited.")
 	m.commitSync = m.histogram("agora_commit_sync_seconds", "Time for the commit of a group, with its fsync.", 50e-6, 2, 16)
 	m.commitWork = m.histogram("agora_commit_work_seconds", "Time for the reads and writes of a group, before its commit.",
 		50e-6, 2, 16)
@@ -202,6 +207,12 @@ func (m *Metrics) statusText(status int) string {
 		return strconv.Itoa(status)
 	}
 	return m.statuses[status]
+}
+
+// Queued implements relay.Observer.
+func (m *Metrics) Queued(waited time.Duration) {
+	m.queued.Inc()
+	m.queuedTime.Add(waited.Seconds())
 }
 
 // Committed implements relay.Observer.

@@ -293,6 +293,7 @@ func reports(ctx context.Context, m *metrics.Metrics) map[string]func() {
 		"Served":          func() { m.Served("", relay.Posts) },
 		"Served, gateway": func() { m.Served("/hub", relay.Reads) },
 		"Refused":         func() { m.Refused(http.StatusTooManyRequests, envelope.CodeRateLimited, envelope.LimitPolls) },
+		"Queued":          func() { m.Queued(3e6) },
 		"Committed":       func() { m.Committed(relay.CommitReport{Events: 3, Work: 1e6, Commit: 2e6}) },
 		"Waiting":         func() { m.Waiting(1) },
 		"Delivered":       func() { m.Delivered(ctx, relay.DeliveryReport{Events: 1, Bytes: 700, Waited: true, Wake: 30e3}) },

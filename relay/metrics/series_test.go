@@ -39,7 +39,7 @@ func series(t testing.TB, m *metrics.Metrics) (n int) {
 var limits = []string{
 	envelope.LimitPostsPerAddress, envelope.LimitReadsPerAddress, envelope.LimitPostsPerAgent,
 	envelope.LimitBroadcastsPerAddress, envelope.LimitConnectionsPerAddress, envelope.LimitNewConnectionsPerAddress,
-	envelope.LimitRequestsPerAddress, envelope.LimitPollsPerAddress, envelope.LimitPolls, envelope.LimitInbox,
+	envelope.LimitRequestsPerAddress, envelope.LimitPollsPerAddress, envelope.LimitPolls, envelope.LimitInbox, envelope.LimitWritesPerAddress,
 	envelope.LimitManifestsPerAgent, envelope.LimitOffersPerThread, envelope.LimitRequests,
 	"channels", "members", "connections", "inboxes", "callbackEvents", "deliveries", // gateway/channel
 	"registrations", "agents", "queuedMessages", "queuedBytes", "queuedFromSender", // gateway/hub
