@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"strconv"
@@ -92,7 +91,10 @@ func (g *Gateway) payment(r *request) func(account int64) error {
 		counted = true
 		for range 1 + len(r.body)/paymentUnit {
 			if refused == nil {
-				refused = cmp.Or(g.payments.Take(account, g.Relay.Now), g.payers.Take(r.from, g.Relay.Now))
+				refused = g.payments.Take(account, g.Relay.Now)
+			}
+			if refused == nil {
+				refused = g.payers.Take(r.from, g.Relay.Now)
 			}
 		}
 		return refused
