@@ -18,7 +18,7 @@ type foldCmd struct {
 	Data      string       `default:"./agora-data" placeholder:"FOLDER" help:"The data folder (default: ${default})."`
 	Store     storeAddress `placeholder:"URL" help:"Fold in PostgreSQL at this URL, and not in the data folder."`
 	OlderThan lifetime     `default:"2160h" placeholder:"DURATION" help:"Fold what is older than this, at least 30d (default: 90d)."`
-	DryRun    bool         `help:"Only say how much would be folded. The relay may be running."`
+	DryRun    bool         `help:"Only say how much would be folded."`
 	JSON      bool         `help:"Print the result as one line of JSON."`
 }
 
@@ -131,6 +131,6 @@ func keptByPrune(ctx context.Context, folder string, store relay.Extender, now t
 	}
 	old, err := foldable(ctx, store, now.Add(-jobs.MinFoldAge))
 	return fmt.Sprintf("prune cannot free the %s and %s of the registry of jobs; agora fold --data %s --older-than 30d would fold "+
-		"%d and %d of them\n", count(all.Records, "record"), count(all.Jobs, "ended job"), shellQuoted(filepath.Clean(folder)),
+		"%d and %d of them", count(all.Records, "record"), count(all.Jobs, "ended job"), shellQuoted(filepath.Clean(folder)),
 		old.Records, old.Jobs), err
 }

@@ -366,6 +366,7 @@ func hostileCalls() map[string][]string {
 		"admin profile":    {"HOSTILE --data HOSTILE --out FRESH", "heap --data DATA --out HOSTILE"},
 		"stats":            {"--data DATA", "--data DATA --json", "--data HOSTILE"},
 		"prune":            {"--data DATA", "--data HOSTILE", "--data DATA --older-than 1s --type HOSTILE"},
+		"fold":             {"--data DATA", "--data HOSTILE", "--data DATA --dry-run --json", "--store HOSTILE"},
 		"restore":          {"DATA --data FRESH", "HOSTILE", "DATA --data HOSTILE"},
 		"ask": {"HOSTILE --key KEY --relay URL --timeout 300ms", "i --key KEY --relay URL --wait 100ms --settle 10ms --thread t1 --json", "--key KEY --relay URL --thread t1 --raw --timeout 300ms",
 			"i --key KEY --relay URL --to EVE --seal --params hostile.json --wait 100ms", "i --key KEY --params @HOSTILE", "i --key KEY --params @hostile.txt", "i --key KEY --relay URL --params -",

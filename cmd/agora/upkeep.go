@@ -161,6 +161,9 @@ func (c pruneCmd) compact(env environment, store *sqlite.Store, now time.Time) e
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s: %s before, %s now\n%s", printable(filepath.Clean(c.Data)), megabytes(before), megabytes(after), printable(kept))
+	if kept != "" {
+		kept = printable(kept) + "\n"
+	}
+	_, err = fmt.Fprintf(env.stdout, "%s: %s before, %s now\n%s", printable(filepath.Clean(c.Data)), megabytes(before), megabytes(after), kept)
 	return err
 }
