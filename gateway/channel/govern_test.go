@@ -124,3 +124,44 @@ func TestRemove(t *testing.T) {
 		}
 	})
 }
+
+// TestRemoveSender checks that all events of an agent with an inbox are removed, or those of one name in one channel, or
+// those since a time, and no others.
+func TestRemoveSender(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		r, o, other := f.channel("ops"), f.owner(t), f.owner(t)
+		alice := r.member("alice")
+		r.connect("spammer", o.url, "object")
+		r.connect("helper", other.url, "object")
+		r.say(alice, "hello")
+		synctest.Wait()
+		h, fair := o.request(), other.request()
+		for _, content := range []string{"watches", "handbags"} {
+			f.want(f.post(h.Callback, object{"type": "message", "content": content}), 200, "")
+			time.Sleep(time.Minute)
+		}
+		f.want(f.post(fair.Callback, object{"type": "message", "content": "help"}), 200, "")
+		synctest.Wait()
+		remove := func(sender string, since time.Time, limit, want int) {
+			t.Helper()
+			if n, err := f.gateway.RemoveSender(t.Context(), sender, since, limit); err != nil || n != want {
+				t.Errorf("%d events of %s are removed, want %d, %v", n, sender, want, err)
+			}
+		}
+		did := string(o.key.DID())
+		remove(did, time.Now(), 9, 0)
+		remove(did, time.Now().Add(-90*time.Second), 9, 1)
+		remove(did, time.Time{}, 9, 1)
+		remove(did, time.Time{}, 9, 0)
+		remove("bob@relay.example", time.Time{}, 9, 0)
+		removed := "[removed by the operator]"
+		if got, want := r.said(), "alice: hello\nspammer: "+removed+"\nspammer: "+removed+"\nhelper: help"; got != want {
+			t.Errorf("the channel has %q", got)
+		}
+		remove(r.id+"/alice", time.Time{}, 9, 1)
+		remove("ch_unknown/alice", time.Time{}, 9, 0)
+		if got := r.said(); !strings.HasPrefix(got, "alice: "+removed) {
+			t.Errorf("the channel has %q", got)
+		}
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,4 +122,31 @@ func TestRemoveFromWebhook(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRemoveSender checks that all messages of a sender are removed, or those since a time, and no others.
+func TestRemoveSender(t *testing.T) {
+	f := startLocal(t)
+	alice, bob, eve := f.register("alice@h"), f.register("bob@h"), f.register("eve@h")
+	for range 3 {
+		f.send(eve, "eve@h", "bob@h", "watches")
+	}
+	f.send(alice, "alice@h", "bob@h", "stays")
+	f.send(eve, "eve@h", "bob@h", "handbags")
+	remove := func(sender string, since time.Time, limit, want int) {
+		t.Helper()
+		if n, err := f.hub.RemoveSender(t.Context(), sender, since, limit); err != nil || n != want {
+			t.Errorf("%d messages of %s are removed, want %d, %v", n, sender, want, err)
+		}
+	}
+	remove("eve@h", time.Now().Add(time.Hour), 9, 0)
+	remove("nobody@h", time.Time{}, 9, 0)
+	remove("did:key:z6Mk", time.Time{}, 9, 0)
+	remove("eve@h", time.Time{}, 3, 3)
+	remove("eve@h", time.Time{}, 3, 1)
+	remove("eve@h", time.Time{}, 3, 0)
+	text := fmt.Sprint(f.history(bob, ""))
+	if strings.Contains(text, "watches") || strings.Contains(text, "handbags") || !strings.Contains(text, "stays") {
+		t.Errorf("bob has %s", text)
+	}
 }

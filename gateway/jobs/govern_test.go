@@ -143,3 +143,43 @@ func TestRemove(t *testing.T) {
 		f.pass(31 * 24 * time.Hour)
 	})
 }
+
+// TestRemoveSender checks that the agents of a principal, the jobs that it has hired and those that its agents have done
+// are removed, or those since a time, and no others.
+func TestRemoveSender(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		key, err := didkey.Generate()
+		f.must(err)
+		bob := f.user("bob")
+		call := func(method, path, body string) answer {
+			return f.at(f.URL+"/jobs", method, path, body, f.signed(key, method, path, body))
+		}
+		f.want(call("POST", "/accounts", fmt.Sprintf(`{"owner_id":%q}`, key.DID())), 201)
+		f.want(call("POST", "/register", fmt.Sprintf(`{"agent_id":%q,"agent_name":"spammer","owner_id":%q,"skills":[{`+
+			`"skill_name":"echo","cost_per_call":0.1}]}`, uuid(9), key.DID())), 201)
+		agent := bob.agent(uuid(8), "")
+		secret := object{"text": "secret"}
+		f.want(bob.hire(uuid(9), uuid(1), "input_data", secret), 202)
+		f.want(bob.hire(agent, uuid(2), "input_data", secret), 202)
+		time.Sleep(time.Minute)
+		f.want(call("POST", "/a/"+agent+"/jobs?wait=0", fmt.Sprintf(`{"job_id":%q,"orchestrator_id":"me","skill_name":"echo",`+
+			`"input_data":{"text":"spam"},"budget":0.15}`, uuid(3))), 202)
+		remove := func(sender string, since time.Time, limit, want int) {
+			t.Helper()
+			if n, err := f.gateway.RemoveSender(t.Context(), sender, since, limit); err != nil || n != want {
+				t.Errorf("%d things of %s are removed, want %d, %v", n, sender, want, err)
+			}
+		}
+		did := string(key.DID())
+		remove("bob@relay.example", time.Time{}, 9, 0)
+		remove(did, time.Now().Add(-30*time.Second), 9, 1)
+		remove(did, time.Time{}, 1, 1)
+		remove(did, time.Time{}, 9, 1)
+		remove(did, time.Time{}, 9, 0)
+		if a := f.do("GET", "/agents/"+uuid(9), "", nil); a.Status != http.StatusNotFound {
+			t.Errorf("the removed agent: %v", a)
+		}
+		bob.wantStatus("done by the agent", uuid(1), "FAILURE EXECUTION_ERROR")
+		bob.wantStatus("of others", uuid(2), "PENDING")
+	})
+}

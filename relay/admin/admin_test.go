@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -12,7 +13,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -136,7 +139,8 @@ func run(t *testing.T, path string, change func(*Options)) (*relay.Relay, *Clien
 	}
 	o := Options{Relay: r, Bans: bans, Log: log, Checkpoint: store.Checkpoint,
 		Stats: func(context.Context) (any, error) { return nil, nil }, Policy: func() error { return nil },
-		Remove: func(_ context.Context, gateway, id string) error { return errNoGateway }}
+		Remove:       func(_ context.Context, gateway, id string) error { return errNoGateway },
+		RemoveSender: func(context.Context, string, time.Time, int) (map[string]int, error) { return map[string]int{}, nil }}
 	if change != nil {
 		change(&o)
 	}
@@ -504,3 +508,51 @@ func TestPruneBackups(t *testing.T) {
 func mustURL(path string) *url.URL { return &url.URL{Path: path} }
 
 func mustAddr(text string) netip.Addr { return netip.MustParseAddr(text) }
+
+// TestActionsAreLogged checks that the log has a line for each change that somebody has made or tried over the socket, and
+// for each profile, with the user.
+func TestActionsAreLogged(t *testing.T) {
+	var text logText
+	_, c := run(t, folder(t), func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&text, nil)) })
+	uid := "unknown"
+	if runtime.GOOS == "linux" {
+		uid = strconv.Itoa(os.Geteuid())
+	}
+	for path, body := range map[string]any{"bans": BanRequest{Subject: "192.0.2.1", Reason: "spam"}, "unban": BanRequest{Subject: "192.0.2.2"},
+		"remove": RemoveRequest{Seq: 99}, "remove-sender": RemoveSenderRequest{Sender: "eve@h"}, "drain": nil, "resume": nil,
+		"checkpoint": nil, "backup": nil} {
+		_ = c.Call(t.Context(), "POST", "/"+path, body, new(any)) // the refused ones are logged too
+		if line := "action=" + path + " uid=" + uid; !strings.Contains(text.String(), line) {
+			t.Errorf("the log has no %q:\n%s", line, text.String())
+		}
+	}
+	if err := c.Copy(t.Context(), "/profile/heap", io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"action=profile/heap uid=" + uid, "subject=192.0.2.1 reason=spam", "sender=eve@h"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the log has no %q:\n%s", want, text.String())
+		}
+	}
+	if strings.Contains(text.String(), "action=bans uid="+uid+" err") {
+		t.Error(text.String())
+	}
+}
+
+// logText collects the lines of a log.
+type logText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
