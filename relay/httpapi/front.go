@@ -116,6 +116,7 @@ type Front struct {
 	options Options
 	log     *slog.Logger
 	proxies atomic.Pointer[Proxies]
+	pinned  string // the host for which browsers use only HTTPS once they have seen it, see pinnedHost
 
 	mu       sync.Mutex
 	draining bool           // if true, new requests are not added to requests
@@ -128,11 +129,22 @@ func New(r *relay.Relay, o Options) *Front {
 	if f.log == nil {
 		f.log = slog.Default()
 	}
+	f.pinned = pinnedHost(o.PublicURL)
 	if f.options.Grace == 0 {
 		f.options.Grace = 4 * time.Second
 	}
 	f.SetProxies(o.Proxies)
 	return f
+}
+
+// pinnedHost returns the host of a public URL, if browsers shall use only HTTPS for it (RFC 6797). They apply that to all
+// ports of a host. So a relay on another port than 443 must not ask for it. Empty: there is no such host.
+func pinnedHost(origin string) string {
+	host, secure := strings.CutPrefix(origin, "https://")
+	if !secure || strings.Contains(host, ":") || IsLoopbackName(host) {
+		return ""
+	}
+	return host
 }
 
 // SetProxies replaces the trusted proxies while the Front runs. It holds for requests that come later.
@@ -201,6 +213,9 @@ type site struct {
 func (s *site) serve(w http.ResponseWriter, r *http.Request) {
 	defer s.begin()()
 	clearWriteDeadline(w)
+	if r.TLS != nil && s.pinned != "" && strings.EqualFold(r.Host, s.pinned) {
+		w.Header().Set("Strict-Transport-Security", "max-age=31536000")
+	}
 	if level := s.accessLevel(); s.log.Enabled(r.Context(), level) {
 		logged := newLoggedAnswer(w, s.requestID(r))
 		w = logged

@@ -350,3 +350,31 @@ func TestUnixSocket(t *testing.T) {
 		stop()
 	}
 }
+
+// TestStrictTransportSecurity checks that browsers are told to use only HTTPS, by answers over TLS under the public URL of
+// a relay on port 443, and by no others.
+func TestStrictTransportSecurity(t *testing.T) {
+	for _, c := range []struct {
+		public, target, host string
+		want                 bool
+	}{
+		{"https://relay.example", "https://relay.example/health", "relay.example", true},
+		{"https://relay.example", "https://relay.example/nothing", "Relay.Example", true},
+		{"https://relay.example", "http://relay.example/health", "relay.example", false},
+		{"https://relay.example", "https://other.example/health", "other.example", false},
+		{"https://relay.example", "https://relay.example:8790/health", "relay.example:8790", false},
+		{"https://relay.example:8443", "https://relay.example:8443/health", "relay.example:8443", false},
+		{"http://relay.example", "https://relay.example/health", "relay.example", false},
+		{"https://localhost", "https://localhost/health", "localhost", false},
+		{"", "https://relay.example/health", "relay.example", false},
+	} {
+		h := newFront(t, start(t), httpapi.Options{Log: quiet, PublicURL: c.public}).Handler(false)
+		r := httptest.NewRequest("GET", c.target, nil) // sets TLS for https
+		r.Host = c.host
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got := w.Header().Get("Strict-Transport-Security") != ""; got != c.want {
+			t.Errorf("%s at %s, Host %s: %t", c.public, c.target, c.host, got)
+		}
+	}
+}
