@@ -82,9 +82,13 @@ func profileName(ctx *kong.Context) string {
 	return ""
 }
 
-// readsProfile reports whether a command takes settings from a profile: it talks to a relay or uses a key.
+// readsProfile reports whether a command takes settings from a profile: it talks to a relay or uses a key. The flag --jobs
+// counts where it is the URL of a registry, which follows from the relay. agora serve has a flag of this name too, but
+// reads no profile.
 func readsProfile(command *kong.Node) bool {
-	return slices.ContainsFunc(command.Flags, func(f *kong.Flag) bool { return inProfile(f) || f.Name == "jobs" })
+	return slices.ContainsFunc(command.Flags, func(f *kong.Flag) bool {
+		return inProfile(f) || slices.Contains(f.Envs, "AGORA_JOBS_URL")
+	})
 }
 
 // inProfile reports whether a flag is one of profileSettings.
