@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"runtime"
@@ -138,20 +139,67 @@ func (c *serveCmd) readEnvironment(flags map[string]*kong.Flag, refused []string
 		}
 	}
 	for name, flag := range flags {
-		text := strings.TrimSpace(os.Getenv(environmentName(name)))
+		variable := environmentName(name)
+		text, source := strings.TrimSpace(os.Getenv(variable)), "environment "+variable
+		separator := func(r rune) bool { return r == ',' || r == ' ' }
+		if flag.Tag.Has("secret") {
+			secret, from, err := secretFile(name)
+			switch {
+			case err != nil:
+				return err
+			case secret != "" && text != "":
+				return fmt.Errorf("%s is set, and so is %s; give only one of them", variable, from)
+			case secret != "":
+				text, source = secret, from
+				separator = func(r rune) bool { return r == '\n' || r == '\r' } // a header may have commas and spaces
+			}
+		}
 		if text == "" || c.sources[name] == "command line" {
 			continue
 		}
 		var value any = text
 		if flag.IsSlice() {
-			value = listOf(strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }))
+			value = listOf(strings.FieldsFunc(text, separator))
 		}
 		if err := values.set(flag, value); err != nil {
-			return fmt.Errorf("%s: %w", environmentName(name), err)
+			return fmt.Errorf("%s: %w", variable, err)
 		}
-		c.sources[name] = "environment " + environmentName(name)
+		c.sources[name] = source
 	}
 	return nil
+}
+
+// secretSuffix follows the name of a variable whose value is the name of a file with the setting.
+const secretSuffix = "_FILE"
+
+// secretFile returns the value of a secret setting from a file: that of the variable with secretSuffix, or a credential of
+// systemd with the name agora and the setting's name, such as agora.store. source says which; empty: there is none.
+func secretFile(name string) (text, source string, err error) {
+	variable := environmentName(name) + secretSuffix
+	path := os.Getenv(variable)
+	source = "file of " + variable
+	if folder := os.Getenv("CREDENTIALS_DIRECTORY"); path == "" && folder != "" {
+		path, source = filepath.Join(folder, "agora."+name), "credential agora."+name
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return "", "", nil
+		}
+	}
+	if path == "" {
+		return "", "", nil
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return "", "", fmt.Errorf("the %s: %w", source, err)
+	}
+	defer file.Close() // it was only read
+	content, err := io.ReadAll(io.LimitReader(file, maxConfigBytes))
+	if text = strings.TrimSpace(string(content)); err == nil && text == "" {
+		err = errors.New("it is empty")
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("the %s, %s: %w", source, path, err)
+	}
+	return text, source, nil
 }
 
 // listOf returns texts in the form in which kong takes a list.
@@ -216,7 +264,7 @@ func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, refused []
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		if flag.Tag.Has("secret") && openToOthers(info) {
+		if flag.Tag.Has("secret") && readableByOthers(info) {
 			return fmt.Errorf("other users may read this file, and %s is secret; run: chmod 600 %s", name, shellQuoted(path))
 		}
 		if c.sources[name] != "command line" {
@@ -383,8 +431,11 @@ func printConfig(w io.Writer, settings []setting) error {
 // strangeVariables returns warnings about environment variables that look like misspelled settings.
 func strangeVariables(ctx *kong.Context) (warnings []string) {
 	var names []string
-	for name := range configurable(ctx) {
-		names = append(names, environmentName(name)[len(variablePrefix):])
+	for name, flag := range configurable(ctx) {
+		short := environmentName(name)[len(variablePrefix):]
+		if names = append(names, short); flag.Tag.Has("secret") {
+			names = append(names, short+secretSuffix)
+		}
 	}
 	slices.Sort(names)
 	for _, pair := range os.Environ() {

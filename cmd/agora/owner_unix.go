@@ -46,3 +46,14 @@ func giveToOwner(folder, owned string) error {
 		return errors.Join(err, os.Lchown(path, int(owner.Uid), int(owner.Gid)))
 	})
 }
+
+// readableByOthers reports whether other users may read a file with secrets. A group may, if root has given it to the
+// file: that of this process, as with root:agora and mode 0640, or root's own.
+func readableByOthers(info fs.FileInfo) bool {
+	mode, owner := info.Mode().Perm(), info.Sys()
+	if status, ok := owner.(*syscall.Stat_t); ok && status.Uid == 0 && mode&0o027 == 0 &&
+		(int(status.Gid) == os.Getegid() || status.Gid == 0 || os.Geteuid() == 0) {
+		return false
+	}
+	return openToOthers(info)
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestSecretsFromFiles checks that settings that are secrets come from files that variables name, and from the credentials
+// of systemd, and that others do not.
+func TestSecretsFromFiles(t *testing.T) {
+	const store, other = "postgres://agora:hidden@db/agora", "postgres://agora:other@db/agora"
+	for name, c := range map[string]struct {
+		files       map[string]string // in the folder of the credentials
+		variables   map[string]string // $ stands for that folder
+		want        string            // a part of the value of the setting store
+		source      string
+		headers     string // the value of the setting otlp-header
+		wantProblem string
+	}{
+		"a file": {map[string]string{"s": store + "\n"}, map[string]string{"AGORA_STORE_FILE": "$/s"},
+			"postgres://agora:", "file of AGORA_STORE_FILE", "", ""},
+		"a credential": {map[string]string{"agora.store": store}, map[string]string{"CREDENTIALS_DIRECTORY": "$"},
+			"postgres://agora:", "credential agora.store", "", ""},
+		"no credential": {nil, map[string]string{"CREDENTIALS_DIRECTORY": "$"}, "", "default", "", ""},
+		"a file and a credential": {map[string]string{"s": store, "agora.store": "wrong"},
+			map[string]string{"CREDENTIALS_DIRECTORY": "$", "AGORA_STORE_FILE": "$/s"}, "postgres://agora:", "file of AGORA_STORE_FILE", "", ""},
+		"a list": {map[string]string{"h": "A=b, c\nD=e f\n"}, map[string]string{"AGORA_OTLP_HEADER_FILE": "$/h", "AGORA_OTLP_URL": "http://x.example"},
+			"", "default", `["A=b, c", "D=e f"]`, ""},
+		"two ways": {map[string]string{"s": store}, map[string]string{"AGORA_STORE_FILE": "$/s", "AGORA_STORE": other},
+			"", "", "", "AGORA_STORE is set, and so is file of AGORA_STORE_FILE"},
+		"no such file":  {nil, map[string]string{"AGORA_STORE_FILE": "$/s"}, "", "", "", "no such file"},
+		"an empty file": {map[string]string{"s": "\n"}, map[string]string{"AGORA_STORE_FILE": "$/s"}, "", "", "", "it is empty"},
+		"a wrong value": {map[string]string{"s": "mysql://hidden"}, map[string]string{"AGORA_STORE_FILE": "$/s"}, "", "", "", "AGORA_STORE:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clearSettings(t)
+			t.Setenv("CREDENTIALS_DIRECTORY", "")
+			folder := t.TempDir()
+			for file, text := range c.files {
+				if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for variable, text := range c.variables {
+				t.Setenv(variable, strings.ReplaceAll(text, "$", folder))
+			}
+			settings, err := settingsByName(t)
+			if c.wantProblem != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wantProblem) || strings.Contains(err.Error(), "hidden") {
+					t.Errorf("%v, want %q", err, c.wantProblem)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := settings["store"]; !strings.Contains(s.value, c.want) || s.source != c.source {
+				t.Errorf("store is %s from the %s", s.value, s.source)
+			}
+			if s := settings["otlp-header"]; s.value != c.headers {
+				t.Errorf("otlp-header is %s", s.value)
+			}
+		})
+	}
+}
+
+// TestSecretVariablesAreKnown checks that the variable of a secret's file is not taken for a misspelled setting.
+func TestSecretVariablesAreKnown(t *testing.T) {
+	clearSettings(t)
+	file := filepath.Join(t.TempDir(), "s")
+	if err := os.WriteFile(file, []byte("postgres://agora@db/agora"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("AGORA_STORE_FILE", file)
+	var stdout, stderr strings.Builder
+	code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, []string{"serve", "--check-config"})
+	if code != exitOK || strings.Contains(stderr.String(), "did you mean") {
+		t.Errorf("%d: %s", code, stderr.String())
+	}
+}
