@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -120,7 +122,7 @@ func TestAbandonedSocket(t *testing.T) {
 }
 
 // TestSystemdSockets starts the program with sockets as systemd passes them. It must use these and not those of its
-// flags, and tell systemd when it is ready and when it begins to stop.
+// flags, and tell systemd when it is ready, that it is alive, when it reloads, and when it begins to stop.
 func TestSystemdSockets(t *testing.T) {
 	clearSettings(t)
 	folder := t.TempDir()
@@ -163,7 +165,7 @@ func TestSystemdSockets(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`, program, "serve", "--addr", "127.0.0.1:1",
 		"--data", filepath.Join(folder, "data"))
 	cmd.ExtraFiles = files
-	cmd.Env = append(os.Environ(), "LISTEN_FDS=2", "LISTEN_FDNAMES=web:metrics", "NOTIFY_SOCKET="+notified.LocalAddr().String())
+	cmd.Env = append(os.Environ(), "LISTEN_FDS=2", "LISTEN_FDNAMES=web:metrics", "WATCHDOG_USEC=3600000000", "NOTIFY_SOCKET="+notified.LocalAddr().String())
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -179,6 +181,22 @@ func TestSystemdSockets(t *testing.T) {
 	}
 	if got := strings.Join(printed, " "); !strings.Contains(got, "metrics at http://"+addresses[1]+"/metrics listening on http://"+addresses[0]) {
 		t.Errorf("printed %s", got)
+	}
+	if got := state(); got != "READY=1<nil>" {
+		t.Error(got)
+	}
+	if got := state(); got != "WATCHDOG=1<nil>" {
+		t.Error(got)
+	}
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	wanted := "^RELOADING=1<nil>$"
+	if runtime.GOOS == "linux" {
+		wanted = `^RELOADING=1\nMONOTONIC_USEC=[0-9]{5,}<nil>$`
+	}
+	if got := state(); !regexp.MustCompile(wanted).MatchString(got) {
+		t.Errorf("at the beginning of a reload: %q", got)
 	}
 	if got := state(); got != "READY=1<nil>" {
 		t.Error(got)

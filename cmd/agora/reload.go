@@ -26,7 +26,9 @@ func (s *server) reloadAt(ctx context.Context, signals <-chan os.Signal) {
 			return
 		case <-signals:
 		}
+		done := announceReload(s.log)
 		err := s.reload(ctx)
+		done()
 		if s.watched.metrics != nil {
 			s.watched.metrics.Reloaded(err)
 		}

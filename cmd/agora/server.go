@@ -141,7 +141,8 @@ func (s *server) run() error {
 	var config *tls.Config
 	signals, stop := hangups()
 	defer stop()
-	tasks := append(append(s.gatewayTasks(), s.governed.tasks()...), func(ctx context.Context) { s.reloadAt(ctx, signals) }, s.announceStop)
+	tasks := append(append(s.gatewayTasks(), s.governed.tasks()...), func(ctx context.Context) { s.reloadAt(ctx, signals) }, s.announceStop,
+		s.feedWatchdog)
 	if s.certificates != nil {
 		config = tlsConfig(s.certificates)
 		tasks = append(tasks, s.certificates.run)
@@ -167,23 +168,6 @@ func (s *server) run() error {
 
 // ready returns nil if the relay accepts messages.
 func (s *server) ready() error { return cmp.Or(s.relay.Health(), s.governed.policyHealth()) }
-
-// announceStop tells systemd that the relay stops, as soon as it was told to stop. Requests that have begun may still be
-// answered then. ctx ends when the relay has stopped for another reason.
-func (s *server) announceStop(ctx context.Context) {
-	select {
-	case <-s.env.ctx.Done():
-	case <-ctx.Done():
-	}
-	notifySystemd(s.log, daemon.SdNotifyStopping)
-}
-
-// notifySystemd tells systemd about the state of the relay, if systemd has started it with Type=notify.
-func notifySystemd(log *slog.Logger, state string) {
-	if _, err := daemon.SdNotify(false, state); err != nil {
-		log.Warn("cannot tell systemd about the state of the relay", "state", state, "err", err)
-	}
-}
 
 // serve runs the relay, its front and further tasks until ctx ends or the relay or the front fails. It returns when all
 // of them have ended.
