@@ -167,7 +167,7 @@ kill -9 "$(systemctl show --property MainPID --value agora)"
 for _ in $(seq 100); do agora health && break || sleep 0.2; done
 ` + posted + d.next(t, "Upgrade") + `
 agora version | grep -q ` + built.next + `
-[ "$(stat -c '%U %a' /etc/agora/agora.toml)" = 'agora 600' ]
+[ "$(stat -c '%U %a' /etc/agora/agora.toml)" = 'root 640' ]
 grep -q post-rate-ip /etc/agora/agora.toml
 ` + running + posted + d.next(t, "Upgrade") + `
 agora version | grep -q ` + built.version + `

@@ -351,7 +351,7 @@ func TestRPM(t *testing.T) {
 		t.Error(out)
 	}
 	files := output(t, "rpm", "-qp", "--nosignature", "--queryformat", `[%{FILEMODES:perms} %{FILEUSERNAME} %{FILENAMES}\n]`, file)
-	for _, want := range []string{"-rwxr-xr-x root /usr/bin/agora\n", "-rw------- agora /etc/agora/agora.toml\n", "/usr/lib/systemd/system/agora.service\n",
+	for _, want := range []string{"-rwxr-xr-x root /usr/bin/agora\n", "-rw-r----- root /etc/agora/agora.toml\n", "/usr/lib/systemd/system/agora.service\n",
 		"/usr/share/man/man1/agora-serve.1.gz\n", "/usr/share/licenses/agora/LICENSE\n", "/usr/share/zsh/site-functions/_agora\n"} {
 		if !strings.Contains(files, want) {
 			t.Errorf("the .rpm has no %q:\n%s", want, files)
