@@ -259,8 +259,9 @@ func (r Report) WriteText(w io.Writer) error {
 		line("generator", "%.1f µs CPU per event", r.Generator.CPUPerEvent)
 	}
 	if r.Queued > 0 {
-		line("queued", "%d posts waited for their turn, %.1f ms on average: the relay stores only a few messages of one address at "+
-			"a time (writesPerAddress). So this is the speed for one address. agora serve --writes-per-ip raises it", r.Queued, r.QueuedTime)
+		line("queued", "%d posts waited for their turn, %.1f ms on average: the relay stores only a few messages of one "+
+			"address at a time (writesPerAddress). So this is the speed for one address. agora serve --writes-per-ip raises it",
+			r.Queued, r.QueuedTime)
 	}
 	if r.Refused > 0 {
 		line("refused", "%d (429 or 503). A relay that listens on loopback only does not limit requests from its own "+

@@ -99,7 +99,12 @@ func (adminBanCmd) Help() string {
 // isHuge reports whether the ban is of more addresses than a network usually has: a ban of 0.0.0.0/0 refuses everybody.
 func (c adminBanCmd) isHuge() bool {
 	network, err := netip.ParsePrefix(string(c.Subject))
-	return err == nil && (network.Addr().Is4() && network.Bits() < 8 || network.Addr().Is6() && network.Bits() < 32)
+	return err == nil && isHuge(network)
+}
+
+// isHuge reports whether a network has more addresses than a /8 of IPv4 or a /32 of IPv6.
+func isHuge(n netip.Prefix) bool {
+	return n.Addr().Is4() && n.Bits() < 8 || n.Addr().Is6() && n.Bits() < 32
 }
 
 func (c adminBanCmd) Run(env environment) error {

@@ -273,6 +273,11 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 				"X-Forwarded-For; give only the addresses of your proxies")
 		}
 	}
+	for _, network := range c.Limits.bans().Networks {
+		if isHuge(network) {
+			all = append(all, "--ban "+network.String()+" refuses very many clients that have done nothing")
+		}
+	}
 	if c.Limits.proxies().UnixSockets && !c.Addr.isUnix() {
 		all = append(all, "--trusted-proxy unix has no effect, because --addr is not a Unix socket")
 	}

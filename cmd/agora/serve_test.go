@@ -19,6 +19,8 @@ func TestStartWarnings(t *testing.T) {
 		"on loopback, with both":           {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy}}, true, ""},
 		"for all":                          {serveCmd{}, false, ""},
 		"for all, a name and no proxy":     {serveCmd{PublicURL: "https://relay.example"}, false, "--trusted-proxy is not"},
+		"for all, a huge ban":              {serveCmd{Limits: limitFlags{Ban: []banText{"0.0.0.0/0"}}}, false, "--ban 0.0.0.0/0 refuses very many"},
+		"for all, a ban":                   {serveCmd{Limits: limitFlags{Ban: []banText{"10.0.0.0/8", "2001:db8::/32"}}}, false, ""},
 		"for all, with both":               {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
 		"for all, a proxy and no name":     {serveCmd{Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
 		"for all, limited as it would be":  {serveCmd{Limits: limitFlags{LimitLocal: true}}, false, ""},
