@@ -102,9 +102,26 @@ func (g *Gateway) getDiscover(r *request) error {
 	if !limited {
 		most = credits.Limit
 	}
-	var found []shownAgent
-	err = g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
-		found, err = g.discover(q, r, name, score(least), most)
+	found := []shownAgent{}
+	err = g.Relay.View(r.Context(), r.from, func(q relay.Querier) error {
+		found = found[:0]
+		numbers, err := discover(q, name, score(least), most, g.Relay.Now().UnixNano())
+		size := 0
+		for _, n := range numbers {
+			if err != nil {
+				break
+			}
+			var a agent
+			if a, err = agentByNumber(q, n); err != nil {
+				break
+			}
+			var s shownAgent
+			s, err = g.show(q, r, a, name, size > maxFoundBytes)
+			found = append(found, s)
+			for _, k := range s.Skills {
+				size += len(k.Description) + len(k.Input) + len(k.Output)
+			}
+		}
 		return err
 	})
 	if err != nil {
@@ -119,11 +136,10 @@ func (g *Gateway) getDiscover(r *request) error {
 // errEnough ends the reading of rows.
 var errEnough = errors.New("the answer is full")
 
-// discover returns the agents that are online, have a skill, have at least this score, and cost at most this. It examines
-// the maxExamined best agents with the skill.
-func (g *Gateway) discover(q relay.Querier, r *request, name string, least score, most credits.Amount) ([]shownAgent, error) {
-	found, size, now := []shownAgent{}, 0, g.Relay.Now().UnixNano()
-	err := q.Query(func(scan gateway.Scanner) error {
+// discover returns the agents that are online, have a skill, have at least this score, and cost at most this, the best
+// first. It examines the maxExamined best agents with the skill.
+func discover(q relay.Querier, name string, least score, most credits.Amount, now int64) (found []int64, err error) {
+	err = q.Query(func(scan gateway.Scanner) error {
 		var n int64
 		var cost credits.Amount
 		if err := scan(&n, &cost); err != nil || cost > most {
@@ -133,14 +149,7 @@ func (g *Gateway) discover(q relay.Querier, r *request, name string, least score
 		if err != nil || !a.online(now) {
 			return err
 		}
-		s, err := g.show(q, r, a, name, size > maxFoundBytes)
-		if err != nil {
-			return err
-		}
-		for _, k := range s.Skills {
-			size += len(k.Description) + len(k.Input) + len(k.Output)
-		}
-		if found = append(found, s); len(found) == maxFound {
+		if found = append(found, n); len(found) == maxFound {
 			return errEnough
 		}
 		return nil
