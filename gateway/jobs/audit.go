@@ -17,7 +17,7 @@ import (
 const (
 	maxAudit     = 500
 	defaultAudit = 50
-	maxCounted   = 1000
+	maxCounted   = maxAudit
 )
 
 // getAudit is the handler of GET /audit.

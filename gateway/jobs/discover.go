@@ -140,20 +140,17 @@ var errEnough = errors.New("the answer is full")
 // first. It examines the maxExamined best agents with the skill.
 func discover(q relay.Querier, name string, least score, most credits.Amount, now int64) (found []int64, err error) {
 	err = q.Query(func(scan gateway.Scanner) error {
-		var n int64
+		var n, until int64
 		var cost credits.Amount
-		if err := scan(&n, &cost); err != nil || cost > most {
-			return err
-		}
-		a, err := agentByNumber(q, n)
-		if err != nil || !a.online(now) {
+		if err := scan(&n, &cost, &until); err != nil || cost > most || until <= now {
 			return err
 		}
 		if found = append(found, n); len(found) == maxFound {
 			return errEnough
 		}
 		return nil
-	}, "SELECT agent, cost FROM jobs_skill WHERE name = ? AND online = 1 AND score >= ? ORDER BY score DESC, cost, id LIMIT ?",
+	}, "SELECT s.agent, s.cost, a.until FROM jobs_skill s JOIN jobs_agent a ON a.n = s.agent WHERE s.name = ? AND s.online = 1 "+
+		"AND s.score >= ? ORDER BY s.score DESC, s.cost, s.id LIMIT ?",
 		name, int64(least), maxExamined)
 	if errors.Is(err, errEnough) {
 		err = nil
