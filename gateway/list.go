@@ -113,6 +113,17 @@ func Parts(ctx context.Context, c *Core, from relay.Peer, next func() (part []by
 	}
 }
 
+// Encoded yields values that are already in memory, each encoded when it is its turn to be sent.
+func Encoded[T any](values []T) Elements {
+	return func(yield func([]byte, error) bool) {
+		for _, v := range values {
+			if !yield(jsontext.Compact(v), nil) {
+				return
+			}
+		}
+	}
+}
+
 // Pauses of RetryLater.
 const (
 	shortestWait = 10 * time.Millisecond

@@ -11,9 +11,8 @@ import (
 // Queue is a queue that strangers fill and its owner empties, such as an inbox. One stranger must not fill it alone, and
 // all strangers together must leave half of it to peers that its owner knows (G-37).
 type Queue struct {
-	// What the queue may hold. 0: any number.
-	Most, MostBytes int64
-	MostOfSource    int64 // of one source, see Core.Source
+	// What the queue may hold, in all and of one source, see Core.Source. 0: any number.
+	Most, MostBytes, MostOfSource int64
 	// What it holds.
 	Count, Bytes, OfSource int64
 }
@@ -41,7 +40,7 @@ func (q Queue) Check(known bool, size int64) (full Full, most int64) {
 		return FullCount, q.Most / share
 	case q.MostBytes > 0 && q.Bytes+size > q.MostBytes/share:
 		return FullBytes, q.MostBytes / share
-	case q.OfSource >= q.MostOfSource:
+	case q.MostOfSource > 0 && q.OfSource >= q.MostOfSource:
 		return FullOfSource, q.MostOfSource
 	}
 	return NotFull, 0

@@ -33,34 +33,34 @@ func (g *Gateway) getAudit(r *request) error {
 	if err := query.err(); err != nil {
 		return err
 	}
-	found := struct {
-		Transactions []shownRecord `json:"transactions"`
-		Total        int64         `json:"total"`
-	}{}
+	a := auditor{limit: int(limit), escrow: g.escrow, all: r.caller.kind == theOperator}
+	var found []record // the newest first
+	var total int64
 	err = g.Relay.View(r.Context(), r.from, func(q relay.Querier) error {
-		found.Transactions = []shownRecord{}
+		found, total = nil, 0
 		of, err := ownerByID(q, query.values["owner_id"])
 		if err != nil || of.n == 0 && query.values["owner_id"] != "" {
 			return err
 		}
-		a := auditor{q: q, of: of.n, jobID: asJobID(query.values["job_id"]), limit: int(limit),
-			escrow: g.escrow, all: r.caller.kind == theOperator, names: map[int64]string{}}
-		records, total, err := a.audit(r.caller)
-		found.Total = total
-		for _, made := range slices.Backward(records) {
-			if err != nil {
-				break
-			}
-			var s shownRecord
-			s, err = a.show(made)
-			found.Transactions = append(found.Transactions, s)
-		}
+		a.q, a.of, a.jobID = q, of.n, asJobID(query.values["job_id"])
+		a.own, a.names = nil, map[int64]string{}
+		found, total, err = a.audit(r.caller)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return r.answer(http.StatusOK, found)
+	slices.Reverse(found)
+	return r.list("transactions", gateway.List(r.Context(), g.Core, r.from, found,
+		func(q relay.Querier, left []record, p *gateway.Piece) ([]record, bool, error) {
+			a.q = q
+			done, err := gateway.AddRows(p, left, func(made record) error {
+				shown, err := a.show(made)
+				p.Add(shown)
+				return err
+			})
+			return left[done:], done < len(left), err
+		}), totalTail("total", &total))
 }
 
 // auditor finds the records of one answer of GET /audit.

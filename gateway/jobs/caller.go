@@ -115,6 +115,16 @@ func (r *request) needPrincipal() error {
 // answer sends a value as JSON.
 func (r *request) answer(status int, v any) error { return httpapi.WriteJSON(r.w, status, v) }
 
+// list sends a list, which is the member name of the answer. tail returns the text after the list.
+func (r *request) list(name string, elements gateway.Elements, tail func() string) error {
+	return httpapi.WriteList(r.w, httpapi.List{Head: `{"` + name + `":[`, Elements: elements, Tail: tail})
+}
+
+// totalTail returns the tail of a list that ends with the number of what was found.
+func totalTail(name string, total *int64) func() string {
+	return func() string { return `],"` + name + `":` + strconv.FormatInt(*total, 10) + "}\n" }
+}
+
 // detached is the context of an operation that is still done if the client disconnects.
 func (r *request) detached() context.Context { return context.WithoutCancel(r.Context()) }
 

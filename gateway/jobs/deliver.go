@@ -56,9 +56,7 @@ func (g *Gateway) getJobs(r *request) error {
 	if err != nil {
 		return err
 	}
-	return r.answer(http.StatusOK, struct {
-		Jobs []jobRequest `json:"jobs"`
-	}{handed})
+	return r.list("jobs", gateway.Encoded(handed), func() string { return "]}\n" })
 }
 
 // pull hands out the jobs of an agent. If there is none, it waits for one until stream ends.

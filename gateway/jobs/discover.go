@@ -102,35 +102,43 @@ func (g *Gateway) getDiscover(r *request) error {
 	if !limited {
 		most = credits.Limit
 	}
-	found := []shownAgent{}
+	var found []int64
 	err = g.Relay.View(r.Context(), r.from, func(q relay.Querier) error {
-		found = found[:0]
-		numbers, err := discover(q, name, score(least), most, g.Relay.Now().UnixNano())
-		size := 0
-		for _, n := range numbers {
-			if err != nil {
-				break
-			}
-			var a agent
-			if a, err = agentByNumber(q, n); err != nil {
-				break
-			}
-			var s shownAgent
-			s, err = g.show(q, r, a, name, size > maxFoundBytes)
-			found = append(found, s)
-			for _, k := range s.Skills {
-				size += len(k.Description) + len(k.Input) + len(k.Output)
-			}
-		}
+		found, err = discover(q, name, score(least), most, g.Relay.Now().UnixNano())
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return r.answer(http.StatusOK, struct {
-		Agents []shownAgent `json:"agents"`
-		Total  int          `json:"total"`
-	}{found, len(found)})
+	return g.listFound(r, found, name)
+}
+
+// listFound answers a request with these agents, which have the wanted skill.
+func (g *Gateway) listFound(r *request, agents []int64, wanted string) error {
+	type position struct {
+		size  int // of the skills so far, in bytes
+		total int64
+	}
+	var total int64
+	return r.list("agents", gateway.List(r.Context(), g.Core, r.from, position{},
+		func(q relay.Querier, at position, p *gateway.Piece) (position, bool, error) {
+			left := agents[at.total:]
+			done, err := gateway.AddRows(p, left, func(n int64) error {
+				a, err := agentByNumber(q, n)
+				if err != nil {
+					return err
+				}
+				s, err := g.show(q, r, a, wanted, at.size > maxFoundBytes)
+				for _, k := range s.Skills {
+					at.size += len(k.Description) + len(k.Input) + len(k.Output)
+				}
+				p.Add(s)
+				return err
+			})
+			at.total += int64(done)
+			total = at.total
+			return at, done < len(left), err
+		}), totalTail("total", &total))
 }
 
 // errEnough ends the reading of rows.
@@ -176,10 +184,10 @@ func (g *Gateway) getAgent(r *request) error {
 
 // getSkills is the handler of GET /skills.
 func (g *Gateway) getSkills(r *request) error {
-	names := []string{}
-	total := int64(0)
+	var names []string
+	var total int64
 	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) error {
-		names = names[:0]
+		names = nil
 		if err := q.Query(func(scan gateway.Scanner) error {
 			var name string
 			err := scan(&name)
@@ -196,10 +204,11 @@ func (g *Gateway) getSkills(r *request) error {
 		return err
 	}
 	slices.Sort(names)
-	return r.answer(http.StatusOK, struct {
-		Skills      []string `json:"skills"`
-		TotalAgents int64    `json:"total_agents"`
-	}{names, total})
+	return r.list("skills", gateway.List(r.Context(), g.Core, r.from, names,
+		func(_ relay.Querier, left []string, p *gateway.Piece) ([]string, bool, error) {
+			done, err := gateway.AddRows(p, left, func(name string) error { p.Add(name); return nil })
+			return left[done:], done < len(left), err
+		}), totalTail("total_agents", &total))
 }
 
 // maxListed is how many names of skills one answer has: those that most agents have.
