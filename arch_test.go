@@ -524,8 +524,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 93 || number["S"] != 9 {
-		t.Errorf("%v threats, want 93 and 9", number)
+	if number["T"] != 94 || number["S"] != 9 {
+		t.Errorf("%v threats, want 94 and 9", number)
 	}
 }
 

@@ -18,7 +18,7 @@ func (f *fixture) registerFrom(addr, name string) sender {
 	return sender{name, a.text("api_key")}
 }
 
-// to sends messages until one is refused. It returns how many were accepted, and the refusal.
+// flood sends messages until one is refused. It returns how many were accepted, and the refusal.
 func (f *fixture) flood(from sender, to string, most int) (accepted int, refusal answer) {
 	f.t.Helper()
 	for n := range most {
@@ -153,6 +153,27 @@ func TestHistoryKeepsPeers(t *testing.T) {
 	}
 	if a, b := count("loud0@b"), count("loud1@b"); a+b != 10_000-2_001-2_998-301 || max(a, b)-min(a, b) > 1 {
 		t.Errorf("the loud ones have %d and %d messages left", a, b)
+	}
+}
+
+// G-33: each 64 KiB of a list counts as a read of the client's address.
+func TestListsAreCharged(t *testing.T) {
+	t.Parallel()
+	const burst = 500
+	f := startLocal(t, func(f *fixture) {
+		f.Frozen = time.Now()
+		f.Limits.ReadsPerAddress = relay.Rate{PerSecond: 1, Burst: burst}
+	})
+	bob := f.register("bob@b")
+	f.register("alice@b")
+	f.store("alice@b", "bob@b", 10_000, 100, 1) // about 3 MiB
+	get := func(path string) answer { return f.doFrom("198.51.100.1", call{"GET", path, bob, nil, nil}) }
+	units := len(f.want(get("/agent/messages"), 200, "").Body) / relay.AnswerUnit
+	reads := 0
+	for ; get("/agents/alice@b").Status == 200; reads++ {
+	}
+	if units < 30 || reads > burst-1-units {
+		t.Errorf("after a list that counts as %d reads, %d of %d reads are left", units, reads, burst)
 	}
 }
 
