@@ -109,7 +109,7 @@ func (h *hubProbe) fillBy(senders []*hubAgent, to *hubAgent) {
 		}) {
 			if sameSource(a) {
 				h.end(NotTested, "this needs agents of several networks, because the hub counts these as one sender; a hub counts "+
-					"agents of its own machine apart")
+					"agents of the same machine apart")
 			}
 			h.wantData(a, http.StatusAccepted)
 		}

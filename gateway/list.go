@@ -58,7 +58,7 @@ type Elements = iter.Seq2[[]byte, error]
 // at, adds elements to p until p is full, and returns the cursor of the next piece. It examines at most PieceRows rows. It
 // may be called again with the same cursor.
 //
-// Each call of read is a View of its own. So the time for reading and for encoding is charged to from, and from waits for
+// Each call of read is one View. So the time for reading and for encoding is charged to from, and from waits for
 // its turn before each piece. The rest is as for Parts.
 func List[C any](
 	ctx context.Context, c *Core, from relay.Peer, at C,

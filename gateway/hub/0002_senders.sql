@@ -1,7 +1,7 @@
 -- Who fills the queue and the history of an agent. Messages are counted by the source of their sender: the network that has
 -- registered it. See gateway.Core.Source.
 
--- The sources of agents. An agent without a row is a source of its own, with its number: one that was registered on the
+-- The sources of agents. An agent without a row counts alone, with its number: one that was registered on the
 -- relay's own machine, by the operator, or by version 0.1.0.
 CREATE TABLE hub_origin (
 	agent  BIGINT NOT NULL PRIMARY KEY,

@@ -53,7 +53,7 @@ type registerBody struct {
 	culture  string // of the card; empty: there is no card
 	card     string // JSON; empty: there is no card
 	endpoint string // the URL of the webhook; empty: there is none
-	source   int64  // from which the registration comes; 0: the agent is a source of its own
+	source   int64  // from which the registration comes; 0: the agent counts alone
 }
 
 // readObject reads the body of a request, which must be one JSON object. It returns the RFC 8785 form of the body.

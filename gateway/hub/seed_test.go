@@ -84,7 +84,7 @@ func storeSome(tx relay.ExtTx, sender, receiver string, count, size, state int) 
 	return err
 }
 
-// addPeer counts messages from an agent that is a source of its own.
+// addPeer counts messages from an agent that counts alone.
 func addPeer(tx relay.ExtTx, agent, source int64, count, state, size int) error {
 	p, err := integers(tx, 5, "SELECT known, queued, kept, kept_bytes, used FROM hub_peer WHERE agent = ? AND source = ?",
 		agent, source)

@@ -76,7 +76,7 @@ func sourceOf(q relay.Querier, agent int64) (int64, error) {
 	return source, err
 }
 
-// setSource records the source of a new agent; 0: the agent is a source of its own.
+// setSource records the source of a new agent; 0: the agent counts alone.
 func (o *op) setSource(agent, source int64) error {
 	if source == 0 {
 		return nil
