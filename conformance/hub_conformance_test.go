@@ -76,7 +76,7 @@ func TestOwnHubPasses(t *testing.T) {
 			o.Only = append(o.Only, c.Number)
 		}
 	}
-	if n := passAll(t, served, o).Count(conformance.NotTested); n != 5 {
+	if n := passAll(t, served, o).Count(conformance.NotTested); n != 6 {
 		t.Errorf("%d checks were not tested", n)
 	}
 	t.Logf("%d registrations", registrations.Load())
