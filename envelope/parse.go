@@ -2,7 +2,9 @@ package envelope
 
 import (
 	"bytes"
+	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,7 +31,7 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 		canonical = inner
 	}
 	if len(canonical) > maxBytes {
-		return nil, TooLarge(maxBytes)
+		return nil, TooLarge(int64(len(canonical)), maxBytes)
 	}
 	return decode(canonical)
 }
@@ -40,7 +42,7 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 // be body itself, so the caller must not modify body afterwards. Errors: CodePayloadTooLarge, CodeInvalidRequest.
 func ParseObject(body []byte, maxBytes int) (canonical []byte, err error) {
 	if len(body) > maxBytes {
-		return nil, TooLarge(maxBytes)
+		return nil, TooLarge(int64(len(body)), maxBytes)
 	}
 	if canonical, err = canonicalize(body); err != nil {
 		return nil, err
@@ -66,11 +68,16 @@ func canonicalize(body []byte) ([]byte, error) {
 	return Canonicalize(body)
 }
 
-// TooLarge returns the refusal of a body, or of an envelope's canonical form, of more than maxBytes bytes.
-func TooLarge(maxBytes int) *Error {
+// TooLarge returns the refusal of a body, or of an envelope's canonical form, of more than maxBytes bytes. size is how
+// many bytes it has; 0: unknown.
+func TooLarge(size int64, maxBytes int) *Error {
+	has := "more"
+	if size > 0 {
+		has = strconv.FormatInt(size, 10) + " bytes"
+	}
 	return &Error{Code: CodePayloadTooLarge, Details: map[string]any{"maxBytes": maxBytes},
-		Message: "the body or its canonical form is too large; " +
-			"store large data outside the message and send a reference to it"}
+		Message: fmt.Sprintf("the body or its canonical form may have %d bytes, and has %s; store large data outside the "+
+			"message and send a reference to it", maxBytes, has)}
 }
 
 // unwrap returns the envelope in {"envelope": …}, which is the form that existing SDKs post. If the object has other

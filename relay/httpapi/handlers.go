@@ -92,7 +92,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error)
 // sends when the server closes the connection would not get the answer.
 func tooLarge(r *http.Request, limit int) error {
 	_, _ = io.CopyN(io.Discard, r.Body, drainedBody) // if this fails, the client has left
-	return envelope.TooLarge(limit)
+	return envelope.TooLarge(max(r.ContentLength, 0), limit) // the length of a chunked body is not known
 }
 
 func (a *api) getEvents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
