@@ -263,9 +263,6 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 	case c.PublicURL == "" && proxied && loopbackOnly:
 		all = append(all, "--trusted-proxy is given and --public-url is not: requests to the proxy's own name are refused, "+
 			"because a relay on a loopback address accepts only loopback names; give the public name with --public-url")
-	case c.PublicURL == "" && loopbackOnly && !c.Limits.LimitLocal:
-		all = append(all, "requests over loopback are not limited; if a proxy on this machine forwards requests to this "+
-			"relay, give --public-url and --trusted-proxy, or limit all requests with --limit-local")
 	}
 	for _, network := range c.Limits.proxies().Networks {
 		if network.Bits() == 0 {

@@ -12,7 +12,7 @@ func TestStartWarnings(t *testing.T) {
 		loopbackOnly bool
 		want         string // a part of the only warning; empty: there is none
 	}{
-		"on loopback":                      {serveCmd{}, true, "over loopback are not limited"},
+		"on loopback":                      {serveCmd{}, true, ""},
 		"on loopback, limited":             {serveCmd{Limits: limitFlags{LimitLocal: true}}, true, ""},
 		"on loopback, a name and no proxy": {serveCmd{PublicURL: "https://relay.example"}, true, "--trusted-proxy is not"},
 		"on loopback, a proxy and no name": {serveCmd{Limits: limitFlags{TrustedProxy: proxy}}, true, "--public-url is not"},

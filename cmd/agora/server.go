@@ -88,14 +88,18 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 	}
 	for _, l := range s.sockets.main {
 		text += fmt.Sprintf("listening on %s\n", listenerURL(l.Addr(), secured))
+	}
+	if _, err = fmt.Fprint(s.env.stdout, text); err != nil { // before the log: people begin to read at the top
+		return err
+	}
+	for _, l := range s.sockets.main {
 		s.log.Info("listening", "addr", l.Addr().String(), "tls", secured, "origin", origin, "reads", s.Reads,
 			"did", key.DID(), "data", s.Data, "build", build())
 	}
 	for _, warning := range s.warnings(onLoopback(at)) {
 		s.log.Warn(warning)
 	}
-	_, err = fmt.Fprint(s.env.stdout, text)
-	return err
+	return nil
 }
 
 // openGateways opens the gateways that are on, or prepares them if this is one of several nodes.
