@@ -248,16 +248,12 @@ func etaOf(o client.Offer) string {
 	}
 }
 
-// untilOf returns how long the offer is valid, with the date if that is not today.
+// untilOf returns how long the offer is valid.
 func untilOf(o client.Offer, now time.Time) string {
 	if o.ValidUntil == nil {
 		return "-"
 	}
-	until := o.ValidUntil.Local()
-	if until.Format(time.DateOnly) == now.Local().Format(time.DateOnly) {
-		return until.Format(time.TimeOnly)
-	}
-	return until.Format("2006-01-02")
+	return shownLeft(*o.ValidUntil, now)
 }
 
 // letPick shows the offers and lets the person choose one. It returns nil if run must look at the thread again.

@@ -115,7 +115,7 @@ func (a *asking) timedOut() error {
 // describe says in which state the thread is. open is false if the request has ended.
 func (a *asking) describe(ctx context.Context) (text string, open bool) {
 	record, err := a.relay.Thread(ctx, a.thread, a.me)
-	until := func(t time.Time) string { return t.Local().Format(time.TimeOnly) }
+	until := func(t time.Time) string { return shownDeadline(t, time.Now()) }
 	switch {
 	case envelope.CodeOf(err) == envelope.CodeThreadNotFound:
 		return "the relay does not have the request; to ask, run the same command again with --thread " +

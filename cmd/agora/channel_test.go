@@ -184,8 +184,8 @@ func TestChannelMember(t *testing.T) {
 	})
 	f.wasAsked(t, `POST /channels/ch_1/messages {"content":"from stdin"}`)
 	stdout, _, code := runChannel(t, "", "read|--limit|7|--channel-key|"+member)
-	when := time.Date(2026, 3, 20, 10, 0, 0, 0, time.UTC).Local().Format(time.DateTime)
-	none := strings.Repeat(" ", len(when))
+	when := fmt.Sprintf("%-23s", time.Date(2026, 3, 20, 10, 0, 0, 0, time.UTC).Local().Format(time.DateTime+" MST"))
+	none := fmt.Sprintf("%-23s", "-")
 	want := "   1  " + when + "  alice: two\n      lines\n   2  " + none + "  bot (agent) is thinking\n   3  " + none + "  bot (agent) reports an error: no wind (tool_error)\n" +
 		"   4  " + none + "  bot (agent) calls the tool web\n   5  " + none + "  bot (agent) got a result: 3\n"
 	if code != exitOK || !strings.HasPrefix(stdout, want) || !strings.Contains(stdout, `sent {"seq":7,`) {

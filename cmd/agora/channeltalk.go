@@ -129,11 +129,11 @@ func showEvent(w io.Writer, e channelclient.Event) error {
 	for line := range strings.SplitSeq(eventText(e), "\n") {
 		lines = append(lines, printable(strings.TrimRight(line, "\r")))
 	}
-	when := "                   "
+	when := "-"
 	if !e.TS.IsZero() {
-		when = e.TS.Local().Format(time.DateTime)
+		when = shownTime(e.TS)
 	}
-	_, err := fmt.Fprintf(w, "%4d  %s  %s%s\n", e.Seq, when, printable(sender), strings.Join(lines, "\n      "))
+	_, err := fmt.Fprintf(w, "%4d  %-23s  %s%s\n", e.Seq, when, printable(sender), strings.Join(lines, "\n      "))
 	return err
 }
 

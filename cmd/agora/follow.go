@@ -220,6 +220,6 @@ func showText(w io.Writer, env environment, p people, e *envelope.Envelope) erro
 		}
 	}
 	_, err := fmt.Fprintf(w, "%s  %s  (signature verified%s)\n  from    %s\n  to      %s%s\n%s%s\n\n",
-		e.TS.Local().Format(localTime), e.Type, sealNote(e), from, to, thread, indent, payload)
+		shownTime(e.TS), e.Type, sealNote(e), from, to, thread, indent, payload)
 	return err
 }

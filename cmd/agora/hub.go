@@ -36,6 +36,14 @@ type inFolder struct {
 	Dir string `placeholder:"DIR" help:"The folder with your credentials and your history (default: the current folder, or ~/.chorus if only that has credentials)."`
 }
 
+// flag returns the flag with which another command finds the same folder; empty: it needs none.
+func (c inFolder) flag() string {
+	if c.Dir == "" {
+		return ""
+	}
+	return " --dir " + shellQuoted(c.Dir)
+}
+
 // hubURL is the URL of a hub.
 type hubURL string
 
@@ -96,8 +104,8 @@ func (c hubRegister) Run(env environment) error {
 		return err
 	}
 	if err == nil && registered {
-		env.say("registered as %s; the credentials are in %s; open the inbox now: agora hub inbox", who.AgentID,
-			folder.CredentialsFile())
+		env.say("registered as %s; the credentials are in %s; open the inbox now: agora hub inbox%s", who.AgentID,
+			folder.CredentialsFile(), c.flag())
 	} else if err == nil {
 		env.say("already registered as %s, by the credentials in %s; nothing was sent", who.AgentID, folder.CredentialsFile())
 	}
@@ -167,7 +175,7 @@ func (c hubSend) Run(env environment) error {
 	outcome, err := hub.Send(env.ctx, me, receiver, hubclient.Envelope{Text: text, Culture: culture,
 		Context: c.Context, Conversation: c.Conversation, Turn: int64(c.Turn)})
 	if errors.Is(err, context.Canceled) {
-		return errors.New("interrupted; the message may have been sent; if it was, agora hub inbox writes it to the history")
+		return fmt.Errorf("interrupted; the message may have been sent; if it was, agora hub inbox%s writes it to the history", c.flag())
 	}
 	if err != nil {
 		return err
@@ -252,7 +260,7 @@ func (c hubHistory) Run(env environment) error {
 		return err
 	})
 	if broken > 0 {
-		env.say("%d incomplete lines were left out; agora hub inbox writes their messages again", broken)
+		env.say("%d incomplete lines were left out; agora hub inbox%s writes their messages again", broken, c.flag())
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("there is no history with %s in %s", c.Peer, folder.HistoryFolder())

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/gateway/jobs/jobsclient"
@@ -170,7 +169,7 @@ func (c jobsAudit) Run(env environment) error {
 	}
 	return show(env, c.listing, []string{"TIME", "KIND", "AMOUNT", "FROM", "TO", "JOB"}, records,
 		func(r jobsclient.Record) []string {
-			return []string{r.Time.Local().Format(time.DateTime), r.Kind, r.Amount.String(), r.From, r.To, r.JobID}
+			return []string{shownTime(r.Time), r.Kind, r.Amount.String(), r.From, r.To, r.JobID}
 		}, 3, 4, 5)
 }
 

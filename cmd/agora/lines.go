@@ -60,8 +60,7 @@ func (l *liner) message(e *envelope.Envelope) line {
 // print prints a line, and before it a line with the day and the time zone if they are others than before. A
 // summary that does not fit into the line stands below, where it has more room.
 func (l *liner) print(one line) error {
-	at := one.at.Local()
-	row, widths := []string{at.Format(time.TimeOnly), one.kind}, []int{len(time.TimeOnly), typeWidth}
+	row, widths := []string{shownClock(one.at), one.kind}, []int{clockWidth, typeWidth}
 	if l.thread {
 		row, widths = append(row, shortThread(one.thread)), append(widths, threadWidth)
 	}
@@ -85,13 +84,13 @@ func (l *liner) print(one line) error {
 		left -= w + columnGap
 	}
 	below := ""
-	if indent := len(time.TimeOnly) + columnGap; columns(text) > left {
+	if indent := clockWidth + columnGap; columns(text) > left {
 		below = strings.Repeat(" ", indent) + withoutEnd(text, max(l.env.columns()-indent, fewest)) + "\n"
 	} else if text != "" {
 		row = append(row, text)
 	}
 	var b bytes.Buffer
-	if day := at.Format("Mon 2 Jan 2006 MST"); day != l.day {
+	if day := shownDay(one.at); day != l.day {
 		b.WriteString(day + "\n")
 		l.day = day
 	}

@@ -3,10 +3,8 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -171,21 +169,4 @@ func (m manifest) price() string {
 	default:
 		return p.Model
 	}
-}
-
-// localTime is the form of a time for people: local time, with its zone.
-const localTime = time.DateTime + " MST"
-
-// age returns how long ago something was, such as 45s, 12m, 3h or 5d.
-func age(since time.Duration) string {
-	const day = 24 * time.Hour
-	switch since = max(since, 0); {
-	case since < time.Minute:
-		return fmt.Sprintf("%ds", since/time.Second)
-	case since < time.Hour:
-		return fmt.Sprintf("%dm", since/time.Minute)
-	case since < 2*day:
-		return fmt.Sprintf("%dh", since/time.Hour)
-	}
-	return fmt.Sprintf("%dd", since/day)
 }

@@ -55,7 +55,7 @@ func showReceipt(w io.Writer, p people, e *envelope.Envelope, r client.Receipt) 
 	if e.RequestID != "" {
 		text += fmt.Sprintf("  request %s\n", printable(e.RequestID)) // the other side may have chosen it
 	}
-	text += fmt.Sprintf("  kept    until %s\n", r.ExpiresAt.Local().Format(localTime))
+	text += fmt.Sprintf("  kept    until %s\n", shownTime(r.ExpiresAt))
 	if r.Duplicate {
 		text += "  the relay already had this message\n"
 	}

@@ -93,7 +93,7 @@ func showThread(env environment, p people, t *client.Thread) error {
 	}
 	fmt.Fprintf(&b, "%s  %s\n  client  %s\n  agent   %s\n", printable(t.ID), env.styled(string(t.State)), p.whole(t.Client), agent)
 	if !t.Deadline.IsZero() {
-		fmt.Fprintf(&b, "  ends    %s, if nothing happens before\n", t.Deadline.Local().Format(localTime))
+		fmt.Fprintf(&b, "  ends    %s, if nothing happens before\n", shownDeadline(t.Deadline, time.Now()))
 	}
 	if t.Expired > 0 {
 		fmt.Fprintf(&b, "  expired %d messages\n", t.Expired)
@@ -103,12 +103,12 @@ func showThread(env environment, p people, t *client.Thread) error {
 	steps := p
 	steps.short = env.stdoutIsTerminal
 	for _, step := range t.Transitions {
-		rows = append(rows, []string{step.At.Local().Format(localTime), string(step.Type), string(step.From) + " → " + string(step.To),
+		rows = append(rows, []string{shownTime(step.At), string(step.Type), string(step.From) + " → " + string(step.To),
 			stepBy(steps, step)})
 	}
 	b.Write(alignedTable(rows, env.style()))
 	for _, removed := range t.Removed {
-		fmt.Fprintf(&b, "%s  the operator of the relay has removed the message %s\n", removed.At.Local().Format(localTime),
+		fmt.Fprintf(&b, "%s  the operator of the relay has removed the message %s\n", shownTime(removed.At),
 			printable(removed.ID))
 	}
 	b.WriteByte('\n')
