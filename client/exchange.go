@@ -136,7 +136,7 @@ func (c *Client) send(
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return &failure{err: err, notSent: neverSent(err)}
+		return &failure{err: InWords(err), notSent: neverSent(err)}
 	}
 	defer func() {
 		if err := response.Body.Close(); err != nil && failed == nil {

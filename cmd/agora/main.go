@@ -20,6 +20,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -316,12 +317,12 @@ func whenToRetry(after time.Duration) string {
 	return "in " + max(after.Round(time.Second), time.Second).String()
 }
 
-// explainDial explains the most common error: no relay answers. It returns other errors unchanged.
+// explainDial explains errors of a request. The most common is that no relay answers. It returns others unchanged.
 func explainDial(err error) error {
 	request, isRequest := errors.AsType[*url.Error](err)
 	dial, isDial := errors.AsType[*net.OpError](err)
 	if !isRequest || !isDial || dial.Op != "dial" {
-		return err
+		return client.InWords(err)
 	}
 	address, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(request.URL, "http://"), "https://"), "/")
 	return fmt.Errorf("no relay answers at %s (%v); start one with agora serve, or name another with --relay or "+
