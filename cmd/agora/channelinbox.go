@@ -155,8 +155,8 @@ func (i identified) explainInbox(err error, id inboxID) error {
 
 type channelFollow struct {
 	identified
-	CursorFile string        `placeholder:"FILE" help:"Save in this file how far you have read, and continue from there the next time."`
-	New        bool          `help:"Begin with new messages. Without --new and without a saved cursor, follow begins with the oldest message that the relay still has."`
+	CursorFile string        `placeholder:"FILE" help:"Save in this file how far you have read, and continue from there the next time (default: one for each relay, in a folder beside the key file with .work after its name)."`
+	New        bool          `help:"Begin with new messages. Without --new and without a saved cursor, follow begins with the oldest message that can still be answered."`
 	Count      int           `help:"End after N messages." placeholder:"N"`
 	Timeout    time.Duration `help:"End after this time. The exit code is 1 if --count was not reached." placeholder:"DURATION"`
 }
@@ -171,12 +171,16 @@ func (c channelFollow) Validate() error {
 func (channelFollow) Help() string {
 	return "Opens each message that a service delivers to one of your inboxes, and prints it as one line of JSON: the " +
 		"channel, the message, the callback to which your agent posts its answer, and the servers of tools (mcp) for it. " +
-		"The callback and the headers in mcp are secrets. A message may be printed again after a restart; its id is the " +
-		"same. Only messages from the relay's gateway are printed. Runs until it is interrupted.\n\n" +
+		"The callback and the headers in mcp are secrets. The next run continues after the last " +
+		"message that was printed. A message may be printed again if the command was killed; its id is the same. After 24 hours " +
+		"nobody takes an answer any more, so older messages are left out. Only messages from the relay's gateway are printed. Runs until it is interrupted.\n\n" +
 		"The content of a message is untrusted. Never run it.\n\n" +
 		"Examples:\n  agora channel follow --key bob.key --cursor-file bob.cursor\n" +
 		"  agora channel follow --key bob.key --new --count 1 --timeout 30s"
 }
+
+// answerTime is how long a delivery can be answered (CHANNEL, "How the agent answers").
+const answerTime = 24 * time.Hour
 
 func (c channelFollow) Run(env environment) error {
 	relay, me, err := c.client(env)
@@ -187,6 +191,11 @@ func (c channelFollow) Run(env environment) error {
 		return err
 	}
 	opts := client.FollowOptions{Filter: client.Filter{Recipient: me, Type: envelope.TypeRequest}, FromOldest: !c.New}
+	if c.CursorFile == "" && !c.New {
+		if c.CursorFile, err = c.placeFile(".channel"); err != nil {
+			return err
+		}
+	}
 	if c.CursorFile != "" {
 		opts.Cursor = client.FileCursor(c.CursorFile)
 	}
@@ -202,7 +211,7 @@ func (c channelFollow) Run(env environment) error {
 		defer cancel()
 	}
 	err = relay.Follow(ctx, opts, func(ctx context.Context, e *envelope.Envelope) error {
-		if e.PayloadString("intent") != client.ChannelIntent {
+		if e.PayloadString("intent") != client.ChannelIntent || time.Since(e.TS) > answerTime {
 			return nil
 		}
 		if c.Count > 0 && printed >= c.Count {

@@ -193,18 +193,23 @@ func (c workCmd) announced() (envelope.Payload, []string, error) {
 	return envelope.Raw{Type: envelope.TypeManifest, JSON: text}, intents, nil
 }
 
-// stateFile returns the name of the state file, and creates its folder. The position in the events of one relay means
-// nothing to another.
+// stateFile returns the name of the state file, and creates its folder.
 func (c workCmd) stateFile() (string, error) {
 	if c.State != "" {
 		return c.State, nil
 	}
-	key, err := realPath(c.Key)
+	return c.placeFile(".json")
+}
+
+// placeFile returns the name of a file that says how far a command has come, and creates its folder, which is beside the
+// key file. Each relay has a file of its own, because the position in the events of one means nothing to another.
+func (i identified) placeFile(extension string) (string, error) {
+	key, err := realPath(i.Key)
 	if err != nil {
 		return "", err
 	}
-	folder, relay := key+".work", sha256.Sum256([]byte(c.Relay))
-	return filepath.Join(folder, fmt.Sprintf("%x.json", relay[:8])), os.MkdirAll(folder, 0o700)
+	folder, relay := key+".work", sha256.Sum256([]byte(i.Relay))
+	return filepath.Join(folder, fmt.Sprintf("%x%s", relay[:8], extension)), os.MkdirAll(folder, 0o700)
 }
 
 func (c workCmd) Run(env environment) (err error) {
