@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -35,5 +37,22 @@ func TestStartWarnings(t *testing.T) {
 		if c.want == "" && got != nil || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// TestBannerComesFirst checks that a first start prints where the relay is before anything else, and no warning.
+func TestBannerComesFirst(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	printed, ended := new(logText), make(chan int, 1)
+	go func() {
+		ended <- run(environment{ctx: ctx, stdout: printed, stderr: printed},
+			[]string{"serve", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data")})
+	}()
+	printed.await(t, `"msg":"listening"`)
+	cancel()
+	if code := <-ended; code != exitOK || !strings.HasPrefix(printed.String(), "Agora relay did:key:") ||
+		strings.Contains(printed.String(), "WARN") {
+		t.Errorf("ended with %d:\n%s", code, printed.String())
 	}
 }
