@@ -8,6 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agora-relay/agora/gateway/jobs/credits"
+	"github.com/agora-relay/agora/internal/untrusted"
 )
 
 type spendingOut struct {
@@ -22,11 +23,11 @@ type spendingOut struct {
 }
 
 type reservation struct {
-	Thread string    `json:"thread"`
-	Agent  string    `json:"agent"`
-	Intent string    `json:"intent"`
-	USD    float64   `json:"usd"`
-	Time   time.Time `json:"time"`
+	Thread string         `json:"thread"` // its name
+	Agent  string         `json:"agent"`
+	Intent untrusted.Text `json:"intent"`
+	USD    float64        `json:"usd"`
+	Time   time.Time      `json:"time"`
 }
 
 // shownJobs is how many jobs the tool spending shows.
@@ -51,10 +52,16 @@ func (s *Server) spending(ctx context.Context, _ *mcp.CallToolRequest, _ struct{
 		out.Agents = append(out.Agents, string(agent))
 		p.Say("This agent may be hired, and no other that is not listed: %s.", agent)
 	}
-	for _, r := range status.Jobs[max(0, len(status.Jobs)-shownJobs):] {
-		out.Jobs = append(out.Jobs, reservation{Thread: s.threads.name(r.Thread), Agent: string(r.Agent), Intent: r.Intent, USD: inUSD(r.USD), Time: r.Time})
-		p.Say("%v USD for %s in thread %s, by %s.", r.USD, r.Intent, s.threads.name(r.Thread), r.Agent)
+	var intents []untrusted.Text
+	for i, r := range status.Jobs[max(0, len(status.Jobs)-shownJobs):] {
+		// The LLM has asked for the intent, but an agent has chosen its name.
+		intent := untrusted.New(string(r.Agent), "intent", []byte(r.Intent), shortText, "")
+		thread := s.threads.name(r.Thread)
+		out.Jobs = append(out.Jobs, reservation{Thread: thread, Agent: string(r.Agent), Intent: intent, USD: inUSD(r.USD), Time: r.Time})
+		intents = append(intents, intent)
+		p.Say("%d: %v USD in thread %s, by %s.", i+1, r.USD, thread, r.Agent)
 	}
+	p.Lines("intents of the jobs with these numbers", intents)
 	p.Say("%s", s.tellPerson(ctx))
 	return out, nil
 }

@@ -29,7 +29,7 @@ import (
 // accepted job until the job has ended. So the job is handed out again after a crash of the server or of the host.
 
 func (s *Server) addWorking() {
-	add(s, "offer_work", "Offer services", "Declare which services you offer, and for which price. Others find them with find_agents. "+
+	add(s, "offer_work", "Offer services", "Declare which services you offer, and for which price. Others find them in the relay's directory. "+
 		"Call it once, and again to change them; it replaces what you declared before. Then call next_job.",
 		kind{repeats: true}, s.offerWork)
 	add(s, "next_job", "Take the next job", "Wait for a job: while it waits, the server offers your declared services at your price to "+

@@ -156,7 +156,7 @@ func (l Limits) Allow(intent string, agent didkey.DID) error {
 		return intent == pattern || isPrefix && strings.HasPrefix(intent, start)
 	}
 	if len(l.Intents) > 0 && !slices.ContainsFunc(l.Intents, matches) {
-		return fmt.Errorf("%w: the intent %q is not allowed, only %s", ErrLimit, intent, strings.Join(l.Intents, ", "))
+		return fmt.Errorf("%w: the intent of this request is not allowed, only %s", ErrLimit, strings.Join(l.Intents, ", "))
 	}
 	if agent != "" && len(l.Agents) > 0 && !slices.Contains(l.Agents, agent) {
 		return fmt.Errorf("%w: the agent %s is not one of the %d that are allowed", ErrLimit, agent, len(l.Agents))
