@@ -570,8 +570,8 @@ func tryHostile(t *testing.T, command string, args []string, terminal bool) {
 }
 
 // TestNothingHostileIsShown runs every command with relays, databases, files and flags that contain unsafe characters.
-// None of these characters may be printed, with or without a terminal, as text or as JSON. A command without lines in
-// hostileCalls fails.
+// None of these characters may be printed, with or without a terminal, as text or as JSON (GATEWAYS G-39). A command
+// without lines in hostileCalls fails.
 func TestNothingHostileIsShown(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // agora init and agora name write there
 	t.Setenv("NO_COLOR", "")
