@@ -84,14 +84,18 @@ func (c *Client) Outlook(ctx context.Context, opts RequestOptions) (Outlook, err
 	return o, nil
 }
 
-// someAgents reads at most so many pages of the directory. all reports whether there are no more.
+// someAgents reads at most so many pages of the directory, without this client's own agent. all reports whether there are no more.
 func (c *Client) someAgents(ctx context.Context, q AgentQuery, pages int) (agents []Agent, all bool, err error) {
 	for range pages {
 		page, err := c.Agents(ctx, q)
 		if err != nil {
 			return nil, false, err
 		}
-		agents = append(agents, page.Agents...)
+		for _, a := range page.Agents {
+			if c.signer == nil || a.ID != c.signer.DID() { // nobody answers its own request
+				agents = append(agents, a)
+			}
+		}
 		if !page.HasMore || page.Cursor == "" || page.Cursor == q.Cursor {
 			return agents, !page.HasMore, nil
 		}

@@ -53,7 +53,10 @@ func TestOutlook(t *testing.T) {
 			t.Errorf("%s for at most %v: %s, want %s", intent, maxCost, got, want)
 		}
 	}
-	check("translation.en_zh", 1, `0/0 for ?, dear false, nearest []`)
+	if _, _, err := alice.Post(t.Context(), envelope.Draft{Payload: envelope.Manifest{ID: "cap_z", Intents: []envelope.Intent{{ID: "own"}}}}); err != nil {
+		t.Fatal(err)
+	}
+	check("own", 1, `0/0 for ?, dear false, nearest []`) // nobody else offers it
 	announce(fixed(0.05), "translation.en_zh")
 	announce(fixed(0.03), "translation.en_zh", "text.upper")
 	announce(&envelope.Pricing{Model: "free"}, "echo")

@@ -117,40 +117,45 @@ type askIn struct {
 	Wait
 }
 
+// options checks the arguments of ask.
+func (s *Server) options(ctx context.Context, in askIn, threadID string) (o client.RequestOptions, err error) {
+	o = client.RequestOptions{Intent: in.Intent, Description: in.Description, Seal: in.Seal, Thread: threadID, Params: in.Input}
+	switch {
+	case in.Intent == "":
+		return o, mistake("intent must not be empty; find_agents shows which services there are")
+	case !slices.Contains([]string{"", "show", "first", "cheapest"}, in.Accept):
+		return o, mistake("accept must be show, first or cheapest")
+	case in.Seal && in.Agent == "":
+		return o, mistake("seal needs agent: the request is encrypted to that agent's key")
+	case in.MaxPriceUSD != nil && *in.MaxPriceUSD < 0:
+		return o, mistake("max_price_usd must not be negative")
+	}
+	if in.Agent != "" {
+		if o.Recipient, err = did("agent", in.Agent); err != nil {
+			return o, err
+		}
+	}
+	if o.Recipient == s.DID {
+		return o, mistake("agent is your own DID; ask somebody else")
+	}
+	if in.MaxPriceUSD != nil {
+		o.Constraints = &envelope.Constraints{MaxCostUSD: in.MaxPriceUSD}
+	}
+	status, err := s.Book.Status(ctx)
+	if err != nil {
+		return o, local(err)
+	}
+	return o, status.Limits.Allow(in.Intent, o.Recipient)
+}
+
 func (s *Server) ask(ctx context.Context, r *mcp.CallToolRequest, in askIn, p *page) (v requestView, err error) {
 	wait, err := in.duration()
 	if err != nil {
 		return v, err
 	}
-	o := client.RequestOptions{Intent: in.Intent, Description: in.Description, Seal: in.Seal,
-		Thread: p.thread, Params: in.Input}
-	switch {
-	case in.Intent == "":
-		return v, mistake("intent must not be empty; find_agents shows which services there are")
-	case !slices.Contains([]string{"", "show", "first", "cheapest"}, in.Accept):
-		return v, mistake("accept must be show, first or cheapest")
-	case in.Seal && in.Agent == "":
-		return v, mistake("seal needs agent: the request is encrypted to that agent's key")
-	case in.MaxPriceUSD != nil && *in.MaxPriceUSD < 0:
-		return v, mistake("max_price_usd must not be negative")
-	}
-	if in.Agent != "" {
-		if o.Recipient, err = did("agent", in.Agent); err != nil {
-			return v, err
-		}
-	}
-	if o.Recipient == s.DID {
-		return v, mistake("agent is your own DID; ask somebody else")
-	}
-	status, err := s.Book.Status(ctx)
-	if err = local(err); err == nil {
-		err = status.Limits.Allow(in.Intent, o.Recipient)
-	}
+	o, err := s.options(ctx, in, p.thread)
 	if err != nil {
 		return v, err
-	}
-	if in.MaxPriceUSD != nil {
-		o.Constraints = &envelope.Constraints{MaxCostUSD: in.MaxPriceUSD}
 	}
 	waiting, stop := s.waiting(ctx, r, p, wait, "waiting for agents")
 	defer stop()

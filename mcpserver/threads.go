@@ -45,7 +45,9 @@ type threads struct {
 
 func newThreads(folder string) *threads {
 	t := &threads{path: filepath.Join(folder, "threads.json")}
-	t.index()
+	if t.read() != nil { // save reports the error
+		t.index()
+	}
 	return t
 }
 

@@ -50,6 +50,9 @@ func TestThreadNames(t *testing.T) {
 	}
 	save(first)
 	again := newThreads(folder)
+	if again.name(own) != own {
+		t.Errorf("after a restart the own thread is shown as %q", again.name(own))
+	}
 	find(again, hashName(fmt.Sprint("stranger", 3*maxThreads-1)), fmt.Sprint("stranger", 3*maxThreads-1))
 	find(again, name, "")
 	if again.name(own) != own || len(again.ids.Shown) != maxThreads {

@@ -95,6 +95,9 @@ func (a *asking) open(ctx context.Context) error {
 	opts := client.RequestOptions{Thread: a.thread, Intent: a.Intent, Description: a.Description,
 		Params: paramsOf(a.params), Constraints: constraints, Recipient: didkey.DID(a.To), Seal: a.Seal}
 	a.foresee(ctx, opts)
+	if err := ctx.Err(); err != nil { // nothing was sent yet
+		return err
+	}
 	posting, cancel := lingering(ctx)
 	defer cancel()
 	call, err := a.relay.Request(posting, opts)
