@@ -41,6 +41,7 @@ type threads struct {
 	byName  map[string]string // the ids in ids.Shown
 	made    map[string]bool   // the ids in ids.Made
 	changed bool              // there are ids that the file does not have
+	asRead  fs.FileInfo       // the file when it was read
 }
 
 func newThreads(folder string) *threads {
@@ -83,10 +84,13 @@ func (t *threads) madeHere(id string) {
 func (t *threads) name(id string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	name := hashName(id)
+	if id != "" && !t.made[id] && t.byName[name] != id { // another server with the same key may have made it
+		_ = t.refresh() // save reports the error
+	}
 	if id == "" || t.made[id] {
 		return id
 	}
-	name := hashName(id)
 	if t.byName[name] != id {
 		t.byName[name], t.changed = id, true
 		t.ids.Shown = append(t.ids.Shown, id)
@@ -100,7 +104,7 @@ func (t *threads) id(argument string) (string, error) {
 	defer t.mu.Unlock()
 	if hashNames.MatchString(argument) {
 		if t.byName[argument] == "" { // another server with the same key may have shown it
-			if err := t.read(); err != nil {
+			if err := t.refresh(); err != nil {
 				return "", local(err)
 			}
 		}
@@ -137,6 +141,22 @@ func (t *threads) save(ctx context.Context) error {
 	}
 	t.changed = t.changed && err != nil
 	return local(err)
+}
+
+// refresh reads the file if it has changed since the last time. The caller holds t.mu.
+func (t *threads) refresh() error {
+	now, err := os.Stat(t.path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && t.asRead != nil && os.SameFile(now, t.asRead) &&
+		now.ModTime().Equal(t.asRead.ModTime()) && now.Size() == t.asRead.Size() {
+		return nil
+	}
+	if err == nil {
+		err = t.read()
+	}
+	if err == nil {
+		t.asRead = now
+	}
+	return err
 }
 
 // read adds what is in the file. The caller holds t.mu.

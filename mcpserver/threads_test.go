@@ -33,6 +33,9 @@ func TestThreadNames(t *testing.T) {
 	}
 	find(second, name, "")
 	other := second.name("other")
+	if save(first); second.name(own) != own {
+		t.Errorf("another server shows the own thread as %q", second.name(own))
+	}
 	save(first, second)
 	for _, in := range []*threads{second, newThreads(folder), first} {
 		find(in, name, chosen)

@@ -160,6 +160,9 @@ type askedView struct {
 type nextJobView struct {
 	Waiting        bool
 	Thread, Client string
+	ThreadID       struct {
+		Text string `json:"untrusted_text"`
+	} `json:"thread_id"`
 }
 
 // acceptHolder passes requests on to a relay, except ACCEPTs while hold is set: it tells held of them, and never
@@ -254,7 +257,7 @@ func TestMCPKilled(t *testing.T) {
 	relay.restart()
 	bob = startMCP(t, bobKey, relay.URL)
 	bob.call("next_job", map[string]any{"wait_seconds": 30}, &again)
-	if job.Thread != first.Thread || again != job {
+	if job.ThreadID.Text != first.Thread || again != job {
 		t.Errorf("the job is %+v, and after the kill %+v", job, again)
 	}
 	bob.call("deliver", map[string]any{"thread": again.Thread, "client": again.Client, "output": "HELLO"}, nil)
