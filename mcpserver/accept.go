@@ -38,9 +38,10 @@ func (s *Server) acceptOffer(ctx context.Context, r *mcp.CallToolRequest, in acc
 	case i < 0 && accepted(record, s.DID, in.Offer):
 		v, err = s.result(ctx, waiting, q)
 	case i < 0:
-		return v, mistake("The thread %s has no offer %s that can be accepted. Call follow_up to see its state.", s.threads.name(q.Thread), in.Offer)
+		return v, mistake("The thread %s has no offer with this id that can be accepted. Call follow_up to see its state.",
+			s.threads.name(q.Thread))
 	default:
-		v, err = s.accept(ctx, waiting, q, offers[i], !p.last)
+		v, err = s.accept(ctx, waiting, q, offers[i], p.last)
 		if errors.Is(err, errClosed) { // another call may just have accepted the same offer
 			if record, err := s.Client.Thread(ctx, q.Thread, s.DID); err == nil && accepted(record, s.DID, in.Offer) {
 				return s.followUp(ctx, r, threadIn{in.Thread, in.Wait}, p)
@@ -68,9 +69,9 @@ func accepted(record *client.Thread, me didkey.DID, offer string) bool {
 	return false
 }
 
-// accept reserves the price of an offer, accepts the offer, and waits for the result. again says that the call will be
+// accept reserves the price of an offer, accepts the offer, and waits for the result. last says that the call will not be
 // tried again if it is not known whether the relay has the ACCEPT.
-func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer, again bool) (requestView, error) {
+func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer, last bool) (requestView, error) {
 	record, err := s.Client.Thread(ctx, q.Thread, s.DID)
 	if err != nil {
 		return requestView{}, err
@@ -102,14 +103,14 @@ func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer,
 		}
 	}
 	switch {
-	case again && client.Unanswered(err) && amount == 0:
+	case !last && client.Unanswered(err) && amount == 0:
 		return requestView{}, err
-	case again && client.Unanswered(err):
+	case !last && client.Unanswered(err):
 		return requestView{}, noted{err, "The price of the offer stays reserved for 24 hours."}
 	case errors.Is(err, client.ErrUnknownOutcome):
-		return requestView{Thread: s.threads.name(q.Thread), State: stateUnknown, Agent: string(o.Agent), Next: "It is not known whether the relay has " +
-			"got the acceptance. Its price stays reserved. Call follow_up with this thread: if it shows the offer again, call " +
-			"accept_offer again, which does not reserve the price twice."}, nil
+		return requestView{Thread: s.threads.name(q.Thread), State: stateUnknown, Agent: string(o.Agent),
+			Next: "It is not known whether the relay has got the acceptance. Its price stays reserved. Call follow_up with this " +
+				"thread: if it shows the offer again, call accept_offer again, which does not reserve the price twice."}, nil
 	case err != nil && amount > 0:
 		return requestView{}, noted{err, "The price of the offer stays reserved for 24 hours, because the refusal of a relay proves nothing."}
 	case err != nil:
@@ -117,7 +118,8 @@ func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer,
 	}
 	accepted, err := s.Client.Resume(ctx, q.Thread) // now it knows the agent, from the signed ACCEPT
 	if err != nil {
-		return requestView{Thread: s.threads.name(q.Thread), State: stateWorking, Agent: string(o.Agent), Next: nextWorking}, nil
+		return requestView{Thread: s.threads.name(q.Thread), State: stateWorking, Agent: string(o.Agent),
+			Next: nextWorking}, nil
 	}
 	accepted.AllowPlain = q.AllowPlain
 	return s.result(ctx, waiting, request{accepted, q.intent})

@@ -173,7 +173,7 @@ func (s *Server) ask(ctx context.Context, r *mcp.CallToolRequest, in askIn, p *p
 	}
 	offering, enough := context.WithTimeout(waiting, expected.patience(in.WaitSeconds != nil))
 	defer enough()
-	v, err = s.proceed(ctx, offering, waiting, request{call, in.Intent}, cmp.Or(in.Accept, "show"))
+	v, err = s.proceed(ctx, offering, waiting, request{call, in.Intent}, cmp.Or(in.Accept, "show"), p.last)
 	if err != nil {
 		return v, noted{err, "The request is open as thread " + s.threads.name(o.Thread) + ". Call follow_up or cancel with it."}
 	}

@@ -95,7 +95,7 @@ func (s *Server) look(ctx, waiting context.Context, id string) (requestView, err
 // pending shows the open offers of a request. If there are none yet, it waits for the first.
 func (s *Server) pending(ctx, waiting context.Context, q request, record *client.Thread) (requestView, error) {
 	if len(record.Offers) == 0 {
-		return s.proceed(ctx, waiting, waiting, q, "show")
+		return s.proceed(ctx, waiting, waiting, q, "show", true)
 	}
 	offers, err := s.openOffers(ctx, q, record)
 	if err != nil {
@@ -146,8 +146,10 @@ func (s *Server) cancel(ctx context.Context, _ *mcp.CallToolRequest, in cancelIn
 }
 
 // proceed waits for offers, accepts one by the rule, and waits for the result. offering and waiting are ctx with the ends
-// of the two waits.
-func (s *Server) proceed(ctx, offering, waiting context.Context, q request, rule string) (requestView, error) {
+// of the two waits. See accept for last.
+func (s *Server) proceed(
+	ctx, offering, waiting context.Context, q request, rule string, last bool,
+) (requestView, error) {
 	allowed := func(o client.Offer) bool { return s.refuses(ctx, q, o) == nil }
 	offers, err := s.collect(offering, q, func(offers []client.Offer) bool {
 		return client.Rule(rule) == client.First && slices.ContainsFunc(offers, allowed)
@@ -159,7 +161,7 @@ func (s *Server) proceed(ctx, offering, waiting context.Context, q request, rule
 	if rule == "show" || !ok {
 		return s.offersView(ctx, q, offers)
 	}
-	return s.accept(ctx, waiting, q, best, false)
+	return s.accept(ctx, waiting, q, best, last)
 }
 
 // maxOffers is how many offers an answer has at most.

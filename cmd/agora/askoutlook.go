@@ -41,8 +41,8 @@ func (a *asking) doubt() string {
 	case o.Nobody():
 		return fmt.Sprintf("nobody announces %s%s", a.Intent, a.nearest())
 	case o.TooDear():
-		return fmt.Sprintf("the cheapest agent announces %s USD for %s, and --max-cost is %s", formatAmount(*o.Price), a.Intent,
-			formatAmount(*a.MaxCost))
+		return fmt.Sprintf("the cheapest agent announces %s USD for %s, and --max-cost is %s",
+			formatAmount(*o.Price), a.Intent, formatAmount(*a.MaxCost))
 	case a.To != "" && o.Online == 0:
 		return string(a.To) + " is offline: the relay has not heard from it for five minutes"
 	}
@@ -77,8 +77,8 @@ func (a *asking) hint() string {
 	case why != "":
 		text += "; " + why
 	case a.To == "" && a.outlook != nil:
-		text += fmt.Sprintf("; agents that announce %s: %d, online: %d; perhaps the --params are not what they need", a.Intent,
-			a.outlook.Agents, a.outlook.Online)
+		text += fmt.Sprintf("; agents that announce %s: %d, online: %d; perhaps the --params are not what they need",
+			a.Intent, a.outlook.Agents, a.outlook.Online)
 	}
 	return text
 }

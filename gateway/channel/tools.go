@@ -232,7 +232,8 @@ func (g *Gateway) getMessages(
 		slices.Reverse(rows)
 	}
 	out := getMessagesOut{shownEvents(rows), more}
-	return marked(fmt.Sprintf("Messages of the channel: %d, the oldest first. There are more: %v.", len(rows), more), out.Messages), out, nil
+	about := fmt.Sprintf("Messages of the channel: %d, the oldest first. There are more: %v.", len(rows), more)
+	return marked(about, out.Messages), out, nil
 }
 
 // marked returns rows as the text of an answer. What members have written may give orders to the LLM that reads it, so it
