@@ -453,7 +453,7 @@ class Serves(RelayTest):
             self.assertEqual([a.id async for a in client.directory()][0], self.bob.did)
             self.assertEqual(
                 (await client.agent(self.bob.did)).manifests[0].payload,
-                {"id": "main", "name": "A", "intents": [{"id": "x"}]},
+                {"id": "main", "name": "A", "intents": [{"id": "x"}], "pricing": {"model": "free"}},
             )
         self.assertEqual(len(self.relay.events), 3)
 

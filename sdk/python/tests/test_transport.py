@@ -180,6 +180,34 @@ class Transports(unittest.IsolatedAsyncioTestCase):
                     await self.send(bad, headers=headers)
                 self.assertFalse(caught.exception.sent)
 
+    async def test_failures_in_words(self):
+        """An error says what is wrong and what to change."""
+
+        async def said(url):
+            with self.assertRaises(TransportFailed) as caught:
+                await self.send(url)
+            return str(caught.exception)
+
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            self.assertIn("is it running?", await said(f"http://127.0.0.1:{unused.getsockname()[1]}"))
+        self.assertIn("check the URL", await said("http://nowhere.invalid"))
+
+        async def plain(reader, writer):  # a server without TLS answers the first bytes that it gets
+            await reader.read(1)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(plain, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            self.assertIn("write http://", await said(f"https://127.0.0.1:{port}"))
+        async with Server(b"\x15\x03\x01\x00\x02\x02\x46\r\n\r\n") as server:
+            self.assertIn("write https://", await said(server.url))
+        async with Server(close) as server:
+            self.assertIn("whether the URL needs https://", await said(server.url))
+
     async def test_connections_are_reused(self):
         async with Server(ok()) as server:
             for _ in range(5):

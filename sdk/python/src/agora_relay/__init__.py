@@ -37,7 +37,8 @@ from .errors import (
 from .files import FileCursor, format_key_file, load_key, load_or_create_key, read_key_file, save_key
 from .follow import CursorStore, Event
 from .jsontext import canonical_text, canonicalize, parse
-from .payloads import Delivery, Job, Limits, Offer, Quote, Result
+from .outlook import Outlook
+from .payloads import Delivery, Job, Limits, Offer, Price, Quote, Result
 from .readtoken import check_read, read_token
 from .records import About, Agent, AgentPage, Receipt, Thread, Transition
 from .sealing import is_sealed, open_payload, place, seal, x25519_private, x25519_public
@@ -70,6 +71,8 @@ __all__ = [
     "Job",
     "Limits",
     "Offer",
+    "Outlook",
+    "Price",
     "Plain",
     "Quote",
     "Receipt",

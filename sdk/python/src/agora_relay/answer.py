@@ -89,7 +89,8 @@ def read_answer(base: str, response: Response, spec: Spec, now: float) -> dict[s
         raise failed(
             "INVALID_ANSWER",
             f"{base} answered with status {response.status} and a body that is not from an "
-            "Agora relay; check its URL",
+            "Agora relay; check its URL"
+            + (", which may need https://" if response.status == 400 and base.startswith("http:") else ""),
         )
     details = answer.get("details")
     raise failed(

@@ -14,12 +14,14 @@ from .errors import AgentError, AgoraError, Cancelled, Closed, Gone, Plain, Rela
 from .envelope import DEFAULT_TTL, format_time
 from .follow import Event, Filter, Follower, seconds_of
 from .jsontext import canonicalize
+from .outlook import hint
 from .payloads import Limits, Offer, Result, agent_error
 from .records import Thread
 
 if TYPE_CHECKING:
     from .client import Client
 
+SILENCE_SECONDS = 5.0  # until best says why there may be no offer
 MAX_COLLECTED = 1000  # offers that collect returns; relays of this project allow 100 in a thread
 
 Rule = Literal["cheapest", "fastest", "first"] | Callable[[Offer, Offer], float]
@@ -72,6 +74,7 @@ class Call:
         self.agent = None
         self._client, self._me = client, client.identity().did
         self._recipient = recipient
+        self._intent = ""  # empty: not known
         self._limits = limits  # None: unknown, because the request was resumed and has expired or is sealed
         self._seal_directed = False  # encrypt messages to one agent even if seal is False
 
@@ -137,14 +140,39 @@ class Call:
         first = rule == "first"
         seconds = 5.0 if seconds is None and not first else seconds
         limits = self._limits_with(max_cost, deadline)
-        found = await self._gather(seconds, lambda offer: first and self._objection(offer, limits) is None)
+        silent = asyncio.create_task(self._explain_silence(limits)) if seconds is None or seconds > 5 else None
+
+        def enough(offer: Offer) -> bool:
+            if silent:
+                silent.cancel()
+            return first and self._objection(offer, limits) is None
+
+        try:
+            found = await self._gather(seconds, enough)
+        finally:
+            if silent:
+                silent.cancel()
+                await asyncio.gather(silent, return_exceptions=True)
         good = [offer for offer in found if self._objection(offer, limits) is None]
         if good:
             return min(good, key=RULES[rule] if isinstance(rule, str) else _key(rule))
-        why = (
-            f"no offer is acceptable: {self._objection(found[-1], limits)}" if found else "there was no offer in time"
-        )
-        raise Unacceptable(why, retryable=True)
+        if found:
+            why = f"no offer is acceptable: {self._objection(found[-1], limits)}"
+        else:
+            why = f"there was no offer in time; {await self._hint(limits)}"
+        raise Unacceptable(f"{why}. The request is still open: wait again, or end it with cancel()", retryable=True)
+
+    async def _explain_silence(self, limits: Limits | None) -> None:
+        await asyncio.sleep(SILENCE_SECONDS)
+        log.warning("no offer after %.0f seconds; %s", SILENCE_SECONDS, await self._hint(limits))
+
+    async def _hint(self, limits: Limits | None) -> str:
+        """Why there may be no offer, by the relay's directory."""
+        found = None
+        if self._intent:
+            with contextlib.suppress(AgoraError):
+                found = await self._client.outlook(self._intent, to=self._recipient)
+        return hint(found, self._intent, to=self._recipient, max_cost=limits.max_cost if limits else None)
 
     def _offer(self, event: Event) -> Offer | None:
         """Reads an OFFER to this call; None: it is none, or it cannot be accepted. But a sealed REQUEST asks one agent
@@ -414,6 +442,7 @@ def resume_call(
         recipient=request.recipient if request else recipient,
         allow_plain=allow_plain,
     )
+    call._intent = request.text("intent") if request else ""
     if request and not request.closed and not request.sealed:
         try:
             call._limits = Limits.of(request.payload)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import json
 import logging
@@ -21,10 +22,10 @@ from .answer import (
     split_list,
     text_of,
 )
-from .call import Call, continue_request, resume_call
+from .call import Call, Rule, continue_request, resume_call
 from .didkey import Identity, key_of
 from .envelope import DEFAULT_TTL, Envelope, check_envelope, format_time, new_id, sign, thread_of, valid_id
-from .errors import Endless, RelayError, Refused, UnknownOutcome
+from .errors import AgentError, AgoraError, Cancelled, Endless, Gone, RelayError, Refused, UnknownOutcome
 from .follow import (
     PAGE,
     CursorStore,
@@ -38,7 +39,8 @@ from .follow import (
     wanted,
 )
 from .jsontext import canonicalize
-from .payloads import Job, Limits
+from .outlook import Outlook, doubt, outlook
+from .payloads import Job, Limits, Price, Result
 from .records import About, Agent, AgentPage, Receipt, Thread, agent_of, malformed, row_of
 from .sealing import seal as seal_envelope
 from .serve import serve
@@ -49,6 +51,7 @@ from .waiting import POST_PATIENCE, Backoff, Recent
 log = logging.getLogger("agora_relay")
 
 ATTEMPTS = 8  # how often a message is sent before post gives up, with about 45 s of pauses in total
+LAST_SECONDS = 10.0  # how long a CANCEL may take after a failure
 MAX_IDLE_PAGES = 100  # pages of the directory in a row without a new agent
 MAX_PAGES = 100_000  # pages of the directory in total
 
@@ -173,8 +176,8 @@ class Client:
         if (
             type == "REQUEST"
         ):  # the thread and the request share one id, because some agents answer with request_id alone
-            payload.setdefault("request_id", thread or new_id("req", now))
-            thread = thread or (payload["request_id"] if valid_id(payload["request_id"]) else new_id("thread", now))
+            id = payload.setdefault("request_id", thread or new_id("thread", now))
+            thread = thread or (id if valid_id(id) else new_id("thread", now))
         draft: Envelope = {
             "version": "1.0",
             "id": new_id("msg", now),
@@ -414,7 +417,7 @@ class Client:
             payload["params"] = params
 
         def call(e: Envelope) -> Call:
-            return Call(
+            made = Call(
                 self,
                 thread_of(e),
                 e["payload"]["request_id"],
@@ -423,6 +426,8 @@ class Client:
                 seal=seal,
                 allow_plain=allow_plain,
             )
+            made._intent = intent
+            return made
 
         try:
             receipt = await self._post("REQUEST", payload, to=to, thread=thread, ttl=ttl, seal=seal)
@@ -445,6 +450,79 @@ class Client:
             )
         return call(receipt.envelope)
 
+    async def outlook(self, intent: str, *, to: str | None = None) -> Outlook:
+        """Reads in the directory who announces an intent; with to, only what that agent announces. It takes three
+        seconds at most. Raises RelayError."""
+        return await outlook(self, intent, to)
+
+    async def ask(
+        self,
+        intent: str,
+        params: Any = None,
+        *,
+        rule: Rule = "cheapest",
+        seconds: float | None = None,
+        timeout: float | None = None,
+        to: str | None = None,
+        max_cost: float | None = None,
+        deadline: datetime.datetime | None = None,
+        constraints: Mapping[str, Any] | None = None,
+        seal: bool = False,
+        allow_plain: bool = False,
+        ttl: int = DEFAULT_TTL,
+        thread: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+    ) -> Result:
+        """Asks, accepts the best acceptable offer, and waits for the result. rule and seconds are those of Call.best,
+        timeout is that of Call.result in seconds, the others those of request.
+
+        First it looks into the directory: a warning in the log says at once that nobody announces the intent, or that
+        all are dearer than max_cost. It waits for offers anyway, and the Unacceptable that it raises then says the
+        same. Without a result it cancels the request, unless thread is given: then the same call continues it. Raises
+        what request, best, accept and result raise."""
+        why = ""
+        with contextlib.suppress(RelayError):  # the request says what is wrong with the relay
+            why = doubt(await self.outlook(intent, to=to), intent, to=to, max_cost=max_cost)
+        if why:
+            log.warning("%s; waiting for an offer anyway", why)
+        call: Call | None = None
+        try:
+            call = await self.request(
+                intent,
+                params,
+                to=to,
+                max_cost=max_cost,
+                deadline=deadline,
+                constraints=constraints,
+                seal=seal,
+                allow_plain=allow_plain,
+                ttl=ttl,
+                thread=thread,
+                title=title,
+                description=description,
+            )
+            if call.agent is None:
+                await call.accept(await call.best(rule, seconds=seconds))
+            return await call.result(seconds=timeout)
+        except BaseException as err:
+            call = call or getattr(err, "call", None)
+            if call and thread is None and not isinstance(err, (AgentError, Cancelled, Gone)):
+                await self._give_up(call)
+            raise
+
+    async def _give_up(self, call: Call) -> None:
+        """Cancels a request that has ended without a result, or says how."""
+        try:
+            async with asyncio.timeout(LAST_SECONDS):
+                await call.cancel()
+        except (AgoraError, TimeoutError) as err:
+            if isinstance(err, RelayError) and err.code in ("INVALID_TRANSITION", "THREAD_NOT_FOUND"):
+                return  # it is not open
+            log.warning(
+                'the request may still be open: %s; end it with: (await client.resume("%s")).cancel()', err, call.thread
+            )
+
     async def resume(
         self, thread: str, *, request_id: str | None = None, to: str | None = None, allow_plain: bool = False
     ) -> Call:
@@ -462,6 +540,7 @@ class Client:
         work: Callable[[Job], Any],
         *,
         quote: Callable[[Job], Any] | None = None,
+        price: float | Price | None = None,
         manifest: Mapping[str, Any] | None = None,
         cursor: CursorStore | None = None,
         concurrency: int = 8,
@@ -475,8 +554,8 @@ class Client:
         the price INSUFFICIENT_BUDGET. Such open requests get no answer. A sealed request gets sealed answers. Work is
         done at least once, and only one RESULT counts.
 
-        quote(job) returns the price in USD, a Quote, the payload of an OFFER, or None for no offer; without quote
-        every job is free. work(job) returns the output, or a Delivery. Both may be async or blocking; blocking ones
+        price is that of every job: a number of USD, or a Price; by default every job is free. The manifest announces
+        it. quote(job) returns the price of one job in USD, a Quote, the payload of an OFFER, or None for no offer. work(job) returns the output, or a Delivery. Both may be async or blocking; blocking ones
         run in threads. They raise AgentError to choose the error for the client. Everything else that they raise
         becomes INTERNAL_ERROR.
 
@@ -491,6 +570,7 @@ class Client:
             intents,
             work,
             quote=quote,
+            price=price,
             manifest=manifest,
             cursor=cursor,
             concurrency=concurrency,

@@ -57,6 +57,45 @@ def _object(payload: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     return value
 
 
+class Price(float):
+    """An amount with its currency, as in an OFFER. It counts and prints as its amount. Compare prices only if their
+    currency is the same."""
+
+    currency: str
+    """ISO 4217, such as USD; empty: the offer names none."""
+
+    def __new__(cls, amount: float, currency: str = "USD") -> Price:
+        price = super().__new__(cls, amount)
+        price.currency = currency
+        return price
+
+    @property
+    def amount(self) -> float:
+        """The number without the currency."""
+        return float(self)
+
+    def payload(self) -> dict[str, Any]:
+        """The member price of an OFFER. Raises ValueError if the amount is no number."""
+        if not math.isfinite(self):
+            raise ValueError("the price is not a number")
+        return {"amount": float(self), "currency": self.currency}
+
+    def pricing(self) -> dict[str, Any]:
+        """The member pricing of a manifest."""
+        if float(self) == 0:
+            return {"model": "free"}
+        return {"model": "fixed", "currency": self.currency, "fixed_price": float(self)}
+
+
+def price_of(value: float | Price) -> Price:
+    """The price that a program has given; a number is in USD. Raises TypeError and ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"a price must be a number of USD, or a Price, and not {type(value).__name__}")
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError("a price must be a finite number, and not negative")
+    return value if isinstance(value, Price) else Price(value)
+
+
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """What a client demands of offers. max_cost is in USD. None: no limit."""
@@ -91,10 +130,10 @@ class Offer:
 
     agent: str
     """The did:key of the agent."""
-    price: float | None
-    """The amount in currency; None: the offer names no price; NaN: its price has no number as amount."""
+    price: Price | None
+    """A number, with amount and currency; None: the offer names no price; NaN: its price has no number as amount."""
     currency: str
-    """ISO 4217, such as USD; empty: the offer names none."""
+    """The currency of the price; empty: the offer names none."""
     eta_seconds: float | None
     """How long the work will take, by the agent's estimate; None: the offer does not say."""
     plan: str
@@ -110,10 +149,11 @@ class Offer:
         payload = event.payload
         price = _object(payload, "price")
         amount = _number(price, "amount") if price is not None else None
+        currency = _text(price or {}, "currency")
         return cls(
             agent=event.sender,
-            price=None if price is None else math.nan if amount is None else amount,
-            currency=_text(price or {}, "currency"),
+            price=None if price is None else Price(math.nan if amount is None else amount, currency),
+            currency=currency,
             eta_seconds=_number(payload, "eta_seconds"),
             plan=_text(payload, "plan"),
             valid_until=read_time(payload, "valid_until"),
@@ -233,19 +273,19 @@ class Job:
 class Quote:
     """What an agent offers to do a job for. eta_seconds is how long the work will take."""
 
-    price: float = 0.0
+    price: float | Price = 0.0
     currency: str = "USD"
+    """That of a price that is a number."""
     eta_seconds: float | None = None
     plan: str | None = None
     valid_until: datetime.datetime | None = None
 
     def payload(self) -> dict[str, Any]:
         """The payload of an OFFER, without the request_id. Raises ValueError if the price is not a number."""
-        if not math.isfinite(self.price):
-            raise ValueError("the price is not a number")
+        price = self.price if isinstance(self.price, Price) else Price(self.price, self.currency)
         valid_until = format_time(seconds_of(self.valid_until)) if self.valid_until else None
         optional = {"eta_seconds": self.eta_seconds, "plan": self.plan, "valid_until": valid_until}
-        return {"price": {"amount": self.price, "currency": self.currency}} | {
+        return {"price": price.payload()} | {
             name: value for name, value in optional.items() if value is not None
         }
 

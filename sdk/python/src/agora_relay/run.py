@@ -289,9 +289,9 @@ def _job_of(request: Event) -> Job:
 def _offer_of(value: Any) -> tuple[dict[str, Any], float, str]:
     """The payload of an OFFER for what quote returned, its price and its currency."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = Quote(float(value))
+        value = Quote(value)
     if isinstance(value, Quote):
-        return value.payload(), value.price, value.currency
+        value = value.payload()
     if not isinstance(value, Mapping):
         raise TypeError(
             f"it returned {type(value).__name__}; return a price in USD, a Quote, or the payload of an OFFER"
@@ -299,7 +299,7 @@ def _offer_of(value: Any) -> tuple[dict[str, Any], float, str]:
     offer = dict(value)
     price = offer.get("price", {})
     if isinstance(price, (int, float)):
-        price = offer["price"] = Quote(float(price)).payload()["price"]
+        price = offer["price"] = Quote(price).payload()["price"]
     return offer, float(price.get("amount", 0.0)), str(price.get("currency", ""))
 
 

@@ -25,7 +25,7 @@ from .errors import AgoraError, RelayError
 from .follow import CursorStore, Event, Filter, Follower, load_cursor
 from .jsontext import canonicalize
 from .pace import DEFAULT_RATE, Pace
-from .payloads import Job
+from .payloads import Job, Price, price_of
 from .progress import Page, Progress
 from .queue import FairSlots, Key, Queue, Queued
 from .run import Run
@@ -47,6 +47,7 @@ async def serve(
     work: Callable[[Job], Any],
     *,
     quote: Callable[[Job], Any] | None,
+    price: float | Price | None,
     manifest: Mapping[str, Any] | None,
     cursor: CursorStore | None,
     concurrency: int,
@@ -64,7 +65,10 @@ async def serve(
     if concurrency < 1:
         raise ValueError("concurrency must be 1 or more")
     client.identity()
-    agent = Agent(client, session, names, work, quote or (lambda job: 0.0), manifest, cursor, concurrency, dropped)
+    every = price_of(0.0 if price is None else price)
+    if manifest is not None and (price is not None or quote is None):
+        manifest = {"pricing": every.pricing()} | dict(manifest)
+    agent = Agent(client, session, names, work, quote or (lambda job: every), manifest, cursor, concurrency, dropped)
     agent.quote_seconds = quote_seconds
     await agent.run()
 

@@ -20,7 +20,8 @@ from .didkey import Identity
 from .envelope import DEFAULT_TTL, Envelope
 from .errors import UnknownOutcome
 from .follow import PAGE, CursorStore, Event
-from .payloads import Job, Offer, Result
+from .outlook import Outlook
+from .payloads import Job, Offer, Price, Result
 from .records import About, Agent, AgentPage, Receipt, Thread
 from .transport import Transport
 
@@ -273,6 +274,50 @@ class Client:
             raise
         return Call(self._loop, call)
 
+    def outlook(self, intent: str, *, to: str | None = None) -> Outlook:
+        """See agora_relay.Client.outlook."""
+        return self._loop.run(self._client.outlook(intent, to=to))
+
+    def ask(
+        self,
+        intent: str,
+        params: Any = None,
+        *,
+        rule: Rule = "cheapest",
+        seconds: float | None = None,
+        timeout: float | None = None,
+        to: str | None = None,
+        max_cost: float | None = None,
+        deadline: datetime.datetime | None = None,
+        constraints: Mapping[str, Any] | None = None,
+        seal: bool = False,
+        allow_plain: bool = False,
+        ttl: int = DEFAULT_TTL,
+        thread: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+    ) -> Result:
+        """See agora_relay.Client.ask."""
+        return self._loop.run(
+            self._client.ask(
+                intent,
+                params,
+                rule=rule,
+                seconds=seconds,
+                timeout=timeout,
+                to=to,
+                max_cost=max_cost,
+                deadline=deadline,
+                constraints=constraints,
+                seal=seal,
+                allow_plain=allow_plain,
+                ttl=ttl,
+                thread=thread,
+                title=title,
+                description=description,
+            )
+        )
+
     def resume(
         self, thread: str, *, request_id: str | None = None, to: str | None = None, allow_plain: bool = False
     ) -> Call:
@@ -288,6 +333,7 @@ class Client:
         work: Callable[[Job], Any],
         *,
         quote: Callable[[Job], Any] | None = None,
+        price: float | Price | None = None,
         manifest: Mapping[str, Any] | None = None,
         cursor: CursorStore | None = None,
         concurrency: int = 8,
@@ -302,6 +348,7 @@ class Client:
                     intents,
                     work,
                     quote=quote,
+                    price=price,
                     manifest=manifest,
                     cursor=cursor,
                     concurrency=concurrency,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import re
+import socket
 import ssl
 import urllib.parse
 from typing import Mapping, Protocol
@@ -96,11 +98,16 @@ class StreamTransport:
         try:
             connection = await self._connect(origin)
         except (OSError, ssl.SSLError) as err:
-            raise TransportFailed(f"no connection to {parts.netloc}: {err}", sent=maybe_sent) from err
+            raise TransportFailed(f"no connection to {parts.netloc}: {_words(err)}", sent=maybe_sent) from err
         try:
             return await self._exchange(connection, origin, request, limit)
         except _Stale as err:
-            raise TransportFailed("the connection was closed before the answer", sent=True) from err
+            other = "http" if parts.scheme == "https" else "https"
+            raise TransportFailed(
+                "the connection was closed before the answer; if it always is, check whether the URL needs "
+                f"{other}://",
+                sent=True,
+            ) from err
 
     async def close(self) -> None:
         """Implements Transport.close."""
@@ -155,6 +162,10 @@ class StreamTransport:
             raise TransportFailed("the headers of the answer are too long", sent=True) from err
         except ConnectionError as err:
             raise _Stale from err
+        except _NotHTTP as err:
+            raise TransportFailed(
+                "what answers there does not speak http; if the relay has TLS, write https://", sent=True
+            ) from err
         except (OSError, ValueError) as err:
             raise TransportFailed(f"the answer cannot be read: {err}", sent=True) from err
         finally:
@@ -162,6 +173,31 @@ class StreamTransport:
                 self._keep(origin, connection)
             else:  # also if this task was cancelled: the rest of the answer is not wanted
                 connection.drop()
+
+
+class _NotHTTP(ValueError):
+    """The answer does not begin as one of HTTP/1.1."""
+
+
+def _words(err: Exception) -> str:
+    """What an error of a connection means."""
+    if isinstance(err, ssl.SSLCertVerificationError):
+        return f"its certificate is not valid here ({err.verify_message})"
+    if isinstance(err, ssl.SSLError):
+        if err.reason in ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"):
+            return "what answers there does not speak https; if this is a relay without TLS, write http://"
+        return f"TLS has failed ({err})"
+    if isinstance(err, ConnectionRefusedError):
+        return "no relay answers there; is it running?"
+    if isinstance(err, socket.gaierror):
+        return "the name of the host has no address; check the URL, and this machine's network"
+    if isinstance(err, TimeoutError):
+        return "it does not answer in time; check the URL, and whether a firewall is between"
+    if isinstance(err, OSError) and err.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        return "there is no way to this host; check the network"
+    if "Multiple exceptions" in str(err) and "Connect call failed" in str(err):  # one for each address of the host
+        return "no relay answers there; is it running?"
+    return str(err)
 
 
 class _Stale(Exception):
@@ -227,7 +263,7 @@ def _parse_head(head: bytes) -> tuple[str, int, dict[str, list[str]]]:
     lines = head.decode("latin-1").split("\r\n")
     match = re.fullmatch(r"(HTTP/1\.[01]) ([1-5][0-9][0-9])(?: .*)?", lines[0])
     if not match:
-        raise ValueError("the answer is not HTTP/1.1")
+        raise _NotHTTP("the answer is not HTTP/1.1")
     headers: dict[str, list[str]] = {}
     for line in lines[1:-2]:
         name, colon, value = line.partition(":")
