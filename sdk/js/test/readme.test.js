@@ -18,7 +18,8 @@ const NODE = `declare module 'node:fs/promises' {
 
 test('the programs of the README pass tsc --strict', () => {
   const options = { strict: true, noEmit: true, skipLibCheck: true, types: [], target: ts.ScriptTarget.ES2022,
-    lib: ['lib.es2022.d.ts', 'lib.dom.d.ts'], module: ts.ModuleKind.NodeNext, moduleResolution: ts.ModuleResolutionKind.NodeNext };
+    lib: ['lib.es2022.d.ts', 'lib.dom.d.ts'], module: ts.ModuleKind.NodeNext,
+    moduleResolution: ts.ModuleResolutionKind.NodeNext };
   const files = new Map(programs.map((text, i) => [`${folder}readme${i}.ts`, text]));
   files.set(`${folder}readme.node.d.ts`, NODE);
   const host = ts.createCompilerHost(options), { fileExists, readFile, getSourceFile } = host;
