@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/base32"
 	"encoding/base64"
@@ -53,7 +54,7 @@ func (d Draft) Sign(signer Signer, now time.Time) (*Envelope, error) {
 	}
 	if request, ok := d.Payload.(Request); ok {
 		if request.RequestID == "" {
-			request.RequestID = NewID("req", now)
+			request.RequestID = cmp.Or(d.Thread, NewID("thread", now))
 			d.Payload = request
 		}
 		if d.Thread == "" {

@@ -83,7 +83,7 @@ func TestDraftFields(t *testing.T) {
 	}
 	bare := signed(t, envelope.Draft{Payload: envelope.Request{Intent: "i"}})
 	if !strings.HasPrefix(bare.ID, "msg_") || !bare.TS.Equal(noon) || bare.Thread != bare.RequestID ||
-		!strings.HasPrefix(bare.RequestID, "req_") || bare.TTL != 24*time.Hour || bare.Recipient != "" || bare.Relays != nil {
+		!strings.HasPrefix(bare.RequestID, "thread_") || bare.TTL != 24*time.Hour || bare.Recipient != "" || bare.Relays != nil {
 		t.Errorf("got %+v", bare)
 	}
 	if e := signed(t, envelope.Draft{Payload: envelope.Request{RequestID: "no id", Intent: "i"}}); !strings.HasPrefix(e.Thread, "thread_") {
