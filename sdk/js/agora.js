@@ -838,6 +838,7 @@ const MAX_POLL = 8 << 20, MAX_AGENTS = 8 << 20, MAX_DOCUMENT = 256 << 10, MAX_SH
 const MAX_SINCE = 16 << 20; // a page of a read with since, which may exceed the 4 MiB (§7)
 const MAX_THREAD = 32 << 20; // a thread, which may have 100 offers
 const MAX_REST = 512 << 10; // all of an answer except its list
+const MAX_ELEMENT = 4 << 20; // an element of a list, in characters; the largest event that is verified is MAX_EVENT
 // How many elements a list may have: the limit that was asked for, or one of these.
 const MAX_ROWS = 1000, MAX_THREAD_EVENTS = 10_000, MAX_SINCE_EVENTS = 100_000, DEFAULT_LIMIT = 100;
 const MAX_TEXT = 1000; // characters of a relay's text
@@ -1212,7 +1213,7 @@ class Splitter {
     this.#most = most;
   }
 
-  /** The texts of the elements that end in this part of the text; undefined for an element of more than MAX_EVENT. */
+  /** The texts of the elements that end in this part of the text; undefined for one of more than MAX_ELEMENT. */
   feed(text) {
     const done = [];
     let from = 0; // what comes before was kept already
@@ -1268,7 +1269,7 @@ class Splitter {
     if (isRest) {
       this.#rest.push(text.slice(from, end));
       this.#restSize += end - from;
-    } else if (this.#element.length + end - from <= MAX_EVENT) this.#element += text.slice(from, end);
+    } else if (this.#element.length + end - from <= MAX_ELEMENT) this.#element += text.slice(from, end);
     else {
       this.#element = '';
       this.#isOversize = true;
@@ -1296,12 +1297,12 @@ class Splitter {
 async function readAnswer(response, { limit, list, most }, take, relay) {
   const { status, ok } = response, splitter = new Splitter(ok ? list : [], most), kept = [];
   const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
-  const maxBytes = ok ? limit : MAX_SHORT, maxRest = list ? MAX_REST : maxBytes;
+  const maxBytes = ok ? limit : MAX_SHORT, maxRest = list ? MAX_REST : maxBytes, isRow = list?.[0] === 'agents';
   const feed = async (text) => {
     const elements = splitter.feed(text);
     if (splitter.tooMany || splitter.restSize > maxRest) throw tooLong(status);
     for (const element of elements) {
-      const value = await take((find) => readElement(element, find), status);
+      const value = await take((find) => readElement(element, isRow, find), status);
       if (value !== undefined) kept.push(value);
     }
   };
@@ -1351,10 +1352,11 @@ function checkAnswer({ status, headers }, text, list, kept, relay) {
 
 // The value of an element of an answer. Throws Refused if the element breaks the rules of §1. With find, which returns
 // the envelope in it, that is checked too. The text was measured and scanned, so it needs no canonical form for that.
-function readElement(text, find) {
-  const size = text === undefined ? Infinity : utf8(text).length;
-  must(size <= MAX_EVENT, 'PAYLOAD_TOO_LARGE', `a part of the answer has more than ${MAX_EVENT} bytes`);
-  const element = parseText(text, { depth: MAX_DEPTH + 1, costly: MAX_COSTLY }); // an envelope may be in a row
+// An envelope in a row of the directory is one level deeper.
+function readElement(text, isRow, find) {
+  const isSmall = text !== undefined && (!find || utf8(text).length <= MAX_EVENT);
+  must(isSmall, 'PAYLOAD_TOO_LARGE', `a part of the answer is too large; an event has at most ${MAX_EVENT} bytes`);
+  const element = parseText(text, { depth: MAX_DEPTH + (isRow ? 1 : 0), costly: MAX_COSTLY });
   const e = find?.(element);
   if (find) checkParts(e);
   return { element, e };
