@@ -226,7 +226,6 @@ with Client("{self.url}", Identity.generate()) as client:
         agent = self.program("agent.py", programs["agent.py"])
         line_of(agent, "I am did:key")
         client = self.program("client.py", programs["client.py"])
-        line_of(client, "asks for 0.01 USD")
         line_of(client, "HELLO")
         self.assertEqual(client.wait(10), 0)
         agent.send_signal(signal.SIGINT)

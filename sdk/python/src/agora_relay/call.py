@@ -140,7 +140,8 @@ class Call:
         first = rule == "first"
         seconds = 5.0 if seconds is None and not first else seconds
         limits = self._limits_with(max_cost, deadline)
-        silent = asyncio.create_task(self._explain_silence(limits)) if seconds is None or seconds > 5 else None
+        waits_long = seconds is None or seconds > SILENCE_SECONDS
+        silent = asyncio.create_task(self._explain_silence(limits)) if waits_long else None
 
         def enough(offer: Offer) -> bool:
             if silent:

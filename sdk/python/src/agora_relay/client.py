@@ -520,7 +520,9 @@ class Client:
             if isinstance(err, RelayError) and err.code in ("INVALID_TRANSITION", "THREAD_NOT_FOUND"):
                 return  # it is not open
             log.warning(
-                'the request may still be open: %s; end it with: (await client.resume("%s")).cancel()', err, call.thread
+                'the request may still be open: %s; end it with: (await client.resume("%s")).cancel()',
+                err,
+                call.thread,
             )
 
     async def resume(
@@ -555,8 +557,9 @@ class Client:
         done at least once, and only one RESULT counts.
 
         price is that of every job: a number of USD, or a Price; by default every job is free. The manifest announces
-        it. quote(job) returns the price of one job in USD, a Quote, the payload of an OFFER, or None for no offer. work(job) returns the output, or a Delivery. Both may be async or blocking; blocking ones
-        run in threads. They raise AgentError to choose the error for the client. Everything else that they raise
+        it. quote(job) returns the price of one job in USD, a Quote, the payload of an OFFER, or None for no offer.
+        work(job) returns the output, or a Delivery. Both may be async or blocking; blocking ones run in threads. They
+        raise AgentError to choose the error for the client. Everything else that they raise
         becomes INTERNAL_ERROR.
 
         cursor stores the position across restarts: work that was accepted before a crash is done after it. manifest

@@ -298,25 +298,29 @@ class Client:
         description: str | None = None,
     ) -> Result:
         """See agora_relay.Client.ask."""
-        return self._loop.run(
-            self._client.ask(
-                intent,
-                params,
-                rule=rule,
-                seconds=seconds,
-                timeout=timeout,
-                to=to,
-                max_cost=max_cost,
-                deadline=deadline,
-                constraints=constraints,
-                seal=seal,
-                allow_plain=allow_plain,
-                ttl=ttl,
-                thread=thread,
-                title=title,
-                description=description,
+        try:
+            return self._loop.run(
+                self._client.ask(
+                    intent,
+                    params,
+                    rule=rule,
+                    seconds=seconds,
+                    timeout=timeout,
+                    to=to,
+                    max_cost=max_cost,
+                    deadline=deadline,
+                    constraints=constraints,
+                    seal=seal,
+                    allow_plain=allow_plain,
+                    ttl=ttl,
+                    thread=thread,
+                    title=title,
+                    description=description,
+                )
             )
-        )
+        except UnknownOutcome as err:
+            err.call = err.call and Call(self._loop, err.call)
+            raise
 
     def resume(
         self, thread: str, *, request_id: str | None = None, to: str | None = None, allow_plain: bool = False
