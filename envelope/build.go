@@ -2,7 +2,6 @@ package envelope
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/rand"
 	"encoding/base32"
 	"encoding/base64"
@@ -54,7 +53,11 @@ func (d Draft) Sign(signer Signer, now time.Time) (*Envelope, error) {
 	}
 	if request, ok := d.Payload.(Request); ok {
 		if request.RequestID == "" {
-			request.RequestID = cmp.Or(d.Thread, NewID("thread", now))
+			prefix := "thread" // of the thread too
+			if d.Thread != "" {
+				prefix = "req"
+			}
+			request.RequestID = NewID(prefix, now)
 			d.Payload = request
 		}
 		if d.Thread == "" {
