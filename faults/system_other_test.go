@@ -21,3 +21,7 @@ func killGroup(cmd *exec.Cmd) error {
 func residentBytes(testing.TB, int) (int, bool) { return 0, false }
 
 func openFiles(testing.TB, int) (int, bool) { return 0, false }
+
+func peakBytes(testing.TB, int) int { return 0 }
+
+func resetPeak(testing.TB, int) {}
