@@ -62,8 +62,8 @@ func (w *rowWriter) key(kind gateway.Kind, owner int) string {
 
 func (w *rowWriter) counter(name string, value int) { w.put("gate_counter", name, value) }
 
-// fillGateways writes rows that make the reads of gateways dear. It returns the keys of their owners, by the names of the
-// OpenAPI document. The names in the rows are those of its examples.
+// fillGateways writes rows that make the reads of gateways dear. It returns the keys of their owners, by security
+// scheme. The names in the rows are those of the examples in the OpenAPI document.
 func fillGateways(t testing.TB, data string) (keys map[string]string) {
 	t.Helper()
 	extensions := []relay.Extension{gateway.Extension, hub.Extension, channel.Extension, jobs.Extension}
@@ -139,7 +139,8 @@ func (w *rowWriter) fillJobs(agents, records int) {
 			w.put("jobs_principal", 2+n/100, "", 0, w.now)
 			w.put("jobs_owner", 4+n/100, fmt.Sprint("owner", n), 2+n/100, 0, 1)
 		}
-		w.put("jobs_agent", n, id, principal, owner, fmt.Sprint("Text-Analyst ", n), []byte{}, 50_000_000, 0, 0, w.now, w.now, w.now, 0, 0)
+		w.put("jobs_agent", n, id, principal, owner, fmt.Sprint("Text-Analyst ", n), []byte{}, 50_000_000,
+			0, 0, w.now, w.now, w.now, 0, 0)
 		w.put("jobs_skill", n, "analyze_text", 0, 100_000, "Counts words", schema, schema)
 		w.put("jobs_skill", n, fmt.Sprint("analyze_text_", n), 1, 100_000, "Counts words", schema, schema)
 	}
@@ -160,7 +161,8 @@ func (w *rowWriter) fillJobs(agents, records int) {
 	w.put("jobs_owner", 2, "bob", 1, balances[0], 1)
 	w.put("jobs_owner", 3, "acme", 1, balances[1], 1)
 	w.put("jobs_total", 1, records, fmt.Sprint((records-2)*100_000))
-	for name, value := range map[string]int{"principal": 2 + agents/100, "owner": 4 + agents/100, "agent": agents, "record": records} {
+	for name, value := range map[string]int{"principal": 2 + agents/100, "owner": 4 + agents/100, "agent": agents,
+		"record": records} {
 		w.counter("jobs_"+name, value)
 	}
 }

@@ -20,7 +20,7 @@ var (
 		"repeat TestKillLoop, with an audit each time, for at least this many minutes")
 	hoardEvents    = flag.Int("hoard-events", 15_000, "events in the database of TestReadersFromOneAddressDelayNoOther")
 	hoardManifests = flag.Int("hoard-manifests", 100, "manifests of 100 KB each in that database")
-	attackFlag     = flag.String("attack", "", "TestAttacksDelayNoStranger attacks only operations that this expression matches")
+	attackFlag     = flag.String("attack", "", "attack only these operations in TestAttacksDelayNoStranger: a regexp")
 	bareFlag       = flag.Bool("bare", false, "run no tests, but the server of bareServer")
 	seedFlag       = flag.Uint64("seed", 0, "seed of the random numbers; 0: a new seed, which the test logs")
 )
