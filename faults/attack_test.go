@@ -26,7 +26,7 @@ const (
 	attackers       = 16 // addresses
 	perAttacker     = 16 // concurrent requests of an address
 	attackTime      = 1500 * time.Millisecond
-	leastRounds     = 15               // of the stranger, if they take at most longestAttack
+	leastRounds     = 15 // of the stranger, if they take at most longestAttack
 	longestAttack   = 6 * time.Second
 	longestAnswer   = 10 * time.Second // after that, the stranger gives up
 	maxAnswerSize   = 5 << 20          // a page of 4 MiB, with what is around it
