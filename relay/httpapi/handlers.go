@@ -91,7 +91,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error)
 // tooLarge returns the error for a body of more than limit bytes. Before, it reads some of the rest. A client that still
 // sends when the server closes the connection would not get the answer.
 func tooLarge(r *http.Request, limit int) error {
-	_, _ = io.CopyN(io.Discard, r.Body, drainedBody) // if this fails, the client has left
+	_, _ = io.CopyN(io.Discard, r.Body, drainedBody)         // if this fails, the client has left
 	return envelope.TooLarge(max(r.ContentLength, 0), limit) // the length of a chunked body is not known
 }
 
