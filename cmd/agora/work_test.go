@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/internal/program"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -47,7 +48,7 @@ func TestSplitWords(t *testing.T) {
 
 // TestProgramEnvironment checks that no variable of agora reaches a program.
 func TestProgramEnvironment(t *testing.T) {
-	got := programEnvironment([]string{"A=1", "AGORA_KEY=bob.key", "agora_key=x", "AGORA_MCP_TOKEN=secret", "XAGORA_=2", "AGORA=3"})
+	got := program.Environment([]string{"A=1", "AGORA_KEY=bob.key", "agora_key=x", "AGORA_MCP_TOKEN=secret", "XAGORA_=2", "AGORA=3"})
 	if !slices.Equal(got, []string{"A=1", "XAGORA_=2", "AGORA=3"}) {
 		t.Errorf("%q", got)
 	}

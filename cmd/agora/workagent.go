@@ -47,15 +47,8 @@ var errMaxJobs = errors.New("--max-jobs is reached")
 func newWorkAgent(
 	c workCmd, env environment, argv []string, state *workState, stop context.CancelCauseFunc,
 ) *workAgent {
-	return &workAgent{cmd: c, env: env, argv: argv, environ: programEnvironment(os.Environ()), state: state, stop: stop,
+	return &workAgent{cmd: c, env: env, argv: argv, environ: program.Environment(os.Environ()), state: state, stop: stop,
 		kill: make(chan struct{}), running: map[thread.Key]time.Time{}}
-}
-
-// programEnvironment returns the environment without the variables of agora. They may have keys and tokens.
-func programEnvironment(own []string) []string {
-	return slices.DeleteFunc(slices.Clone(own), func(pair string) bool {
-		return strings.HasPrefix(strings.ToUpper(pair), "AGORA_")
-	})
 }
 
 // workJob is what the program reads about a job.

@@ -14,6 +14,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -21,13 +23,21 @@ import (
 // Options of Run. Argv is required.
 type Options struct {
 	Argv      []string        // the program and its arguments; there is no shell
-	Env       []string        // the environment, as NAME=value; nil: that of this process
+	Env       []string        // the environment, as NAME=value; nil: Environment of that of this process
 	Input     []byte          // what the program gets on its standard input
 	MaxOutput int             // bytes of standard output; a program that writes more is killed
 	Timeout   time.Duration   // how long the program may run; 0: as long as it wants
 	Grace     time.Duration   // how long a program that must end may take after SIGTERM, before it is killed
 	Kill      <-chan struct{} // when it is closed, a program that must end is killed without Grace; nil: never
 	Log       LogFunc         // gets standard error; nil: nobody does
+}
+
+// Environment returns the environment that a program of the user gets: own without the variables of agora. They may have
+// keys, tokens and the passwords of databases.
+func Environment(own []string) []string {
+	return slices.DeleteFunc(slices.Clone(own), func(pair string) bool {
+		return strings.HasPrefix(strings.ToUpper(pair), "AGORA_")
+	})
 }
 
 // Result is what a program has written.
@@ -172,7 +182,9 @@ func start(o Options) (r *running, err error) {
 	// Files need no goroutines of exec. Those would wait for the end of the pipes, which a background process may hold.
 	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = inRead, outWrite, errWrite
 	r.stdin, r.stdout, r.stderr = inWrite, outRead, errRead
-	r.cmd.Env = o.Env
+	if r.cmd.Env = o.Env; o.Env == nil {
+		r.cmd.Env = Environment(os.Environ())
+	}
 	OwnGroup(r.cmd)
 	endWithParent(r.cmd)
 	return r, r.cmd.Start()

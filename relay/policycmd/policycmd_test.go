@@ -60,6 +60,13 @@ func play(mode string) {
 			os.Exit(1)
 		}
 		switch mode {
+		case "environment":
+			for _, variable := range os.Environ() {
+				if strings.HasPrefix(variable, "AGORA_") {
+					os.Exit(1)
+				}
+			}
+			accept(q.ID)
 		case "echo":
 			fmt.Fprintf(os.Stdout, "{\"id\":%d,\"accept\":false,\"message\":%q}\n", q.ID, lines.Text())
 		case "hostile":
@@ -212,6 +219,15 @@ func TestHostileMessage(t *testing.T) {
 	err := c.Screen(t.Context(), peer, message(t))
 	if text := err.Error(); codeOf(err) != envelope.CodeForbidden || strings.ContainsAny(text, "\x1b\n\u202e") || len([]rune(text)) > 500 {
 		t.Errorf("%q", text)
+	}
+}
+
+// TestEnvironment checks that the program gets no variable of agora.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("AGORA_STORE", "postgres://agora:secret@db1/agora")
+	c, log := start(t, "environment", Options{Timeout: time.Minute})
+	if err := c.Screen(t.Context(), peer, message(t)); err != nil {
+		t.Errorf("the program finds a variable of agora: %v %s", err, log)
 	}
 }
 

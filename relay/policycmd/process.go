@@ -3,6 +3,7 @@ package policycmd
 import (
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"time"
 
@@ -17,9 +18,11 @@ type process struct {
 	out, errors io.ReadCloser
 }
 
-// startProcess starts a program in a process group of its own.
+// startProcess starts a program in a process group of its own. It gets no variable of agora: AGORA_STORE may have the
+// password of the database.
 func startProcess(argv []string) (*process, error) {
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...)}
+	p.cmd.Env = program.Environment(os.Environ())
 	program.OwnGroup(p.cmd)
 	var errs [3]error
 	p.in, errs[0] = p.cmd.StdinPipe()
