@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/hostname"
 )
 
 // Signed reads (PROTOCOL §8).
@@ -289,7 +290,7 @@ func isOtherLoopbackAddress(claimed, base string) bool {
 // sameOrigin reports whether the origin that a relay claims is the origin of the URL that the client uses.
 func sameOrigin(claimed, usedURL string) bool {
 	a, b, ok := hosts(claimed, usedURL)
-	return ok && a != "" && strings.EqualFold(a, b)
+	return ok && a != "" && a == b
 }
 
 // hosts returns the host of the origin that a relay claims (a) and of the URL that the client uses (b). ok is false if
@@ -301,7 +302,7 @@ func hosts(claimed, usedURL string) (a, b string, ok bool) {
 		return "", "", false
 	}
 	isOrigin := claimedURL.Path == "" && claimedURL.RawQuery == "" && claimedURL.Fragment == "" && claimedURL.User == nil
-	return claimedURL.Hostname(), parsedURL.Hostname(),
+	return hostname.Of(claimedURL), hostname.Of(parsedURL),
 		isOrigin && claimedURL.Scheme == parsedURL.Scheme && port(claimedURL) == port(parsedURL)
 }
 

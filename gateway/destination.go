@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/agora-relay/agora/internal/hostname"
 )
 
 // MaxURL is how many bytes a URL that the relay calls may have.
@@ -17,7 +19,7 @@ const MaxURL = 2048
 
 // Exception is a host or a network that the relay may call although the rules of Destinations exclude it.
 type Exception struct {
-	host    string // lower case; empty: the exception is a network
+	host    string // mapped; empty: the exception is a network
 	network netip.Prefix
 }
 
@@ -30,7 +32,7 @@ func ParseException(text string) (Exception, error) {
 		addr = addr.Unmap()
 		return Exception{network: netip.PrefixFrom(addr, addr.BitLen())}, nil
 	}
-	host := strings.ToLower(text)
+	host := hostname.Map(text)
 	if host == "" || strings.ContainsAny(host, "/:@?#[] \\*%") {
 		return Exception{}, fmt.Errorf("%q is neither a host name, nor an address, nor a network such as 10.1.0.0/16", text)
 	}
@@ -48,7 +50,8 @@ type Destinations struct {
 var errExcluded = errors.New("the relay does not call addresses of private networks, of its own machine, or for " +
 	"special uses; its operator can allow one with --outbound-allow")
 
-// Check parses a URL. The error says why the relay would not call it. Check resolves no names. The address of a name is
+// Check parses a URL, and maps its host to the form in which hosts are compared. The error says why the relay would not
+// call it. Check resolves no names. The address of a name is
 // checked when the relay connects, because it may have changed by then.
 func (d Destinations) Check(raw string) (*url.URL, error) {
 	if len(raw) > MaxURL {
@@ -58,7 +61,7 @@ func (d Destinations) Check(raw string) (*url.URL, error) {
 	if err != nil || u.Opaque != "" || u.Host == "" || strings.ContainsFunc(raw, isControlOrSpace) {
 		return nil, errors.New("this is not an absolute URL such as https://agent.example/inbox")
 	}
-	host := hostOf(u)
+	host := mapHost(u)
 	excepted := d.exceptsHost(host)
 	port, err := portOf(u)
 	switch {
@@ -93,14 +96,25 @@ func (d Destinations) Check(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// hostForm is the form of a name. The last label must not be a number, because some programs read such names as addresses:
+// hostForm is the form of a mapped name. The last label must not be a number, because some programs read such names as addresses:
 // 127.1 is then 127.0.0.1 (WHATWG URL, "ends in a number").
-var hostForm = regexp.MustCompile(`^([\pL\pN_]([\pL\pN\pM_-]{0,61}[\pL\pN\pM_])?\.)*\pL([\pL\pN\pM-]{0,61}[\pL\pN\pM])?$`)
+var hostForm = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 func isControlOrSpace(r rune) bool { return r <= ' ' || r == 0x7f }
 
-// hostOf returns the host of a URL in the form in which hosts are compared: in lower case, and without a final dot.
-func hostOf(u *url.URL) string { return strings.TrimSuffix(strings.ToLower(u.Hostname()), ".") }
+// mapHost replaces the host of a URL by the form in which hosts are compared, and returns it without the port (G-38).
+func mapHost(u *url.URL) (host string) {
+	host = hostname.Of(u)
+	switch port := u.Port(); {
+	case port != "":
+		u.Host = net.JoinHostPort(host, port)
+	case strings.Contains(host, ":"):
+		u.Host = "[" + host + "]"
+	default:
+		u.Host = host
+	}
+	return host
+}
 
 // portOf returns the port of a URL.
 func portOf(u *url.URL) (int, error) {
@@ -125,7 +139,7 @@ func (d Destinations) isOwn(u *url.URL, host string, port int) bool {
 		return false
 	}
 	ownPort, err := portOf(own)
-	return err == nil && host == hostOf(own) && port == ownPort && u.Scheme == own.Scheme
+	return err == nil && host == hostname.Of(own) && port == ownPort && u.Scheme == own.Scheme
 }
 
 // exceptsHost reports whether an exception covers a host, which is a name or an address.

@@ -12,11 +12,11 @@ import (
 	"net/http/httptrace"
 	"net/netip"
 	"net/url"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/agora-relay/agora/internal/hostname"
 	"github.com/agora-relay/agora/internal/turns"
 )
 
@@ -97,7 +97,7 @@ func (o *Outgoing) dial(ctx context.Context, d net.Dialer, network, addr string)
 	if err != nil {
 		return nil, err
 	}
-	if !o.destinations.exceptsHost(strings.TrimSuffix(strings.ToLower(host), ".")) {
+	if !o.destinations.exceptsHost(hostname.Map(host)) {
 		d.ControlContext = func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
 			to, err := netip.ParseAddrPort(resolved)
 			if err != nil || !o.destinations.allows(to.Addr()) {
@@ -152,7 +152,7 @@ func (o *Outgoing) reserve(ctx context.Context, url string) (s slot, waited bool
 	if err != nil {
 		return slot{}, false, Blocked
 	}
-	waited, err = acquire(ctx, o.slots, hostOf(u))
+	waited, err = acquire(ctx, o.slots, hostname.Of(u))
 	return slot{o, u}, waited, err
 }
 
@@ -171,7 +171,7 @@ var ended = func() context.Context {
 	return ctx
 }()
 
-func (s slot) free() { s.out.slots.Release(hostOf(s.url)) }
+func (s slot) free() { s.out.slots.Release(hostname.Of(s.url)) }
 
 // post makes a call to the slot's URL. The error is a Failure, or that of ctx if ctx has ended.
 func (s slot) post(ctx context.Context, c Call) (Response, error) {

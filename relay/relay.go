@@ -24,6 +24,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/hostname"
 	"github.com/agora-relay/agora/internal/turns"
 )
 
@@ -404,19 +405,13 @@ func (r *Relay) isOwnOrigin(text string) bool {
 	return err == nil && origin == r.origin
 }
 
-// ParseOrigin returns the origin of a URL in its canonical form: scheme and host in lower case, no default port, no
-// path (RFC 6454). Config.Origin must have this form.
+// ParseOrigin returns the origin of a URL in its canonical form: the scheme in lower case, the host as in hostname.Map, no
+// default port, no path (RFC 6454). Config.Origin must have this form.
 func ParseOrigin(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil ||
 		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
 		return "", fmt.Errorf("want an origin such as https://relay.example, without a path")
 	}
-	host := strings.ToLower(u.Host)
-	if u.Scheme == "http" {
-		host = strings.TrimSuffix(host, ":80")
-	} else {
-		host = strings.TrimSuffix(host, ":443")
-	}
-	return u.Scheme + "://" + host, nil
+	return hostname.Origin(u), nil
 }

@@ -153,7 +153,9 @@ func (s *server) run() error {
 	}
 	if s.sockets.metrics != nil {
 		tasks = append(tasks, func(ctx context.Context) {
-			if err := runServer(ctx, s.watched.metrics.Server(s.ready, s.log), s.sockets.metrics); err != nil {
+			pages := s.watched.metrics.Server(s.ready, s.log)
+			pages.Handler = s.front.GuardHost(s.sockets.metrics, pages.Handler)
+			if err := runServer(ctx, pages, s.sockets.metrics); err != nil {
 				s.log.Error("the metrics are not served any more", "err", err)
 			}
 		})

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -78,7 +77,7 @@ func (g *Gateway) parseConnection(o *gateway.Object, isNew bool) (p parsedParty)
 		if err != nil {
 			o.Fail("url", "%v", err)
 		} else {
-			p.url, p.host = text, strings.ToLower(u.Host)
+			p.url, p.host = text, u.Host
 		}
 	}
 	if text, given := o.Text("mcp", false); given {

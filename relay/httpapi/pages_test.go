@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -272,6 +273,26 @@ func TestReboundRawRequests(t *testing.T) {
 	} {
 		if got := checkRaw(t, []byte(request), overRaw(l, []byte(request))); got != status {
 			t.Errorf("%q: %d, want %d", request, got, status)
+		}
+	}
+}
+
+// TestGuardHost checks that a further listener on loopback, such as that of the metrics, answers only at its own names.
+func TestGuardHost(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	front := httpapi.New(unlimited(t), httpapi.Options{Log: quiet, PublicURL: "https://relay.example", Hosts: []string{"bücher.example"}})
+	pages := front.GuardHost(l, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for host, want := range map[string]int{"localhost:9464": 200, "127.0.0.1": 200, "[::1]:1": 200, "relay.example": 200,
+		"Relay.Example": 200, "relay.example.": 403, "xn--bcher-kva.example:1": 200, "evil.example": 403, "evil.example:9464": 403, "": 403, "127.0.0.1.evil.example": 403} {
+		r := httptest.NewRequest("GET", "/metrics", nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		if pages.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%q: %d, want %d", host, w.Code, want)
 		}
 	}
 }

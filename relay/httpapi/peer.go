@@ -11,6 +11,7 @@ import (
 	"github.com/rs/cors"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/hostname"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -105,8 +106,9 @@ var proxyHeaders = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-C
 	"Cf-Ray", "Cdn-Loop", "Fastly-Client-Ip", "X-Amzn-Trace-Id",
 	"X-Envoy-External-Address", "X-Envoy-Internal", "Proxy-Connection"}
 
-// browserHeaders are headers that browsers add, and that a web page cannot set.
-var browserHeaders = []string{"Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode"}
+// browserHeaders are headers that browsers add, and that a web page cannot set. Sec-Fetch-Mode is none of them: the fetch
+// of Node sends it too, and a browser that sends it also sends Sec-Fetch-Site.
+var browserHeaders = []string{"Origin", "Sec-Fetch-Site"}
 
 // fromHere reports whether a request certainly comes from this machine (PROTOCOL §5). It comes over loopback and uses a
 // loopback name; the listener is on loopback only and the relay has no public URL; and nothing in the request looks
@@ -167,8 +169,7 @@ func (f *Front) exempts(addr netip.Addr, info listenerInfo) bool {
 // name after making it point here (DNS rebinding). Or it can send a POST to this machine's name, which browsers allow.
 func (s *site) guard(r *http.Request) error {
 	if s.loopback && !s.ownName(r.Host) {
-		return envelope.Errorf(envelope.CodeForbidden, "this relay listens on its own machine only, and the request's Host "+
-			"is neither a loopback name nor that of the public URL; its operator can set a name with --public-url")
+		return errHost
 	}
 	if !isSafe(r.Method) && s.foreignPage(r) {
 		return envelope.Errorf(envelope.CodeForbidden, "this request comes from a web page of another origin; the relay "+
@@ -180,25 +181,30 @@ func (s *site) guard(r *http.Request) error {
 // ownName reports whether a Host header is a loopback name, the host of the public URL, or one of Options.Hosts.
 func (f *Front) ownName(host string) bool {
 	return IsLoopbackName(host) || f.options.PublicURL != "" && f.publicHost(host) ||
-		slices.ContainsFunc(f.options.Hosts, func(own string) bool { return strings.EqualFold(own, withoutPort(host)) })
+		slices.ContainsFunc(f.options.Hosts, func(own string) bool { return hostname.Map(own) == hostname.WithoutPort(host) })
 }
 
-// withoutPort returns the name in a Host header.
-func withoutPort(host string) string {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		return name
-	}
-	return host
+// GuardHost is the handler next of a further listener, such as that of the metrics. It refuses what the relay's own
+// listeners refuse because of the Host: a web page must not read the answers after it has made its own name point to this
+// machine (DNS rebinding).
+func (f *Front) GuardHost(l net.Listener, next http.Handler) http.Handler {
+	info := Listener{Listener: l}.info()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if info.loopback && !f.ownName(r.Host) {
+			http.Error(w, errHost.Message, http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
+
+// errHost is the refusal of a request that uses another name than those of the relay.
+var errHost = envelope.Errorf(envelope.CodeForbidden, "this relay listens on its own machine only, and the request's Host "+
+	"is neither a loopback name nor that of the public URL; its operator can set a name with --public-url")
 
 // publicHost reports whether host is the host of the public URL. The scheme's default port may be left out.
 func (f *Front) publicHost(host string) bool {
-	for _, scheme := range []string{"http", "https"} {
-		if origin, err := relay.ParseOrigin(scheme + "://" + host); err == nil && origin == f.options.PublicURL {
-			return true
-		}
-	}
-	return false
+	return sameHost(f.options.PublicURL, host)
 }
 
 // foreignPage reports whether r comes from a web page of another origin that CORS does not admit.
@@ -214,13 +220,21 @@ func (s *site) foreignPage(r *http.Request) bool {
 	}
 	for _, value := range origins {
 		origin, err := relay.ParseOrigin(value)
-		host := strings.ToLower(r.Host)
-		own := origin == s.relay.Origin() || origin == "http://"+host || origin == "https://"+host
-		if err != nil || !own {
+		if err != nil || origin != s.relay.Origin() && !sameHost(origin, r.Host) {
 			return true
 		}
 	}
 	return len(origins) > 1
+}
+
+// sameHost reports whether an origin is that of a request with this Host header.
+func sameHost(origin, host string) bool {
+	for _, scheme := range []string{"http", "https"} {
+		if own, err := relay.ParseOrigin(scheme + "://" + host); err == nil && own == origin {
+			return true
+		}
+	}
+	return false
 }
 
 // IsLoopbackName reports whether a Host header is localhost or a loopback address, each in its usual spelling, with or

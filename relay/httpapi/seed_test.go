@@ -72,7 +72,7 @@ func pageRequests() map[string]pageRequest {
 		"its own page, IPv6":                {options: local, peer: "[::1]:9", host: "[::1]:8789", header: page("http://[::1]:8789", "same-origin"), status: 200, listed: true},
 		"its own page, default port":        {options: local, host: "127.0.0.1", header: page("http://127.0.0.1", "same-origin"), status: 200, listed: true},
 		"without Origin":                    {options: local, header: page("", "same-origin"), status: 404, listed: true},
-		"only Sec-Fetch-Mode":               {options: local, header: page("", ""), status: 404},
+		"the fetch of Node":                 {options: local, header: map[string]string{"User-Agent": "node", "Sec-Fetch-Mode": "cors", "Accept-Language": "*"}, status: 200, listed: true},
 		"typed into the browser":            {options: local, header: page("", "none"), status: 404},
 		"another page":                      {options: local, header: page("https://evil.example", "cross-site"), status: 403},
 		"another page that claims the site": {options: local, header: page("https://evil.example", "same-origin"), status: 403},
