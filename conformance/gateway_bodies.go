@@ -48,9 +48,10 @@ func doubledMembers(good, known string) []string {
 	}
 }
 
-// badTexts returns variants of the text of a good body, which contains the word hello, with a bad text in it.
+// badTexts returns variants of the text of a good body, which contains the word hello, with a bad text in it: one that is
+// not I-JSON, or one with U+0000.
 func badTexts(good string) (bad []string) {
-	for _, text := range []string{`\ud800`, `\udc00\ud800`, "\xff", "\xed\xa0\x80", "\xc0\xaf", "a\nb", `\x41`} {
+	for _, text := range []string{`\ud800`, `\udc00\ud800`, "\xff", "\xed\xa0\x80", "\xc0\xaf", "a\nb", `\x41`, `a\u0000b`} {
 		bad = append(bad, strings.Replace(good, "hello", text, 1))
 	}
 	return append(bad, strings.Replace(good, "{", `{"\udfff":1,`, 1))

@@ -23,7 +23,7 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 	if maxBytes <= 0 {
 		maxBytes = DefaultMaxBytes
 	}
-	canonical, err := ParseObject(body, maxBytes)
+	canonical, err := parseObject(body, maxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -36,11 +36,37 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 	return decode(canonical)
 }
 
-// ParseObject returns the RFC 8785 form of a body that must be one JSON object (I-JSON, RFC 7493). It refuses what
-// Parse refuses in any body: more than maxBytes bytes, more than MaxDepth levels of nesting, and more than
-// MaxCostlyNumbers costly numbers. The result can be longer than maxBytes, at most about five times as long. It may
-// be body itself, so the caller must not modify body afterwards. Errors: CodePayloadTooLarge, CodeInvalidRequest.
+// ParseObject returns the RFC 8785 form of a body of a gateway, which must be one JSON object (I-JSON, RFC 7493). It
+// refuses what Parse refuses in any body: more than maxBytes bytes, more than MaxDepth levels of nesting, and more than
+// MaxCostlyNumbers costly numbers. Unlike Parse, it also refuses U+0000 in any text, because PostgreSQL stores no text
+// with it (G-35). The result can be longer than maxBytes, at most about five times as long. It may be body itself, so the
+// caller must not modify body afterwards. Errors: CodePayloadTooLarge, CodeInvalidRequest.
 func ParseObject(body []byte, maxBytes int) (canonical []byte, err error) {
+	if canonical, err = parseObject(body, maxBytes); err == nil && hasNUL(canonical) {
+		return nil, Errorf(CodeInvalidRequest, `a text in the body has the character U+0000 (\u0000); leave it out`)
+	}
+	return canonical, err
+}
+
+// hasNUL reports whether a JSON text in the form of RFC 8785 has U+0000 in a string. There it is always \u0000, after an
+// even number of backslashes.
+func hasNUL(canonical []byte) bool {
+	escape := []byte(`\u0000`)
+	for {
+		i := bytes.Index(canonical, escape)
+		if i < 0 {
+			return false
+		}
+		before := bytes.TrimRight(canonical[:i], `\`)
+		if (i-len(before))%2 == 0 {
+			return true
+		}
+		canonical = canonical[i+len(escape):]
+	}
+}
+
+// parseObject is ParseObject for a body that may have U+0000.
+func parseObject(body []byte, maxBytes int) (canonical []byte, err error) {
 	if len(body) > maxBytes {
 		return nil, TooLarge(int64(len(body)), maxBytes)
 	}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -133,14 +135,39 @@ func (t ExtTx) Append(c Checked, terms thread.Terms) (Receipt, error) {
 	return t.tx.Append(e)
 }
 
-// Exec runs a statement on the extension's tables and returns how many rows it changed.
+// Exec runs a statement on the extension's tables and returns how many rows it changed. It refuses a text among args that
+// no engine can store, with CodeInvalidRequest: one with U+0000, or one that is not UTF-8 (G-35).
 func (t ExtTx) Exec(text string, args ...any) (rows int64, err error) {
+	if err := checkTexts(args); err != nil {
+		return 0, err
+	}
 	return t.tx.Exec(text, args...)
 }
 
-// Query works like Querier.Query.
+// Query works like Querier.Query, and refuses what Exec refuses.
 func (t ExtTx) Query(row func(scan func(...any) error) error, text string, args ...any) error {
-	return t.tx.Query(row, text, args...)
+	return checkedQuerier{t.tx}.Query(row, text, args...)
+}
+
+// checkedQuerier is a Querier that refuses texts which no engine can store, see ExtTx.Exec.
+type checkedQuerier struct{ q Querier }
+
+func (c checkedQuerier) Query(row func(scan func(...any) error) error, text string, args ...any) error {
+	if err := checkTexts(args); err != nil {
+		return err
+	}
+	return c.q.Query(row, text, args...)
+}
+
+// checkTexts refuses texts that PostgreSQL does not take. SQLite would take them, and then the data could not be moved.
+func checkTexts(args []any) error {
+	for _, arg := range args {
+		if text, ok := arg.(string); ok && (strings.IndexByte(text, 0) >= 0 || !utf8.ValidString(text)) {
+			return envelope.Errorf(envelope.CodeInvalidRequest,
+				"a text of the request has the character U+0000, or is not UTF-8; correct it")
+		}
+	}
+	return nil
 }
 
 // UpdateStore runs f in one transaction of a store that no relay serves, for commands of the operator. f must not call
@@ -236,7 +263,7 @@ func (r *Relay) View(ctx context.Context, from Peer, f func(Querier) error) (err
 		limited, cancel = context.WithTimeout(ctx, viewTime)
 		defer cancel()
 	}
-	took, err = store.View(limited, f)
+	took, err = store.View(limited, func(q Querier) error { return f(checkedQuerier{q}) })
 	if errors.Is(err, context.DeadlineExceeded) && limited.Err() != nil && ctx.Err() == nil {
 		return errViewTime
 	}

@@ -88,7 +88,6 @@ var registries = []mutant{
 	{"jobs: long skills make an answer long", "gateway/jobs Gateway.getDiscover", "size maxFoundBytes", with("false"), ofJobs + "LongDiscovery"},
 	{"jobs: a job that the agent has got is sent again", "gateway/jobs job.sends", "j.dispatched", without, ofJobs + "RestartedAgent"},
 	{"jobs: a hirer needs a waiting request", "gateway/jobs Gateway.postJob", "CodeRateLimited", never, ofJobs + "ManyWait"},
-	{"jobs: texts may have U+0000", "gateway/jobs form.text", `"\x00"`, swap(`"\x00"`, `"\x01"`), ofJobs + "TestBodies"},
 	{"jobs: hirers learn what any server answers", "gateway/jobs sender.take", "made.wrong p.jobID", swap("&& p.jobID == j.id", ""), ofJobs + "RestartedAgent"},
 	{"credits: noise is refused", "gateway/jobs/credits Parse", `"999"`, swap(`"999"`, `"x"`), "./gateway/jobs/credits"},
 	{"credits: half a millionth is taken", "gateway/jobs/credits Parse", `"001"`, swap(`"001"`, `"0"`), "./gateway/jobs/credits"},

@@ -10,12 +10,14 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/store/sqlite/check"
 )
 
 type checkCmd struct {
 	dataFolder
-	JSON bool `help:"Print the report and its findings as one line of JSON."`
+	Repair bool `help:"First replace the character U+0000 in texts of gateways by U+FFFD. Early versions stored it, and PostgreSQL cannot. The relay must not be running."`
+	JSON   bool `help:"Print the report and its findings as one line of JSON."`
 }
 
 func (checkCmd) Help() string {
@@ -24,13 +26,19 @@ func (checkCmd) Help() string {
 		"the position in the file agora.db.mark, that every envelope is signed by its sender and indexed correctly, that " +
 		"every thread's record matches its envelopes, that no row of a gateway was changed and none that it needs is " +
 		"missing, and that the files relay.key and gateway.key can be loaded. Prints each problem as one line that says " +
-		"what to do. Nothing is changed or repaired.\n\n" +
+		"what to do. Nothing is changed, except with --repair.\n\n" +
 		"Exits with 0 if there is no problem, with 1 if there is one or the check could not finish, and with 2 if the " +
 		"folder has no database.\n\n" +
-		"Examples:\n  agora check\n  agora check --data backups/monday\n  agora check --data /var/lib/agora --json"
+		"Examples:\n  agora check\n  agora check --data backups/monday\n  agora check --data /var/lib/agora --json\n" +
+		"  agora check --repair"
 }
 
 func (c checkCmd) Run(env environment) error {
+	if c.Repair {
+		if err := c.repair(env); err != nil {
+			return fmt.Errorf("--repair: %w", err)
+		}
+	}
 	began := time.Now()
 	var report struct {
 		OK bool `json:"ok"`
@@ -76,6 +84,27 @@ func (c checkCmd) Run(env environment) error {
 		writeErr = errReported
 	}
 	return writeErr
+}
+
+// repair replaces U+0000 in the texts of gateways.
+func (c checkCmd) repair(env environment) (err error) {
+	store, err := sqlite.Open(env.ctx, c.database(), sqlite.Options{Log: newLog(env), Extensions: extensions()})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	var repaired []string
+	_, err = store.Update(env.ctx, func(tx relay.StoreTx) error {
+		repaired = nil // the function may run twice
+		return gateway.RepairTexts(tx, extensions(), func(where string) { repaired = append(repaired, where) })
+	})
+	if err != nil {
+		return err
+	}
+	for _, where := range repaired {
+		env.say("replaced U+0000 in %s", printable(where))
+	}
+	return nil
 }
 
 // noteGatewayKey makes the check of the gateways' shared tables write to recorded with which gateway key the database was

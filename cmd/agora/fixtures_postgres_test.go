@@ -115,3 +115,35 @@ func TestFixtureMigrate(t *testing.T) {
 		}
 	})
 }
+
+// TestTextsOnPostgres checks the texts and the URLs of all gateways on PostgreSQL (G-35, G-38).
+func TestTextsOnPostgres(t *testing.T) {
+	eachFixture(t, func(t *testing.T, x fixture) {
+		store := x.postgres(t, x.restored(t))
+		x.checkTexts(t, x.unpack(t, "backup"), store)
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestMigrateNamesRow checks that agora migrate names a row that PostgreSQL cannot store, and moves it after a repair.
+func TestMigrateNamesRow(t *testing.T) {
+	eachFixture(t, func(t *testing.T, x fixture) {
+		data, server := x.unpack(t, "backup"), storeURL(t)
+		spoilLabel(t, x, data)
+		migrate := func() (int, string) {
+			return runAgora(t.Context(), "migrate", "--accept-async", "--from", data, "--to", server)
+		}
+		if code, output := migrate(); code != exitFailed || !strings.Contains(output, "channel_inbox n=1: the text in the column label") ||
+			!strings.Contains(output, "agora check --repair") {
+			t.Errorf("%d: %s", code, output)
+		}
+		if code, output := runAgora(t.Context(), "check", "--data", data, "--repair"); code != exitOK {
+			t.Errorf("%d: %s", code, output)
+		}
+		if code, output := migrate(); code != exitOK {
+			t.Errorf("%d: %s", code, output)
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/agora-relay/agora/envelope"
@@ -75,8 +76,12 @@ func parseEvent(body []byte) (e posted, err error) {
 	return e, o.Err
 }
 
-// newEvent returns an event with these members.
+// newEvent returns an event with these members. Some come from envelopes, which may have U+0000; an event has U+FFFD
+// instead.
 func newEvent(members map[string]string) posted {
+	for name, text := range members {
+		members[name] = strings.ReplaceAll(text, "\x00", "\uFFFD")
+	}
 	text := jsontext.Compact(members)
 	body, err := envelope.ParseObject(text, len(text)) // returns the form of RFC 8785
 	if err != nil {

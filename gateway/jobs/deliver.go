@@ -9,7 +9,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -168,8 +167,8 @@ var codes = []string{codeSkill, codeBudget, codeOffline, codeError, codeTransfer
 func parseResult(f *form) (p result) {
 	p.jobID, p.agentID, p.status = f.requiredUUID("job_id"), f.uuid("agent_id"), f.text("status", true, 0, math.MaxInt)
 	p.output, p.cost, p.costGiven = f.data("output_data"), f.amount("execution_cost", false), f.has("execution_cost")
-	p.message, p.code = f.anyText("error_message", false), f.text("error_code", false, 0, math.MaxInt)
-	p.message = cut(strings.ReplaceAll(p.message, "\x00", "\uFFFD"), maxMessage)
+	p.message, p.code = f.text("error_message", false, 0, math.MaxInt), f.text("error_code", false, 0, math.MaxInt)
+	p.message = cut(p.message, maxMessage)
 	if f.has("execution_time_ms") {
 		var millis float64
 		if json.Unmarshal(f.sent["execution_time_ms"], &millis) != nil || millis < 0 || millis > 1e15 {

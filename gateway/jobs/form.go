@@ -106,22 +106,8 @@ func (f *form) has(field string) bool {
 	return ok && string(raw) != "null"
 }
 
-// text returns a string field of least to most bytes, without U+0000, which databases refuse. An absent field is "", and
-// wrong if it is required.
+// text returns a string field of least to most bytes. An absent field is "", and wrong if it is required.
 func (f *form) text(field string, required bool, least, most int) string {
-	text := f.anyText(field, required)
-	switch {
-	case !f.has(field):
-	case len(text) < least || len(text) > most:
-		f.fail(field, "must have %d to %d bytes of UTF-8, and has %d", least, most, len(text))
-	case strings.Contains(text, "\x00"):
-		f.fail(field, "must not contain U+0000")
-	}
-	return text
-}
-
-// anyText returns a string field. An absent field is "", and wrong if it is required.
-func (f *form) anyText(field string, required bool) string {
 	if !f.has(field) {
 		if required {
 			f.fail(field, "is missing")
@@ -131,6 +117,9 @@ func (f *form) anyText(field string, required bool) string {
 	var text string
 	if raw := f.canonical[field]; raw[0] != '"' || json.Unmarshal(raw, &text) != nil {
 		f.fail(field, "must be a string")
+	}
+	if len(text) < least || len(text) > most {
+		f.fail(field, "must have %d to %d bytes of UTF-8, and has %d", least, most, len(text))
 	}
 	return text
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/agora-relay/agora/didkey"
@@ -54,10 +55,41 @@ func (s *Store) Export(ctx context.Context, emit transfer.Emit) (head transfer.H
 	tables, err := s.extensionTables(ctx, tx)
 	for table, columns := range tables {
 		if err == nil {
-			err = emitRows(ctx, tx, "SELECT "+columns+" FROM "+table, func(row []any) error { return emit(table, row) })
+			err = emitRows(ctx, tx, "SELECT "+columns+" FROM "+table, func(row []any) error {
+				if i := slices.IndexFunc(row, hasNUL); i >= 0 {
+					return errNUL(ctx, tx, table, strings.Split(columns, ", "), row, i)
+				}
+				return emit(table, row)
+			})
 		}
 	}
 	return head, err
+}
+
+// hasNUL reports whether a value is a text with U+0000. PostgreSQL cannot store it.
+func hasNUL(value any) bool {
+	text, ok := value.(string)
+	return ok && strings.IndexByte(text, 0) >= 0
+}
+
+// errNUL returns an error that names a row of an extension with U+0000 in the column with this index.
+func errNUL(ctx context.Context, q queryer, table string, columns []string, row []any, column int) error {
+	name := table
+	err := eachRow(func(scan scanner) error {
+		var key string
+		err := scan(&key)
+		if i := slices.Index(columns, key); i >= 0 {
+			name += fmt.Sprintf(" %s=%v", key, row[i])
+		}
+		return err
+	}, func() (*sql.Rows, error) {
+		return q.QueryContext(ctx, "SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk", table)
+	})
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%s: the text in the column %s has the character U+0000, which PostgreSQL cannot store; stop the relay, "+
+		"run agora check --repair, and migrate again", name, columns[column])
 }
 
 // emitRows passes the values of each row of a query to f.
