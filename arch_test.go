@@ -73,7 +73,7 @@ var allowedImports = map[string][]string{
 	"store/watch":                    {"envelope", "relay"},
 	"store/storetest/engine":         {"relay", "store/postgres", "store/sqlite"},
 	"store/storetest":                {"didkey", "envelope", "replay", "thread", "relay"},
-	"client":                         {"internal/hostname", "internal/fsync", "internal/similar", "didkey", "envelope", "thread"},
+	"client":                         {"internal/fsync", "internal/similar", "didkey", "envelope", "thread"},
 	"mcpserver/spending":             {"internal/fsync", "didkey", "envelope", "gateway/jobs/credits"},
 	"mcpserver":                      {"internal/fsync", "internal/safetext", "internal/untrusted", "didkey", "envelope", "thread", "client", "gateway/jobs/credits", "mcpserver/spending"},
 	"conformance/agentprobe":         {},

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
-	"github.com/agora-relay/agora/internal/hostname"
 )
 
 // Signed reads (PROTOCOL §8).
@@ -290,7 +289,7 @@ func isOtherLoopbackAddress(claimed, base string) bool {
 // sameOrigin reports whether the origin that a relay claims is the origin of the URL that the client uses.
 func sameOrigin(claimed, usedURL string) bool {
 	a, b, ok := hosts(claimed, usedURL)
-	return ok && a != "" && a == b
+	return ok && a != "" && strings.EqualFold(a, b)
 }
 
 // hosts returns the host of the origin that a relay claims (a) and of the URL that the client uses (b). ok is false if
@@ -302,7 +301,7 @@ func hosts(claimed, usedURL string) (a, b string, ok bool) {
 		return "", "", false
 	}
 	isOrigin := claimedURL.Path == "" && claimedURL.RawQuery == "" && claimedURL.Fragment == "" && claimedURL.User == nil
-	return hostname.Of(claimedURL), hostname.Of(parsedURL),
+	return claimedURL.Hostname(), parsedURL.Hostname(),
 		isOrigin && claimedURL.Scheme == parsedURL.Scheme && port(claimedURL) == port(parsedURL)
 }
 
