@@ -281,7 +281,8 @@ func (s *Store) View(ctx context.Context, f func(relay.Querier) error) (took tim
 func (s *Store) view(ctx context.Context, f func(relay.Querier) error) (err error) {
 	conn := <-s.views // there is one for each reader
 	defer func() { s.views <- conn }()
-	if _, err := conn.exec(ctx, beginView); err != nil {
+	// With ctx, a client that leaves at this moment would leave the connection within a transaction.
+	if _, err := conn.exec(context.Background(), beginView); err != nil {
 		return s.handleReadError(err)
 	}
 	defer func() {

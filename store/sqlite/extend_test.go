@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,6 +70,52 @@ func openBooks(t testing.TB, path string, o Options) *Store {
 	t.Helper()
 	o.Extensions = []relay.Extension{books}
 	return openWith(t, path, o)
+}
+
+// leaving is the context of a client who leaves when the context has been asked a number of times.
+type leaving struct {
+	context.Context
+	leave context.CancelFunc
+	asked *atomic.Int32 // how many times are left
+}
+
+func (l leaving) count() {
+	if l.asked.Add(-1) == 0 {
+		l.leave()
+		time.Sleep(time.Millisecond) // so that others notice it before who asks continues
+	}
+}
+
+func (l leaving) Done() <-chan struct{} {
+	l.count()
+	return l.Context.Done()
+}
+
+func (l leaving) Err() error {
+	l.count()
+	return l.Context.Err()
+}
+
+// TestViewsOfClientsWhoLeave ends the context of a View at each moment at which somebody asks it. Afterwards, all
+// connections can be used.
+func TestViewsOfClientsWhoLeave(t *testing.T) {
+	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{})
+	for moment := range int32(30) {
+		for range readers {
+			ctx, leave := context.WithCancel(t.Context())
+			asked := atomic.Int32{}
+			asked.Store(moment + 1)
+			if _, err := s.View(leaving{ctx, leave, &asked}, func(relay.Querier) error { return nil }); err != nil && ctx.Err() == nil {
+				t.Fatalf("after moment %d, the view of a client who stays: %v", moment, err)
+			}
+			leave()
+		}
+		for range readers {
+			if _, err := s.View(t.Context(), func(relay.Querier) error { return nil }); err != nil {
+				t.Fatalf("after clients have left at moment %d: %v", moment, err)
+			}
+		}
+	}
 }
 
 // booked returns how often each message id occurs among the entries, and among the events.
