@@ -126,10 +126,7 @@ func (a *attack) once(ctx context.Context, t testing.TB, from string) {
 func (a *attack) judge(t testing.TB) (failed bool) {
 	t.Helper()
 	fail := func(format string, args ...any) { t.Errorf(a.name+": "+format, args...); failed = true }
-	if most := 3*percentile(a.without, 99) + maxOtherLatency; percentile(a.with, 99) > most && !raceDetector {
-		fail("the 99th percentile of a stranger is %s, and %s at a quiet relay", percentile(a.with, 99),
-			percentile(a.without, 99))
-	}
+	failed = !checkDelay(t, a.name, a.with, a.without)
 	if a.peak > maxReadMemory && !raceDetector {
 		fail("the relay used %d MB", a.peak>>20)
 	}

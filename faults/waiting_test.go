@@ -138,14 +138,16 @@ const maxDelay = 250 * time.Millisecond
 
 // checkDelay checks answers that came under some load. It compares them with answers of a relay without that load, which
 // were measured in turns with them. So a busy machine delays both.
-func checkDelay(t *testing.T, load string, with, without []time.Duration) {
+func checkDelay(t testing.TB, load string, with, without []time.Duration) (ok bool) {
 	t.Helper()
 	t.Logf("%s: answers take %s (p50) and %s (p99), and without %s and %s", load, percentile(with, 50), percentile(with, 99),
 		percentile(without, 50), percentile(without, 99))
 	if most := percentile(without, 99)*3 + maxDelay; !raceDetector && percentile(with, 99) > most {
 		t.Errorf("%s: the 99th percentile of %d answers is %s, and %s without", load, len(with), percentile(with, 99),
 			percentile(without, 99))
+		return false
 	}
+	return true
 }
 
 // TestMemoryOfWaitingPolls tests that a waiting poll needs at most twice the memory of a waiting request of a bare HTTP
