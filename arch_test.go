@@ -525,8 +525,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 94 || number["S"] != 9 {
-		t.Errorf("%v threats, want 94 and 9", number)
+	if number["T"] != 95 || number["S"] != 9 {
+		t.Errorf("%v threats, want 95 and 9", number)
 	}
 }
 
