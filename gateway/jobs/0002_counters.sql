@@ -58,7 +58,8 @@ CREATE TABLE jobs_figure (
 );
 INSERT INTO jobs_figure (id, accounts, online, skills)
 	SELECT 1, (SELECT COUNT(*) FROM jobs_owner WHERE principal > 0), (SELECT COUNT(*) FROM jobs_agent WHERE until > 0),
-		(SELECT COUNT(*) FROM jobs_skill_name);
+		(SELECT COUNT(*) FROM jobs_skill_name)
+	WHERE EXISTS (SELECT 1 FROM jobs_owner); -- no row in an empty database, because agora migrate copies rows into one
 
 -- What the operator has folded: the records and the jobs are gone, and these rows have their sums.
 CREATE TABLE jobs_folded (

@@ -153,6 +153,8 @@ var counterRelations = []gateway.Relation{
 		Broken: "SELECT f.id FROM jobs_figure f WHERE f.id <> 1 OR f.accounts <> (SELECT COUNT(*) FROM jobs_owner WHERE " +
 			"principal > 0) OR f.online <> (SELECT COUNT(*) FROM jobs_agent WHERE until > 0) OR f.skills <> (SELECT COUNT(*) FROM " +
 			"jobs_skill_name) ORDER BY f.id"},
+	{Table: ownerTable, What: "is not counted, because jobs_figure has no row",
+		Broken: "SELECT a.n FROM jobs_owner a WHERE a.principal > 0 AND NOT EXISTS (SELECT 1 FROM jobs_figure f WHERE f.id = 1) ORDER BY a.n"},
 }
 
 // checkTotals reports sums that are not those of the records.

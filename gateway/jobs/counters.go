@@ -76,8 +76,9 @@ func addFigures(tx relay.ExtTx, f figures) error {
 	if f == (figures{}) {
 		return nil
 	}
-	return gateway.Exec(tx, "UPDATE jobs_figure SET accounts = accounts + ?, online = online + ?, skills = skills + ? "+
-		"WHERE id = 1", f.accounts, f.online, f.skills)
+	return gateway.Exec(tx, "INSERT INTO jobs_figure (id, accounts, online, skills) VALUES (1, ?, ?, ?) ON CONFLICT (id) DO "+
+		"UPDATE SET accounts = jobs_figure.accounts + excluded.accounts, online = jobs_figure.online + excluded.online, "+
+		"skills = jobs_figure.skills + excluded.skills", f.accounts, f.online, f.skills)
 }
 
 // relist changes the copies of an agent's score and state in the rows of its skills, and counts it if it has become
