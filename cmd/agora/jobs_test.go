@@ -114,11 +114,11 @@ func TestJobsLedger(t *testing.T) {
 	if info, err := os.Stat(fresh); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	when := time.Date(2026, 2, 11, 14, 15, 9, 0, time.UTC).Local().Format(time.DateTime)
+	when := time.Date(2026, 2, 11, 14, 15, 9, 0, time.UTC).Local().Format("2006-01-02 15:04:05 MST")
 	checkJobs(t, true, []jobsCommand{
 		{"balance|--key-file|" + key, "", 0, "OWNER  BALANCE\nacme   99.5\nb      0.000001\n", ""},
 		{"balance|--json|--key-file|" + key, "", 0, balances, ""},
-		{"audit|--key-file|" + key, "", 0, "TIME                 KIND      AMOUNT  FROM     TO   JOB\n" + when + "  transfer  0.5     acme     bob  -\n" +
+		{"audit|--key-file|" + key, "", 0, "TIME" + strings.Repeat(" ", len(when)-4) + "  KIND      AMOUNT  FROM     TO   JOB\n" + when + "  transfer  0.5     acme     bob  -\n" +
 			when + "  settle    12      @escrow  bob  f81d4fae-7dec…-00a0c91e6bf6\n", "of 7 records"},
 	})
 	checkJobs(t, false, []jobsCommand{{"audit|--text|--key-file|" + key, "", 0, "  " + testJob + "\n", "of 7 records"}})

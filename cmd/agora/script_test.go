@@ -338,6 +338,7 @@ func TestReadmeCommands(t *testing.T) {
 		for line := range strings.Lines(block[1]) {
 			line, _, _ = strings.Cut(strings.TrimSpace(line), " > ")
 			line, _, _ = strings.Cut(line, "  #") // a comment
+			line, _, _ = strings.Cut(line, " | ")
 			if !strings.HasPrefix(line, "agora ") {
 				continue
 			}
@@ -347,7 +348,7 @@ func TestReadmeCommands(t *testing.T) {
 				switch word = strings.Trim(word, `'"`); word {
 				case "DID":
 					word = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
-				case "AGENT", "JOB":
+				case "AGENT", "JOB", "$AGENT", "$JOB":
 					word = testAgent
 				}
 				args = append(args, word)

@@ -69,6 +69,8 @@ func TestEveryFlagTakesUnits(t *testing.T) {
 			switch flag.Name {
 			case "policy-timeout": // it is at most 8s
 				args[len(args)-1] = "0.1m"
+			case "older-than": // it is at least 30 days in agora fold
+				args[len(args)-1] = "60d"
 			case "backup-every":
 				args = append(args, "--backup-dir", "backups")
 			}
