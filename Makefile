@@ -31,7 +31,7 @@ build:
 TEST = go test -short -p 3
 test:
 	@echo 'Running all tests. This takes some minutes. A line is printed when a package is finished.'
-	$(TEST) ./cmd/agora ./conformance ./faults ./gateway/... ./relay/... ./store/... ./...
+	$(TEST) ./ci/recipes ./cmd/agora ./conformance ./faults ./gateway/... ./relay/... ./store/... ./...
 
 # A change must pass this, and also make interop, make js, make python, make packages, make page,
 # make faults and make sbom. .ci/run runs them all.

@@ -4,11 +4,13 @@ package recipes
 
 import (
 	"cmp"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,7 +43,14 @@ var elsewhere = map[string]string{
 
 var binFolder string // has the program agora
 
+// sectionsAtOnce is how many sections are followed at a time. They mostly wait, so that more than there are processors
+// make the tests shorter.
+const sectionsAtOnce = 6
+
 func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", strconv.Itoa(sectionsAtOnce)); err != nil {
+		panic(err)
+	}
 	os.Exit(func() int {
 		folder, err := os.MkdirTemp("", "agora-recipes")
 		if err != nil {
@@ -68,6 +77,7 @@ func TestRecipes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	t.Parallel() // with TestRecipesAtTerminals
 	follow(t, "", inScripts)
 }
 
@@ -106,7 +116,7 @@ func follow(t *testing.T, language string, w way, variables ...string) {
 			}
 			ran++
 			t.Run(cmp.Or(section.Heading, name), func(t *testing.T) {
-				t.Parallel() // they mostly wait
+				t.Parallel()
 				newReader(t, w, variables).follow(t, section)
 			})
 		}

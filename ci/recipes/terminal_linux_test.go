@@ -1,6 +1,7 @@
 package recipes
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,7 +16,10 @@ import (
 
 // TestRecipesAtTerminals follows the sections of TestRecipes as a person does who pastes each block into a terminal with
 // 80 columns. A program that reads standard input then gets the lines that follow its own.
-func TestRecipesAtTerminals(t *testing.T) { follow(t, "", atTerminals) }
+func TestRecipesAtTerminals(t *testing.T) {
+	t.Parallel()
+	follow(t, "", atTerminals)
+}
 
 // atTerminals is the way of a person.
 var atTerminals = way{
@@ -34,30 +38,41 @@ func openPseudoTerminal(t *testing.T) (keyboard, screen *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd := int(keyboard.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+	// Fd would make the file block, and then Close would wait until somebody has read from it.
+	raw, err := keyboard.SyscallConn()
+	if err != nil {
 		t.Fatal(err)
 	}
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
+	var number int
+	var failed error
+	err = raw.Control(func(fd uintptr) { number, failed = setUpTerminal(int(fd)) })
+	if err := errors.Join(err, failed); err != nil {
 		t.Fatal(err)
 	}
 	screen, err = os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return keyboard, screen
+}
+
+// setUpTerminal unlocks the other side of a pseudo-terminal, and sets its size and modes. It returns its number.
+func setUpTerminal(fd int) (number int, err error) {
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		return 0, err
+	}
 	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
 	modes, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
 	modes.Lflag &^= unix.ECHO
 	if err := unix.IoctlSetTermios(fd, unix.TCSETS, modes); err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
-	return keyboard, screen
+	return unix.IoctlGetInt(fd, unix.TIOCGPTN)
 }
 
 // openTerminal starts an interactive shell in a pseudo-terminal, and pastes a script. The shell ends at the first command
