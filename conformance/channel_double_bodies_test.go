@@ -45,7 +45,10 @@ func (f doubleFaults) read(c *doubleCall, bad int) {
 			text = value
 		}
 	}
-	form, err := envelope.Canonicalize(text)
+	form, err := envelope.ParseObject(text, 65536)
+	if f.has("takes U+0000") {
+		form, err = envelope.Canonicalize(text)
+	}
 	if f.has("parses leniently") {
 		var value object
 		if err = json.Unmarshal(text, &value); err == nil {

@@ -114,6 +114,7 @@ func httpFaults() []faultyChannel {
 			"N-14": "accepted"}},
 		{name: "parses leniently", fails: map[string]string{"N-12": "accepted", "N-13": "accepted",
 			"N-14": "accepted"}},
+		{name: "takes U+0000", fails: map[string]string{"N-13": "accepted", "N-14": "accepted"}},
 	}
 }
 

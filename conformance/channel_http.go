@@ -155,11 +155,11 @@ var channelBodyChecks = []channelCheck{
 	{number: "N-12", title: "A body with a duplicate member is refused, at any depth and in any spelling",
 		cites: `GATEWAYS "Bodies and errors"; G-27`, needs: needsOperator,
 		run: refusesMessages(func(good string) []string { return doubledMembers(good, "content") })},
-	{number: "N-13", title: "A body with a lone surrogate or with invalid UTF-8 is refused",
-		cites: `GATEWAYS "Bodies and errors"; G-27`, needs: needsOperator,
+	{number: "N-13", title: "A body with a lone surrogate, U+0000 or invalid UTF-8 is refused",
+		cites: `GATEWAYS "Bodies and errors"; G-27, G-35`, needs: needsOperator,
 		run: refusesMessages(badTexts)},
 	{number: "N-14", title: "The same rules hold for the body of a callback",
-		cites: `GATEWAYS "Bodies and errors"; G-26, G-27`, needs: needsAgent, run: callbackBodies},
+		cites: `GATEWAYS "Bodies and errors"; G-26, G-27, G-35`, needs: needsAgent, run: callbackBodies},
 }
 
 // refusesMessages returns a check that posts a good message, which the service must take, and then variants of its
@@ -186,7 +186,8 @@ func callbackBodies(h *channelProbe) {
 		http.StatusRequestEntityTooLarge, "PAYLOAD_TOO_LARGE")
 	h.wantInvalid(h.ask("65 levels", http.MethodPost, d.callback, "", nil, deepBody(event, 65)))
 	for _, text := range []string{"", "[" + good + "]", good + good, strings.Replace(good, "{", `{"x":1,"x":2,`, 1),
-		strings.Replace(good, "hello", `\ud800`, 1), strings.Replace(good, "hello", "\xff", 1)} {
+		strings.Replace(good, "hello", `\ud800`, 1), strings.Replace(good, "hello", "\xff", 1),
+		strings.Replace(good, "hello", `a\u0000b`, 1)} {
 		h.wantInvalid(h.ask("", http.MethodPost, d.callback, "", nil, []byte(text)))
 	}
 	h.wantError(h.ask("Content-Encoding: gzip", http.MethodPost, d.callback, "",

@@ -44,8 +44,8 @@ var hubBodyChecks = []hubCheck{
 			return append(doubledMembers(good, "receiver_id"),
 				strings.Replace(good, `"chorus_version":"0.4"`, `"chorus_version":"0.4","chorus_version":"0.4"`, 1))
 		})},
-	{number: "hub.body.strings", title: "A body with a lone surrogate or with invalid UTF-8 is refused",
-		cites: `GATEWAYS "Bodies and errors"; G-27`, run: refusesBodies(badTexts)},
+	{number: "hub.body.strings", title: "A body with a lone surrogate, U+0000 or invalid UTF-8 is refused",
+		cites: `GATEWAYS "Bodies and errors"; G-27, G-35`, run: refusesBodies(badTexts)},
 	{number: "hub.body.numbers", title: "A body with a number that no finite double holds is refused",
 		cites: `GATEWAYS "Bodies and errors"`, run: refusesBodies(hugeNumbers)},
 }

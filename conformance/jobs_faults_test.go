@@ -132,6 +132,7 @@ func jobsWireFaults() []faultyJobs {
 		{name: "reads one JSON value and ignores the rest", fails: map[string]string{"jobs.body.object": "accepted"}},
 		{name: "parses leniently", fails: map[string]string{"jobs.body.duplicates": "accepted",
 			"jobs.body.strings": "accepted"}},
+		{name: "takes U+0000", fails: map[string]string{"jobs.body.strings": "accepted"}},
 		{name: "takes huge numbers", fails: map[string]string{"jobs.body.numbers": "accepted"}},
 	}
 }

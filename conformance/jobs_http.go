@@ -187,8 +187,8 @@ var jobsBodyChecks = []jobsCheck{
 		cites: `GATEWAYS "Bodies and errors"; G-27`, run: refusesRegistrations(func(good string) []string {
 			return doubledMembers(good, "agent_name")
 		})},
-	{number: "jobs.body.strings", title: "A body with a lone surrogate or with invalid UTF-8 is refused",
-		cites: `GATEWAYS "Bodies and errors"; G-27`, run: refusesRegistrations(badTexts)},
+	{number: "jobs.body.strings", title: "A body with a lone surrogate, U+0000 or invalid UTF-8 is refused",
+		cites: `GATEWAYS "Bodies and errors"; G-27, G-35`, run: refusesRegistrations(badTexts)},
 	{number: "jobs.body.numbers", title: "A body with a number that no finite double holds is refused",
 		cites: `GATEWAYS "Bodies and errors"`, run: refusesRegistrations(hugeNumbers)},
 }
