@@ -2,12 +2,98 @@ package gateway
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/agora-relay/agora/relay"
 )
 
 // This file has what the Checks of all gateways share. A row that was changed may have a value of any type in any
 // column.
+
+// CheckSums calls found for each row of the tables whose sum does not fit its columns. Such a row was not written by
+// the relay (G-28). It also calls found for a row that has U+0000 in a text. Early versions stored such rows (G-35).
+func CheckSums(q relay.Querier, found func(where, what string), tables ...Table) error {
+	for _, t := range tables {
+		var repairs [][]any
+		values := make([]any, len(t.Columns))
+		into := make([]any, 0, len(values)+1)
+		for i := range values {
+			into = append(into, &values[i])
+		}
+		var stored any // it may have been changed to anything
+		into = append(into, &stored)
+		err := q.Query(func(scan func(...any) error) error {
+			if err := scan(into...); err != nil {
+				return err
+			}
+			if sum, ok := sumOf(t.Name, values); !ok || stored != any(sum) {
+				found(t.row(values), "the row does not fit its checksum, so something other than the relay has changed it")
+			} else if column := t.withNUL(values); column != "" {
+				found(t.row(values), "the text in the column "+column+" has the character U+0000, which PostgreSQL cannot store; "+
+					"agora check --repair replaces it")
+				repairs = append(repairs, slices.Clone(values))
+			}
+			return nil
+		}, "SELECT "+strings.Join(t.Columns, ", ")+", sum FROM "+t.Name)
+		if r, repairing := q.(repairer); repairing && err == nil {
+			err = r.repair(t, repairs)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withNUL returns the first column of a row that has U+0000 in a text; empty: there is none.
+func (t Table) withNUL(values []any) string {
+	for i, value := range values {
+		if text, ok := value.(string); ok && strings.IndexByte(text, 0) >= 0 {
+			return t.Columns[i]
+		}
+	}
+	return ""
+}
+
+// RepairTexts replaces U+0000 by U+FFFD in all texts of the tables that the checks of extensions pass to CheckSums. It
+// leaves out rows that do not fit their checksum. It calls repaired for each row.
+func RepairTexts(tx relay.StoreTx, all []relay.Extension, repaired func(where string)) error {
+	for _, x := range all {
+		if x.Check == nil {
+			continue
+		}
+		if err := x.Check(repairer{tx, repaired}, func(string, string) {}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repairer is the Querier with which CheckSums also repairs texts.
+type repairer struct {
+	relay.StoreTx
+	repaired func(where string)
+}
+
+func (r repairer) repair(t Table, rows [][]any) error {
+	for _, row := range rows {
+		where, args := t.row(row), slices.Clone(row)
+		for i, value := range args {
+			if text, ok := value.(string); ok {
+				args[i] = strings.ReplaceAll(text, "\x00", "\uFFFD")
+			}
+		}
+		statement := "UPDATE " + t.Name + " SET " + strings.Join(t.Columns, " = ?, ") + " = ?, sum = ? WHERE " +
+			strings.Join(t.Columns[:t.Key], " = ? AND ") + " = ?"
+		args = append(append(args, Sum(t.Name, args...)), row[:t.Key]...)
+		if _, err := r.Exec(statement, args...); err != nil {
+			return fmt.Errorf("%s cannot be repaired: %w", where, err)
+		}
+		r.repaired(where)
+	}
+	return nil
+}
 
 // Relation is a rule about rows that belong together.
 type Relation struct {

@@ -220,9 +220,9 @@ var jobsLists = map[string]list{
 		return gatetest.Call{Method: "GET", Path: "/jobs/discover?skill=found"}
 	}},
 	"/jobs/skills": {true, func(s *listSite) gatetest.Call {
-		s.agents(s.principal("skilled"), "skilled", 2000, 60, func(n int) (all []object) {
+		s.agents(s.principal("skilled"), "skilled", 2000, 20, func(n int) (all []object) {
 			for i := range 60 {
-				all = append(all, skill(fmt.Sprintf("skill_%d_%d_%s", n, i, strings.Repeat("x", 40)), 0))
+				all = append(all, skill(fmt.Sprintf("skill_%d_%d_%s", n, i, strings.Repeat("x", 100)), 0))
 			}
 			return all
 		})

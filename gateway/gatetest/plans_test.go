@@ -42,9 +42,6 @@ var bounded = map[string]string{
 	"SELECT name, value FROM gate_counter":                "only when a backup was restored",
 }
 
-// offline are the files whose statements run only in commands of the operator, while no client waits.
-var offline = []string{"check.go", "fold.go"}
-
 var countsRows = regexp.MustCompile(`(?i)\b(COUNT|SUM)\(`)
 
 // gatewayFolders returns the folders of all gateways, and that of what they share: those with migrations.
