@@ -44,7 +44,7 @@ func TestStatementsIn(t *testing.T) {
 	find := func(source string) ([]string, error) {
 		folder := t.TempDir()
 		for name, text := range map[string]string{"a.go": source, "a_test.go": "package a\n\nvar _ = `SELECT 9`\n",
-			"b.go": "package a\n\nconst columns = `a, b`\n",
+			"b.go":     "package a\n\nconst columns = `a, b`\n",
 			"check.go": "package a\n\nfunc h(s string) { g(`UPDATE `+s, `SELECT `+s, `DELETE FROM x_u`) }\n"} {
 			if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
