@@ -164,8 +164,8 @@ var web = []mutant{
 	{"http: an idle connection may stay open", "relay/httpapi Front.newServer", "IdleTimeout", set("0"), ofHTTP},
 	{"http: a shutdown waits for every request", "relay/httpapi Front.shutDown", "server.Close()", with("error(nil)"),
 		ofHTTP},
-	{"http: a whole page has one time limit", "relay/httpapi api.answerList", "SetHeader()", swap("ExtendWrite(w)", ""),
-		ofHTTP},
+	{"http: a whole page has one time limit", "relay/httpapi WriteList", "ExtendWrite() SetHeader()",
+		swap("ExtendWrite(w)", ""), ofHTTP},
 	{"http: an answer may take any time", "relay/httpapi ExtendWrite", "Add()", with("time.Time{}"), ofHTTP},
 	{"http: the log shows queries", "relay/httpapi Front.loggedPath", "",
 		swap("return r.URL.Path", "return r.URL.String()"), ofHTTP},
@@ -188,11 +188,11 @@ var web = []mutant{
 	{"http: HTTP/1.0 counts as local", "relay/httpapi site.fromHere", "ProtoAtLeast()", without, ofHTTP},
 	{"http: /health is limited", "relay/httpapi site.admit", "Unlimited", always, ofHTTP},
 	{"http: everybody's X-Forwarded-For is believed", "relay/httpapi site.fromProxy", "trusts()", with("true"), ofHTTP},
-	{"http: events are encoded again", "relay/httpapi api.answerList", "body.Write()",
-		with(`func() {
+	{"http: events are encoded again", "relay/httpapi api.answerEvents", "e.Body",
+		with(`func() []byte {
 			var v any
-			if json.Unmarshal(envelope, &v) == nil {
-				_ = json.NewEncoder(&body).Encode(v)
-			}
+			_ = json.Unmarshal(e.Body, &v)
+			text, _ := json.Marshal(v)
+			return text
 		}()`), ofHTTP},
 }
