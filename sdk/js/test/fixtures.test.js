@@ -9,7 +9,8 @@ import { isSealed, open, verify } from '../agora.js';
 import { FileCursor, loadKey } from '../node.js';
 
 const folder = new URL('../../../testvectors/fixtures/', import.meta.url);
-const versions = readdirSync(folder, { withFileTypes: true }).filter((entry) => entry.isDirectory()).map((entry) => entry.name);
+const entries = readdirSync(folder, { withFileTypes: true });
+const versions = entries.filter((entry) => entry.isDirectory()).map((entry) => entry.name);
 assert.ok(versions.length > 0);
 
 for (const version of versions) {
@@ -17,7 +18,9 @@ for (const version of versions) {
     test(`${version}: what the client in ${language} has made`, async () => {
       const recorded = JSON.parse(gunzipSync(readFileSync(new URL(`${version}/${language}.json.gz`, folder))));
       const place = mkdtempSync(join(tmpdir(), 'agora-'));
-      for (const [name, text] of Object.entries(recorded.files)) writeFileSync(join(place, name), text, { mode: 0o600 });
+      for (const [name, text] of Object.entries(recorded.files)) {
+        writeFileSync(join(place, name), text, { mode: 0o600 });
+      }
       const client = await loadKey(join(place, `${language}-client.key`));
       await loadKey(join(place, `${language}-agent.key`));
       if (language !== 'go') {
