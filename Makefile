@@ -27,8 +27,8 @@ build:
 	@go build $(BUILD_FLAGS) -o bin/agora ./cmd/agora
 
 # -short: what a test repeats, it repeats less often. make nightly runs all tests without it. -p 3: three packages run at
-# a time, because some of them mostly wait. Those that take longest start first.
-TEST = go test -short -p 3
+# a time, because some of them mostly wait. Those that take longest start first. -timeout: a busy machine needs longer.
+TEST = go test -short -p 3 -timeout 20m
 test:
 	@echo 'Running all tests. This takes some minutes. A line is printed when a package is finished.'
 	$(TEST) ./ci/recipes ./cmd/agora ./conformance ./faults ./gateway/... ./relay/... ./store/... ./...

@@ -57,7 +57,7 @@ func oddVariants(t *testing.T, text []byte) (all []string) {
 	return all
 }
 
-// TestOddEvents: whatever values an event has in place of its own, it is only left out, and the reader goes on.
+// TestOddEvents puts odd values into events. Such an event is left out, and the reader continues.
 func TestOddEvents(t *testing.T) {
 	relay, key := newFakeRelay(), newKey(t)
 	e := relay.put(t, key, envelope.Draft{Thread: "t", Recipient: key.DID(), SenderName: "A",

@@ -20,7 +20,7 @@ import (
 	"github.com/agora-relay/agora/internal/fsync"
 )
 
-// The id of a thread is chosen by whoever opens it: 128 characters that can read like words of this server. So the LLM
+// The id of a thread is chosen by the agent that opens it: 128 characters that can read like words of this server. So the LLM
 // never sees such an id outside of the marks, but a name that is computed from it. An id that this server has made at
 // random is its own name. The server remembers in a file which ids belong to the names that it has shown.
 

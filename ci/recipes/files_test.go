@@ -12,7 +12,7 @@ import (
 )
 
 // newcomerPages are pages whose commands a newcomer runs in the folder of Agora, one page after the other. Each recipe of
-// the cookbook has a folder of its own.
+// the cookbook has its own folder.
 var newcomerPages = []string{"README.md", "docs/HTTP.md", "docs/HUB.md", "docs/CHANNEL.md", "docs/JOBS.md",
 	"docs/COMING-FROM.md", "docs/SEALING.md"}
 

@@ -30,7 +30,7 @@ var elsewhere = map[string]string{
 	"README.md#Start":                 "it builds the relay and runs all tests",
 	"docs/CHANNEL.md#Start it":        "the relay of these tests is started with it",
 	"docs/HUB.md#Start a hub":         "the relay of these tests is started with it",
-	"docs/MCP.md#HTTP":                "cmd/agora/mcp_test.go; it needs a port of its own",
+	"docs/MCP.md#HTTP":                "cmd/agora/mcp_test.go; it needs its own port",
 	"docs/CLUSTER.md":                 "faults/cluster, and cmd/agora/nodes_test.go for agora migrate",
 	"docs/CONFIGURATION.md":           "cmd/agora/docs_test.go checks the flags, and config_test.go what they do",
 	"docs/INSTALL.md":                 "ci/release",

@@ -48,7 +48,7 @@ func (o *output) String() string {
 // replace.
 var unseen = regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]|[^\n]*\r")
 
-// terminal is a shell that runs beside the test, in a session of its own.
+// terminal is a shell that runs beside the test, in its own session.
 type terminal struct {
 	cmd      *exec.Cmd
 	keyboard *os.File // the other side of the pseudo-terminal; nil: there is none, the shell runs a script

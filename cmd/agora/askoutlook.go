@@ -10,7 +10,7 @@ import (
 )
 
 // What agora ask knows from the directory. Agents that decline a broadcast do so silently, so the command says what may
-// be wrong before and while it waits. It goes on in any case: an agent may serve what it does not announce.
+// be wrong before and while it waits. It continues in any case: an agent may serve what it does not announce.
 
 // silence is how long the command waits for a first offer before it says why there may be none.
 const silence = 5 * time.Second

@@ -56,7 +56,7 @@ func (x fixture) postgres(t *testing.T, address string) *postgres.Store {
 }
 
 // TestFixturePostgres starts a relay of this version with the database of a node of another version. It answers as the
-// other version did, and unfinished work goes on.
+// other version did, and unfinished work continues.
 func TestFixturePostgres(t *testing.T) {
 	eachFixture(t, func(t *testing.T, x fixture) {
 		store := x.postgres(t, x.restored(t))

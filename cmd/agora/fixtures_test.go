@@ -108,7 +108,7 @@ type answer struct {
 }
 
 // TestFixtureData starts a relay of this version with the data folder of a relay that was killed, and with a backup. The
-// check finds nothing. The relay answers as the other version did, and unfinished work goes on.
+// check finds nothing. The relay answers as the other version did, and unfinished work continues.
 func TestFixtureData(t *testing.T) {
 	eachFixture(t, func(t *testing.T, x fixture) {
 		client := x.unpack(t, "client")
@@ -285,7 +285,7 @@ func (x fixture) call(t *testing.T, client, method, url, keyFile, body string) (
 	return resp.StatusCode, string(answer)
 }
 
-// finish goes on with what was not finished: an agent delivers the result of a thread and of a job, and a hub and a channel
+// finish continues what was not finished: an agent delivers the result of a thread and of a job, and a hub and a channel
 // take further messages.
 func (x fixture) finish(t *testing.T, client, url string) {
 	t.Helper()

@@ -288,7 +288,7 @@ func (c caller) refusesNUL(t *testing.T) {
 				fields[o.gateway]++
 			}
 			if strings.HasSuffix(o.path, "/inbox") && o.method == http.MethodGet {
-				continue // an answer that goes on
+				continue // an answer without end
 			}
 			for _, p := range o.parameters {
 				name, _ := p["name"].(string)

@@ -66,7 +66,7 @@ func TestSecretsFromFiles(t *testing.T) {
 	}
 }
 
-// TestSecretVariablesAreKnown checks that the variable of a secret's file is not taken for a misspelled setting.
+// TestSecretVariablesAreKnown checks that the variable of a secret's file does not count as a misspelled setting.
 func TestSecretVariablesAreKnown(t *testing.T) {
 	clearSettings(t)
 	file := filepath.Join(t.TempDir(), "s")

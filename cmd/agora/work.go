@@ -202,7 +202,7 @@ func (c workCmd) stateFile() (string, error) {
 }
 
 // placeFile returns the name of a file that says how far a command has come, and creates its folder, which is beside the
-// key file. Each relay has a file of its own, because the position in the events of one means nothing to another.
+// key file. Each relay has its own file, because the position in the events of one means nothing to another.
 func (i identified) placeFile(extension string) (string, error) {
 	key, err := realPath(i.Key)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package hostname has the one form of host names in which they are compared. Clients map names before they look them up
-// (IDNA, UTS #46): ｒelay.example is relay.example, and x。local is x.local. Whoever compares names as they are written lets
+// (IDNA, UTS #46): ｒelay.example is relay.example, and x。local is x.local. A comparison of names as they are written lets
 // others pass with another spelling (G-38).
 package hostname
 

@@ -14,7 +14,7 @@ import (
 	"github.com/agora-relay/agora/internal/safetext"
 )
 
-// Text is text that somebody else wrote. In the structured part of an answer it is a value of its own.
+// Text is text that somebody else wrote. In the structured part of an answer it is a separate value.
 type Text struct {
 	From string `json:"from"` // who wrote the text: a DID, or the URL of the relay
 	What string `json:"what"`

@@ -18,7 +18,7 @@ type process struct {
 	out, errors io.ReadCloser
 }
 
-// startProcess starts a program in a process group of its own. It gets no variable of agora: AGORA_STORE may have the
+// startProcess starts a program in its own process group. It gets no variable of agora: AGORA_STORE may have the
 // password of the database.
 func startProcess(argv []string) (*process, error) {
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...)}

@@ -1138,7 +1138,7 @@ export class Relay {
 
 const isHTTP = (url) => url.startsWith('http:');
 
-// What the codes of errors of fetch mean. Bun has names of its own for some.
+// What the codes of errors of fetch mean. Bun has other names for some.
 const CAUSES = [
   [/^(ECONNREFUSED|ConnectionRefused)$/, 'no relay answers there; is it running?'],
   [/^(ENOTFOUND|EAI_AGAIN|FailedToOpenSocket)$/, 'the name of the host has no address; check the URL, and this ' +
