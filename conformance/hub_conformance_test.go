@@ -123,6 +123,9 @@ func TestOwnHubPassesSlowly(t *testing.T) {
 // largeLimits are the checks that fill queues. The hub counts agents apart only if they were registered on its machine.
 var largeLimits = []string{"hub.limits.messages", "hub.limits.half", "hub.limits.bytes"}
 
+// registrationLimit is the check that registers agents until the hub refuses one.
+const registrationLimit = "hub.limits.registrations"
+
 // TestHubLimits runs the checks of large limits against this project's hub, and against one that does not say which
 // limit it is. Only requests of other machines have limits on registrations.
 func TestHubLimits(t *testing.T) {
@@ -134,7 +137,7 @@ func TestHubLimits(t *testing.T) {
 			wrappers[number] = func(h http.Handler) http.Handler { return h }
 		}
 	}
-	wrappers["hub.limits.registrations"] = fromRemoteAddress
+	wrappers[registrationLimit] = fromRemoteAddress
 	unnamed := editsHubAnswers(func(_ *http.Request, a *hubAnswer) {
 		if e, ok := a.body["error"].(map[string]any); ok {
 			delete(e, "limit")

@@ -45,7 +45,7 @@ var hubLimitChecks = []hubCheck{
 		}},
 	{number: "hub.limits.half",
 		title: "Senders that the receiver does not know fill half of its queue, and leave the rest to those that it knows",
-		cites: `HUB "Limits"; GATEWAYS G-37`, needs: needsThorough, run: func(h *hubProbe) {
+		cites: `HUB "Limits"; G-37`, needs: needsThorough, run: func(h *hubProbe) {
 			bob := h.newAgent() // who knows nobody
 			agents := h.take(8)
 			friend, heard, extra, strangers := agents[0], agents[1], agents[2], agents[3:]
