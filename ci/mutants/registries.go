@@ -60,7 +60,7 @@ var registries = []mutant{
 	{"jobs: others register for an account", "gateway/jobs Gateway.registered", "account.n c.owns()", never, ofJobs + "ScoreIsKept"},
 	{"jobs: jobs stay where the agent was", "gateway/jobs Gateway.register", "before old.live()", never, ofJobs + "EndpointGiven"},
 	{"jobs: a job of a deleted agent stays there", "gateway/jobs Gateway.register", "old.live() before", swap("|| !old.live()", ""), ofJobs + "EndpointGiven"},
-	{"jobs: agents without a sign of life are found", "gateway/jobs discover", "until now", with("false"), ofJobs + "TestOnline"},
+	{"jobs: agents without a sign of life are found", "gateway/jobs agent.until", "a.heartbeat heartbeatLife", swap("heartbeatLife", "quietLife"), ofJobs + "TestOnline"},
 	{"jobs: cheap agents come last", "gateway/jobs discover", "", swapSQL("s.cost, s.id", "s.cost DESC, s.id"), ofJobs + "TestDiscover"},
 	{"jobs: bad agents come first", "gateway/jobs discover", "", swapSQL("s.score DESC", "s.score"), ofJobs + "TestDiscover"},
 	{"jobs: others pay from an account", "gateway/jobs Gateway.postTransfer", "r.caller.owns()", with("true"), ofJobs + "TransferRefused"},
