@@ -144,7 +144,7 @@ func (o *op) purge() (more bool, err error) {
 // forget removes the histories of deleted agents, and deleted agents whose address is free again.
 func (o *op) forget() (more bool, err error) {
 	agents, err := gateway.Numbers(o, "SELECT a.n FROM hub_agent a WHERE a.deleted > 0 AND (a.deleted < ? "+
-		"OR EXISTS (SELECT 1 FROM hub_entry e WHERE e.agent = a.n)) ORDER BY a.deleted LIMIT 1",
+		"OR EXISTS (SELECT 1 FROM hub_entry e WHERE e.agent = a.n)) ORDER BY a.deleted, a.n LIMIT 1",
 		o.Now-int64(reservedFor))
 	if err != nil || len(agents) == 0 {
 		return false, err
