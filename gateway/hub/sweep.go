@@ -68,7 +68,7 @@ func (o *op) touch() (more bool, err error) {
 // expire deletes an agent that was not used for a long time. It spares an agent whose stream has opened after touch.
 func (o *op) expire() (more bool, err error) {
 	unused, err := gateway.Numbers(o, "SELECT u.agent FROM hub_use u JOIN hub_agent a ON a.n = u.agent WHERE u.used < ? "+
-		"AND a.deleted = 0 ORDER BY u.used LIMIT 1", o.Now-int64(unusedAfter))
+		"AND a.deleted = 0 ORDER BY u.used, u.agent LIMIT 1", o.Now-int64(unusedAfter))
 	if err == nil && len(unused) == 0 {
 		unused, err = o.idle(idleAfter, 1)
 	}
@@ -89,7 +89,7 @@ func (o *op) expire() (more bool, err error) {
 // lately first.
 func (o *op) idle(after time.Duration, limit int) ([]int64, error) {
 	return gateway.Numbers(o, "SELECT agent FROM hub_use WHERE kept = 0 AND framed = 0 AND replied = 0 AND used < ? "+
-		"ORDER BY used LIMIT ?", o.Now-int64(after), limit)
+		"ORDER BY used, agent LIMIT ?", o.Now-int64(after), limit)
 }
 
 // makeRoom deletes an agent that never sent or received a message, so that a new one can be registered in its place.
@@ -115,7 +115,7 @@ func (o *op) makeRoom() (made bool, err error) {
 
 // purge removes messages that were kept long enough.
 func (o *op) purge() (more bool, err error) {
-	old, err := gateway.Numbers(o, "SELECT n FROM hub_message WHERE ts < ? ORDER BY ts LIMIT ?",
+	old, err := gateway.Numbers(o, "SELECT n FROM hub_message WHERE ts < ? ORDER BY ts, n LIMIT ?",
 		o.Now-int64(o.hub.options.Retention), sweepBatch)
 	if err != nil {
 		return false, err

@@ -134,7 +134,7 @@ func unnameSkills(tx relay.ExtTx, agent int64, online bool) error {
 
 // lapse takes some agents off the lists that have stopped to be online. more reports whether there may be others.
 func lapse(o *gateway.Op, most int) (more bool, err error) {
-	numbers, err := gateway.Numbers(o, "SELECT n FROM jobs_agent WHERE until > 0 AND until <= ? ORDER BY until LIMIT ?", o.Now, most)
+	numbers, err := gateway.Numbers(o, "SELECT n FROM jobs_agent WHERE until > 0 AND until <= ? ORDER BY until, n LIMIT ?", o.Now, most)
 	for _, n := range numbers {
 		if err != nil {
 			break

@@ -46,11 +46,11 @@ func (g *Gateway) sweepOnce(ctx context.Context) error {
 		age  time.Duration
 		do   func(*gateway.Op, job) error
 	}{
-		{"SELECT n FROM jobs_job WHERE state = 0 AND due <= ? ORDER BY due LIMIT ?", 0, func(o *gateway.Op, j job) error {
+		{"SELECT n FROM jobs_job WHERE state = 0 AND due <= ? ORDER BY due, n LIMIT ?", 0, func(o *gateway.Op, j job) error {
 			_, err := g.expire(o, j)
 			return err
 		}},
-		{"SELECT n FROM jobs_job WHERE ended > 0 AND input <> '' AND ended <= ? ORDER BY ended LIMIT ?", contentLife, forget},
+		{"SELECT n FROM jobs_job WHERE ended > 0 AND input <> '' AND ended <= ? ORDER BY ended, n LIMIT ?", contentLife, forget},
 	} {
 		for more := true; more && ctx.Err() == nil; {
 			numbers, err := g.due(ctx, duty.find, duty.age)
@@ -72,7 +72,7 @@ func (g *Gateway) lapseAll(ctx context.Context) error {
 	for more := true; more && ctx.Err() == nil; {
 		some := int64(0)
 		err := g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
-			some, err = gateway.Number(q, "SELECT n FROM jobs_agent WHERE until > 0 AND until <= ? ORDER BY until LIMIT 1",
+			some, err = gateway.Number(q, "SELECT n FROM jobs_agent WHERE until > 0 AND until <= ? ORDER BY until, n LIMIT 1",
 				g.Relay.Now().UnixNano())
 			return err
 		})
