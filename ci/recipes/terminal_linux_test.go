@@ -1,11 +1,14 @@
 package recipes
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -104,9 +107,37 @@ func openTerminal(t *testing.T, folder string, environment []string, script stri
 		case <-time.After(time.Second): // a program in the background still has the terminal
 		}
 	}()
-	t.Cleanup(func() { term.stop(syscall.SIGHUP) })
+	t.Cleanup(func() {
+		term.stop(syscall.SIGHUP)
+		endSession(t, term.cmd.Process.Pid)
+	})
 	term.paste(t, script)
 	return term
+}
+
+// endSession kills what is left of a session. An interactive shell puts each program in the background into another
+// process group, which does not always get the signal of the terminal.
+func endSession(t *testing.T, session int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, path := range all {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // the process has ended
+		}
+		var state string
+		var parent, group, of int
+		rest := text[bytes.LastIndexByte(text, ')')+1:] // behind the name, see proc_pid_stat(5)
+		if _, err := fmt.Sscan(string(rest), &state, &parent, &group, &of); err != nil || of != session {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it fails if the process has ended
+		}
+	}
 }
 
 // paste types all lines at once.
