@@ -146,6 +146,8 @@ func (run *jobsRun) check(p *probe, c jobsCheck) {
 		p.end(NotTested, "%s", c.needs)
 	}
 	h := &jobsProbe{gatewayProbe: gatewayProbe{p, &run.pace, holdOfWait}, registry: run}
-	defer h.release()
+	passed := false
+	defer func() { h.release(passed) }()
 	c.run(h)
+	passed = true
 }

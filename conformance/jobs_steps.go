@@ -250,14 +250,20 @@ func (h *jobsProbe) account(p *principal, index int) string {
 	return p.others[index]
 }
 
-// release deletes the agents of the check, and returns its principals to the pool.
-func (h *jobsProbe) release() {
+// release deletes the agents of the check, and returns its principals to the pool. A check that has not passed may leave
+// less than nothing in the other accounts of a principal, so the next check makes new ones.
+func (h *jobsProbe) release(passed bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), answerTimeout)
 	defer cancel()
 	for _, a := range h.agents {
 		// The result does not matter: the check may have deleted the agent already.
 		_ = h.registry.client.doWithRetries(ctx, retryableRequest{method: http.MethodDelete, target: "/agents/" + a.id,
 			header: http.Header{"Authorization": {"Bearer " + a.key}}}, isJobsRateLimit)
+	}
+	for _, p := range slices.Concat(h.made, h.taken) {
+		if p != nil && !passed {
+			p.others = nil
+		}
 	}
 	for _, p := range h.made {
 		if h.ctx.Err() == nil {
