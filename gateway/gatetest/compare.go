@@ -251,7 +251,7 @@ func (c *comparison) repeatStatement(s *statement, compared bool) error {
 	switch unread := slices.ContainsFunc(s.rows, func(r row) bool { return r == nil }); {
 	case ordered(s.text):
 		return difference(s.rows, rows)
-	case s.stopped || unread:
+	case s.stopped || unread || anySelected(s.text):
 		return difference(make([]row, len(s.rows)), rows) // only how many there are
 	}
 	return difference(sorted(s.rows), sorted(rows))

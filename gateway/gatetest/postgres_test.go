@@ -122,6 +122,7 @@ func sameInBoth(first int64) []func(relay.StoreTx) error {
 		query("SELECT EXISTS (SELECT 1 FROM items_item WHERE n = ?)", []any{first}, &exists),
 		query("SELECT count(*) > 3 FROM items_item", nil, &exists),
 		query("SELECT n FROM items_item WHERE n >= 0 ORDER BY n DESC LIMIT ?", []any{2}, &n),
+		query("SELECT name FROM (SELECT name FROM items_item ORDER BY name LIMIT ?) AS any_of_equals", []any{1}, &name),
 		func(tx relay.StoreTx) error {
 			err := tx.Query(func(func(...any) error) error { return errWanted }, "SELECT name FROM items_item")
 			return errors.Join(exec(addItem, first+3, called("three"), nil)(tx), ignore(err))
@@ -172,6 +173,9 @@ func differences() map[string]func(relay.StoreTx) error {
 
 		"SQLite has 1 rows, PostgreSQL has 0; PostgreSQL does not have (1)": query(
 			"SELECT n FROM items_item WHERE name LIKE 'A'", nil, &n),
+
+		"SQLite has 1 rows, PostgreSQL has 0; PostgreSQL does not have ()": query(
+			"SELECT n FROM (SELECT n FROM items_item WHERE name LIKE 'A' LIMIT ?) AS any_of_equals", []any{1}, &n),
 
 		"PostgreSQL takes the parameter for integer": exec("UPDATE items_item SET n = n + 2 * ?", 1),
 

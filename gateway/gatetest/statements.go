@@ -42,6 +42,10 @@ func numbered(text string) (string, error) {
 	return b.String(), nil
 }
 
+// anySelected reports whether the rows of a query come from a subquery with the name any_of_equals. The name says that the LIMIT
+// of the subquery may take any of the rows that are equal in its ORDER BY, and that each database may take others.
+func anySelected(text string) bool { return strings.Contains(text, "LIMIT ?) AS any_of_equals") }
+
 // ordered reports whether the rows of a query have an order. An ORDER BY in parentheses gives them none.
 func ordered(text string) bool {
 	depth, outside := 0, ""

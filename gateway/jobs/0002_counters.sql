@@ -31,13 +31,11 @@ CREATE INDEX jobs_agent_by_until ON jobs_agent (until) WHERE until > 0;
 DROP INDEX jobs_agent_online;
 
 -- Copies of what the agent's row has, so that an index finds the best agents with a skill.
-ALTER TABLE jobs_skill ADD COLUMN id TEXT NOT NULL DEFAULT ''; -- agent_id
 ALTER TABLE jobs_skill ADD COLUMN score BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE jobs_skill ADD COLUMN online BIGINT NOT NULL DEFAULT 0; -- 1: the agent's until is not 0
-UPDATE jobs_skill SET id = (SELECT a.id FROM jobs_agent a WHERE a.n = jobs_skill.agent),
-	score = (SELECT a.score FROM jobs_agent a WHERE a.n = jobs_skill.agent),
+UPDATE jobs_skill SET score = (SELECT a.score FROM jobs_agent a WHERE a.n = jobs_skill.agent),
 	online = (SELECT CASE WHEN a.until > 0 THEN 1 ELSE 0 END FROM jobs_agent a WHERE a.n = jobs_skill.agent);
-CREATE INDEX jobs_skill_best ON jobs_skill (name, score DESC, cost, id) WHERE online = 1;
+CREATE INDEX jobs_skill_best ON jobs_skill (name, score DESC, cost, agent) WHERE online = 1;
 
 -- The names of skills.
 CREATE TABLE jobs_skill_name (

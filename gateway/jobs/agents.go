@@ -146,7 +146,7 @@ func (g *Gateway) register(o *gateway.Op, p principal, account owner, old agent,
 	}
 	for _, s := range as.skills {
 		s.agent = a.n
-		if err := insertSkill(o.ExtTx, s, a); err != nil {
+		if err := insertSkill(o.ExtTx, s); err != nil {
 			return a, err
 		}
 	}

@@ -141,8 +141,8 @@ var counterRelations = []gateway.Relation{
 	{Table: agentTable, What: "stops to be online at another time than its row says",
 		Broken: "SELECT n FROM jobs_agent WHERE until <> 0 AND (deleted <> 0 OR offline <> 0 OR until <> " +
 			"CASE WHEN heartbeat <> 0 THEN heartbeat + 90000000000 ELSE active + 86400000000000 END) ORDER BY n"},
-	{Table: skillTable, What: "has another id, score or state than its agent",
-		Broken: "SELECT s.agent FROM jobs_skill s JOIN jobs_agent a ON a.n = s.agent WHERE s.id <> a.id OR s.score <> a.score OR " +
+	{Table: skillTable, What: "has another score or state than its agent",
+		Broken: "SELECT s.agent FROM jobs_skill s JOIN jobs_agent a ON a.n = s.agent WHERE s.score <> a.score OR " +
 			"s.online <> CASE WHEN a.until > 0 THEN 1 ELSE 0 END ORDER BY s.agent"},
 	{Table: nameTable, What: "does not count the agents that have a skill of this name",
 		Broken: "SELECT m.name FROM jobs_skill_name m WHERE m.agents < 1 OR m.agents <> (SELECT COUNT(*) FROM jobs_skill s WHERE " +

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -145,25 +146,39 @@ func (g *Gateway) listFound(r *request, agents []int64, wanted string) error {
 var errEnough = errors.New("the answer is full")
 
 // discover returns the agents that are online, have a skill, have at least this score, and cost at most this, the best
-// first. It examines the maxExamined best agents with the skill.
-func discover(q relay.Querier, name string, least score, most credits.Amount, now int64) (found []int64, err error) {
-	err = q.Query(func(scan gateway.Scanner) error {
-		var n, until int64
-		var cost credits.Amount
-		if err := scan(&n, &cost, &until); err != nil || cost > most || until <= now {
+// first. It examines the maxExamined best agents with the skill. Of equally good ones, it examines those first that
+// registered first, and returns them in the order of their ids.
+func discover(q relay.Querier, name string, least score, most credits.Amount, now int64) ([]int64, error) {
+	type candidate struct {
+		n, until int64
+		score    score
+		cost     credits.Amount
+		id       string
+	}
+	var found []candidate
+	err := q.Query(func(scan gateway.Scanner) error {
+		var c candidate
+		if err := scan(&c.n, &c.until, &c.score, &c.cost, &c.id); err != nil || c.cost > most || c.until <= now {
 			return err
 		}
-		if found = append(found, n); len(found) == maxFound {
+		if found = append(found, c); len(found) == maxFound {
 			return errEnough
 		}
 		return nil
-	}, "SELECT s.agent, s.cost, a.until FROM jobs_skill s JOIN jobs_agent a ON a.n = s.agent WHERE s.name = ? AND s.online = 1 "+
-		"AND s.score >= ? ORDER BY s.score DESC, s.cost, s.id LIMIT ?",
+	}, "SELECT a.n, a.until, s.score, s.cost, a.id FROM jobs_skill s JOIN jobs_agent a ON a.n = s.agent WHERE s.name = ? "+
+		"AND s.online = 1 AND s.score >= ? ORDER BY s.score DESC, s.cost, s.agent LIMIT ?",
 		name, int64(least), maxExamined)
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
-	return found, err
+	slices.SortStableFunc(found, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.cost, b.cost), cmp.Compare(a.id, b.id))
+	})
+	numbers := make([]int64, len(found))
+	for i, c := range found {
+		numbers[i] = c.n
+	}
+	return numbers, err
 }
 
 // getAgent is the handler of GET /agents/{id}.
@@ -193,7 +208,7 @@ func (g *Gateway) getSkills(r *request) error {
 			err := scan(&name)
 			names = append(names, name)
 			return err
-		}, "SELECT name FROM (SELECT name FROM jobs_skill_name WHERE online > 0 ORDER BY online DESC LIMIT ?) AS most",
+		}, "SELECT name FROM (SELECT name FROM jobs_skill_name WHERE online > 0 ORDER BY online DESC LIMIT ?) AS any_of_equals",
 			maxListed); err != nil {
 			return err
 		}

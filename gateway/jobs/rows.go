@@ -256,13 +256,13 @@ func skillNamed(q relay.Querier, agent int64, name string) (all []skill, err err
 }
 
 // insertSkill stores a skill of an agent, whose row must be stored.
-func insertSkill(tx relay.ExtTx, s skill, of agent) error {
-	rating, online, err := listed(tx, of.n)
+func insertSkill(tx relay.ExtTx, s skill) error {
+	rating, online, err := listed(tx, s.agent)
 	if err != nil {
 		return err
 	}
-	if err := gateway.Exec(tx, "INSERT INTO jobs_skill ("+skillColumns+", sum, id, score, online) VALUES (?, ?, ?, ?, ?, ?, "+
-		"?, ?, ?, ?, ?)", append(gateway.WithSum(skillTable, s.values()), of.id, int64(rating), flag(online))...); err != nil {
+	if err := gateway.Exec(tx, "INSERT INTO jobs_skill ("+skillColumns+", sum, score, online) VALUES (?, ?, ?, ?, ?, ?, "+
+		"?, ?, ?, ?)", append(gateway.WithSum(skillTable, s.values()), int64(rating), flag(online))...); err != nil {
 		return err
 	}
 	return nameSkill(tx, s.name, online)
