@@ -19,6 +19,7 @@ type jobsProbe struct {
 	taken    []*principal // of the pool
 	made     []*principal // that the check has made for itself; they belong to the pool after it
 	agents   []*jobAgent  // that the check has registered
+	hires    int          // jobs that did not end at once
 }
 
 // A registry allows 10 new principals a day to one address. So the checks share principals, one check after the other.
@@ -251,7 +252,8 @@ func (h *jobsProbe) account(p *principal, index int) string {
 }
 
 // release deletes the agents of the check, and returns its principals to the pool. A check that has not passed may leave
-// less than nothing in the other accounts of a principal, so the next check makes new ones.
+// less than nothing in the other accounts of a principal, so the next check makes new ones. Its jobs may still be running
+// and change balances, so then its principals do not return.
 func (h *jobsProbe) release(passed bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), answerTimeout)
 	defer cancel()
@@ -266,12 +268,12 @@ func (h *jobsProbe) release(passed bool) {
 		}
 	}
 	for _, p := range h.made {
-		if h.ctx.Err() == nil {
+		if h.ctx.Err() == nil && (passed || h.hires == 0) {
 			h.registry.principals.add(p)
 		}
 	}
 	for _, p := range h.taken {
-		if p == nil || h.ctx.Err() != nil {
+		if p == nil || h.ctx.Err() != nil || !passed && h.hires > 0 {
 			h.registry.principals.lose()
 		} else {
 			h.registry.principals.give(p)

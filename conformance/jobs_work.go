@@ -42,6 +42,7 @@ func (h *jobsProbe) hired(hirer *principal, a *jobAgent, body message) *job {
 
 // pending returns the job that the answer to its POST is about. The job must not have ended.
 func (h *jobsProbe) pending(hirer *principal, a *jobAgent, body message, got answer) *job {
+	h.hires++
 	j := &job{hirer: hirer, agent: a, body: body, answer: got}
 	j.id = h.wantResult(h.wantStatus(got, http.StatusAccepted), "PENDING").text("job_id")
 	return j
