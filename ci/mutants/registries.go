@@ -61,7 +61,7 @@ var registries = []mutant{
 	{"jobs: jobs stay where the agent was", "gateway/jobs Gateway.register", "before old.live()", never, ofJobs + "EndpointGiven"},
 	{"jobs: a job of a deleted agent stays there", "gateway/jobs Gateway.register", "old.live() before", swap("|| !old.live()", ""), ofJobs + "EndpointGiven"},
 	{"jobs: agents without a sign of life are found", "gateway/jobs agent.until", "a.heartbeat heartbeatLife", swap("heartbeatLife", "quietLife"), ofJobs + "TestOnline"},
-	{"jobs: cheap agents come last", "gateway/jobs discover", "", swapSQL("s.cost, s.id", "s.cost DESC, s.id"), ofJobs + "TestDiscover"},
+	{"jobs: cheap agents come last", "gateway/jobs discover", "", swapSQL("s.cost, s.agent", "s.cost DESC, s.agent"), ofJobs + "TestDiscover"},
 	{"jobs: bad agents come first", "gateway/jobs discover", "", swapSQL("s.score DESC", "s.score"), ofJobs + "TestDiscover"},
 	{"jobs: others pay from an account", "gateway/jobs Gateway.postTransfer", "r.caller.owns()", with("true"), ofJobs + "TransferRefused"},
 	{"jobs: a transfer is done again", "gateway/jobs Gateway.transfer", "earlier.n", when("err != nil"), ofJobs + "TestTransfer$"},

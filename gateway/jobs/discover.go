@@ -150,29 +150,37 @@ var errEnough = errors.New("the answer is full")
 // registered first, and returns them in the order of their ids.
 func discover(q relay.Querier, name string, least score, most credits.Amount, now int64) ([]int64, error) {
 	type candidate struct {
-		n, until int64
-		score    score
-		cost     credits.Amount
-		id       string
+		rank, n int64 // equally good agents have the same rank
+		id      string
 	}
 	var found []candidate
+	var rank int64
+	var lastScore score
+	var lastCost credits.Amount
 	err := q.Query(func(scan gateway.Scanner) error {
 		var c candidate
-		if err := scan(&c.n, &c.until, &c.score, &c.cost, &c.id); err != nil || c.cost > most || c.until <= now {
+		var until int64
+		var score score
+		var cost credits.Amount
+		if err := scan(&c.n, &c.id, &until, &score, &cost); err != nil || cost > most || until <= now {
 			return err
 		}
+		if score != lastScore || cost != lastCost {
+			rank, lastScore, lastCost = rank+1, score, cost
+		}
+		c.rank = rank
 		if found = append(found, c); len(found) == maxFound {
 			return errEnough
 		}
 		return nil
-	}, "SELECT a.n, a.until, s.score, s.cost, a.id FROM jobs_skill s JOIN jobs_agent a ON a.n = s.agent WHERE s.name = ? "+
+	}, "SELECT a.n, a.id, a.until, s.score, s.cost FROM jobs_skill s JOIN jobs_agent a ON a.n = s.agent WHERE s.name = ? "+
 		"AND s.online = 1 AND s.score >= ? ORDER BY s.score DESC, s.cost, s.agent LIMIT ?",
 		name, int64(least), maxExamined)
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
-	slices.SortStableFunc(found, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.cost, b.cost), cmp.Compare(a.id, b.id))
+	slices.SortFunc(found, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.id, b.id))
 	})
 	numbers := make([]int64, len(found))
 	for i, c := range found {
