@@ -112,9 +112,9 @@ func TestCallIgnoresStrangers(t *testing.T) {
 		toMe(p.stranger, envelope.Result{RequestID: id, Status: "success"})
 		toMe(p.agent, envelope.Result{RequestID: "another", Status: "success"})
 		toMe(p.stranger, envelope.Failure{RequestID: id, Code: "X", Message: "stop"})
-		time.AfterFunc(time.Minute, func() {
+		defer later(time.Minute, func() {
 			p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success", Output: json.RawMessage(`7`)}})
-		})
+		})()
 		result, err := call.Result(t.Context())
 		if err != nil || string(result.Output) != "7" || result.Agent != p.agent.DID() || result.Envelope.Sender.ID != p.agent.DID() {
 			t.Errorf("got %v, %v", result, err)
@@ -251,7 +251,7 @@ func TestCallEnds(t *testing.T) {
 				if want.From = p.agent.DID(); want.Code == envelope.AgentTimeout {
 					want.From = p.relay.key.DID()
 				}
-				time.AfterFunc(time.Second, func() { test.end(p, call) })
+				wait := later(time.Second, func() { test.end(p, call) })
 				began := time.Now()
 				var err error
 				if stage == "offers" {
@@ -259,6 +259,7 @@ func TestCallEnds(t *testing.T) {
 				} else {
 					_, err = call.Result(t.Context())
 				}
+				wait()
 				got, ok := errors.AsType[*client.AgentError](err)
 				switch {
 				case test.err != nil && !errors.Is(err, test.err):
@@ -293,10 +294,10 @@ func TestWithdrawnOfferDoesNotEndCall(t *testing.T) {
 				}
 			}
 		}
-		time.AfterFunc(time.Minute, func() {
+		defer later(time.Minute, func() {
 			p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success"}})
 			p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Failure{Code: "LATE", Message: "an ERROR cannot hide the RESULT"}})
-		})
+		})()
 		if result, err := call.Result(t.Context()); err != nil || result.Status != "success" {
 			t.Errorf("got %v, %v", result, err)
 		}
@@ -312,9 +313,9 @@ func TestRelayNoticeOfAnotherThread(t *testing.T) {
 		call, id := p.accepted()
 		p.relay.put(t, p.relay.key, envelope.Draft{Thread: call.Thread, Recipient: p.me.DID(),
 			Payload: envelope.Failure{RequestID: id, Code: envelope.AgentTimeout, Message: "time was up"}})
-		time.AfterFunc(time.Minute, func() {
+		defer later(time.Minute, func() {
 			p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success"}})
-		})
+		})()
 		if _, err := call.Result(t.Context()); err != nil {
 			t.Error(err)
 		}

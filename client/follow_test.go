@@ -67,7 +67,7 @@ func TestFollowResumes(t *testing.T) {
 		got := collect(t, c, opts, 250)
 		post(3)
 		got = append(got, collect(t, c, opts, 3)...)
-		time.AfterFunc(10*time.Minute, func() { post(1) })
+		defer later(10*time.Minute, func() { post(1) })()
 		got = append(got, collect(t, c, opts, 1)...)
 		synctest.Wait()
 		if !slices.Equal(got, want) {
@@ -85,7 +85,7 @@ func TestFollowBegins(t *testing.T) {
 			ids[i] = relay.put(t, key, envelope.Draft{}).ID
 			time.Sleep(time.Minute)
 		}
-		time.AfterFunc(time.Minute, func() { ids = append(ids, relay.put(t, key, envelope.Draft{}).ID) })
+		defer later(time.Minute, func() { ids = append(ids, relay.put(t, key, envelope.Draft{}).ID) })()
 		got := collect(t, c, client.FollowOptions{}, 1)
 		synctest.Wait()
 		if !slices.Equal(got, ids[3:]) {

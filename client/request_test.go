@@ -173,8 +173,8 @@ func TestCollect(t *testing.T) {
 			t.Errorf("no offers: %v, %v after %v", offers, err, time.Since(began))
 		}
 		offer(p.agentClient)
-		time.AfterFunc(5*time.Second, func() { offer(p.strangerClient) })
-		time.AfterFunc(20*time.Second, func() { offer(p.agentClient) })
+		defer later(5*time.Second, func() { offer(p.strangerClient) })()
+		defer later(20*time.Second, func() { offer(p.agentClient) })()
 		offers, err := call.Collect(t.Context(), 10*time.Second)
 		if err != nil || len(offers) != 2 || offers[0].Agent != p.agent.DID() || offers[1].Agent != p.stranger.DID() {
 			t.Errorf("%v, %v", offers, err)
