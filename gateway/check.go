@@ -27,7 +27,7 @@ func CheckSums(q relay.Querier, found func(where, what string), tables ...Table)
 			if err := scan(into...); err != nil {
 				return err
 			}
-			if sum, ok := sumOf(t.Name, values); !ok || stored != any(sum) {
+			if sum, ok := t.sumOf(values); !ok || stored != any(sum) {
 				found(t.row(values), "the row does not fit its checksum, so something other than the relay has changed it")
 			} else if column := t.withNUL(values); column != "" {
 				found(t.row(values), "the text in the column "+column+" has the character U+0000, which PostgreSQL cannot store; "+
@@ -86,7 +86,7 @@ func (r repairer) repair(t Table, rows [][]any) error {
 		}
 		statement := "UPDATE " + t.Name + " SET " + strings.Join(t.Columns, " = ?, ") + " = ?, sum = ? WHERE " +
 			strings.Join(t.Columns[:t.Key], " = ? AND ") + " = ?"
-		args = append(append(args, Sum(t.Name, args...)), row[:t.Key]...)
+		args = append(append(args, t.Sum(args)), row[:t.Key]...)
 		if _, err := r.Exec(statement, args...); err != nil {
 			return fmt.Errorf("%s cannot be repaired: %w", where, err)
 		}

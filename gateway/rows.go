@@ -12,7 +12,7 @@ import (
 type Scanner = func(...any) error
 
 // WithSum returns the values of a row, followed by their checksum. See Sum.
-func WithSum(table string, values []any) []any { return append(values, Sum(table, values...)) }
+func WithSum(table string, values []any) []any { return Table{Name: table}.WithSum(values) }
 
 // Exec runs a statement whose number of changed rows does not matter.
 func Exec(tx relay.ExtTx, text string, args ...any) error {

@@ -9,13 +9,7 @@ import (
 
 // Sum returns the checksum of a row of a table. values are all columns except sum, in the order of the table. Each is
 // an int64, an int, a string or a []byte. Sum panics if a value has another type.
-func Sum(table string, values ...any) int64 {
-	sum, ok := sumOf(table, values)
-	if !ok {
-		panic(fmt.Sprintf("gateway: a row of %s has a value that is neither a number, a text nor bytes", table))
-	}
-	return sum
-}
+func Sum(table string, values ...any) int64 { return Table{Name: table}.Sum(values) }
 
 // sumOf returns the checksum of a row: the first 8 bytes of the SHA-256 of the table's name and the values. Each value
 // is preceded by its type and its length, so no two rows have the same bytes.
@@ -48,11 +42,31 @@ type Table struct {
 	Name    string
 	Key     int      // the first Key columns are the primary key; a finding names the row by them
 	Columns []string // all columns except sum, in the order in which Sum gets them
+	Added   int      // a migration added the last Added columns, with 0 in rows that had a sum; Sum does not get these zeros
 }
 
 // NewTable returns the description of a table. columns are separated by ", ".
 func NewTable(name string, key int, columns string) Table {
 	return Table{Name: name, Key: key, Columns: strings.Split(columns, ", ")}
+}
+
+// Sum returns the checksum of a row. values are all columns except sum.
+func (t Table) Sum(values []any) int64 {
+	sum, ok := t.sumOf(values)
+	if !ok {
+		panic(fmt.Sprintf("gateway: a row of %s has a value that is neither a number, a text nor bytes", t.Name))
+	}
+	return sum
+}
+
+// WithSum returns the values of a row, followed by their checksum.
+func (t Table) WithSum(values []any) []any { return append(values, t.Sum(values)) }
+
+func (t Table) sumOf(values []any) (sum int64, ok bool) {
+	for n := t.Added; n > 0 && values[len(values)-1] == any(int64(0)); n-- {
+		values = values[:len(values)-1]
+	}
+	return sumOf(t.Name, values)
 }
 
 // row names a row by its primary key.
