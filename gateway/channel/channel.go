@@ -49,15 +49,18 @@ const (
 // Rates.
 var (
 	eventRate    = relay.Rate{PerSecond: 600.0 / 3600, Burst: 600} // of one delivery
-	deliveryRate = relay.Rate{PerSecond: 5, Burst: 50}             // to one inbox
+	deliveryRate = relay.Rate{PerSecond: 5, Burst: 50}             // to one inbox from one network
 	inboxRate    = relay.Rate{PerSecond: 20.0 / 3600, Burst: 20}   // new inboxes from one address
 )
 
 //go:embed 0001_initial.sql
 var initialSchema string
 
+//go:embed 0002_sources.sql
+var sourcesSchema string
+
 // Extension has the tables of the gateway.
-var Extension = relay.Extension{Name: "channel", Migrations: []string{initialSchema}, Check: check}
+var Extension = relay.Extension{Name: "channel", Migrations: []string{initialSchema, sourcesSchema}, Check: check}
 
 // self is the gateway as a peer of the relay.
 var self = relay.Peer{Local: true}

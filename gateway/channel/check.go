@@ -11,7 +11,7 @@ func check(q relay.Querier, found func(where, what string)) error {
 		gateway.NewTable(partyTable, 1, partyColumns), gateway.NewTable(presenceTable, 1, presenceColumns),
 		gateway.NewTable(eventTable, 2, eventColumns), gateway.NewTable(deliveryTable, 1, deliveryColumns),
 		gateway.NewTable(attemptTable, 1, attemptColumns), gateway.NewTable(inboxTable, 1, inboxColumns),
-		gateway.NewTable(requestTable, 1, requestColumns), gateway.NewTable(outTable, 1, outColumns),
+		requests, gateway.NewTable(outTable, 1, outColumns),
 		gateway.NewTable(positionTable, 1, positionColumns)); err != nil {
 		return err
 	}

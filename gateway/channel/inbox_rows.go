@@ -1,6 +1,8 @@
 package channel
 
 import (
+	"strings"
+
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
@@ -86,21 +88,25 @@ type request struct {
 	answered bool
 	idle     bool
 	ended    int64
+	source   int64 // which network sent it, see gateway.Core.Source
 }
 
 const (
 	requestTable   = "channel_request"
-	requestColumns = "n, id, inbox, subject, callback, version, created, state, answered, idle, ended"
+	requestColumns = "n, id, inbox, subject, callback, version, created, state, answered, idle, ended, source"
 )
+
+// requests describes the table. Rows of version 0.1.0 have no source.
+var requests = gateway.Table{Name: requestTable, Key: 1, Columns: strings.Split(requestColumns, ", "), Added: 1}
 
 func (r request) values() []any {
 	return []any{r.n, r.id, r.inbox, r.subject, r.callback, r.version, r.created, r.state, flag(r.answered), flag(r.idle),
-		r.ended}
+		r.ended, r.source}
 }
 
 func (r *request) fields() []any {
 	return []any{&r.n, &r.id, &r.inbox, &r.subject, &r.callback, &r.version, &r.created, &r.state, &r.answered, &r.idle,
-		&r.ended}
+		&r.ended, &r.source}
 }
 
 // callbackPlace says where the callback of a request is stored.
@@ -130,13 +136,13 @@ func requestBySubject(q relay.Querier, inbox int64, subject []byte) (r request, 
 
 func insertRequest(tx relay.ExtTx, r request) error {
 	return gateway.Exec(tx, "INSERT INTO channel_request ("+requestColumns+", sum) "+
-		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", gateway.WithSum(requestTable, r.values())...)
+		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", requests.WithSum(r.values())...)
 }
 
 func updateRequest(tx relay.ExtTx, r request) error {
 	return gateway.Exec(tx, "UPDATE channel_request SET n = ?, id = ?, inbox = ?, subject = ?, callback = ?, version = ?, "+
-		"created = ?, state = ?, answered = ?, idle = ?, ended = ?, sum = ? WHERE n = ?",
-		append(gateway.WithSum(requestTable, r.values()), r.n)...)
+		"created = ?, state = ?, answered = ?, idle = ?, ended = ?, source = ?, sum = ? WHERE n = ?",
+		append(requests.WithSum(r.values()), r.n)...)
 }
 
 // outgoing is a row of channel_out: an event that waits to be sent to a service.

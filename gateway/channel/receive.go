@@ -201,7 +201,8 @@ func (g *Gateway) receive(ctx context.Context, from relay.Peer, key string, body
 	if g.repeats(known) {
 		return g.Update(ctx, from, func(o *gateway.Op) error { return g.replaceCallback(o, known.n, d.callback) })
 	}
-	if err := g.deliveries.Take(to.n, g.Relay.Now); err != nil {
+	pair := to.n ^ g.Source(from) // a source is 0 or a hash, so no two pairs have the same number
+	if err := g.deliveries.Take(pair, g.Relay.Now); err != nil {
 		return err
 	}
 	return g.handOver(ctx, from, key, to, d)
@@ -229,7 +230,7 @@ func (g *Gateway) replaceCallback(o *gateway.Op, n int64, callback string) error
 
 // handOver stores a new delivery, and the REQUEST to the owner, in one transaction.
 func (g *Gateway) handOver(ctx context.Context, from relay.Peer, key string, to inbox, d received) error {
-	r := request{id: newID("dlv_"), inbox: to.n, subject: d.subject[:], version: 1}
+	r := request{id: newID("dlv_"), inbox: to.n, subject: d.subject[:], version: 1, source: g.Source(from)}
 	token := gateway.NewKey(gateway.Callback)
 	checked, err := g.signRequest(r.id, to, d, token)
 	if err != nil {
@@ -251,7 +252,7 @@ func (g *Gateway) handOver(ctx context.Context, from relay.Peer, key string, to 
 		if g.repeats(known) {
 			return g.replaceCallback(o, known.n, d.callback)
 		}
-		if err := g.checkOpen(o, now); err != nil {
+		if err := g.checkOpen(o, now, r.source); err != nil {
 			return err
 		}
 		if r.n, err = gateway.Next(o.ExtTx, requestCounter); err != nil {
@@ -283,15 +284,24 @@ func (g *Gateway) signRequest(id string, to inbox, d received, token string) (re
 		Payload: envelope.Request{RequestID: id, Intent: intent, Params: params}})
 }
 
-// checkOpen refuses a delivery if the inbox has too many that its owner has not finished.
-func (g *Gateway) checkOpen(o *gateway.Op, i inbox) error {
+// checkOpen refuses a delivery if the inbox has too many that its owner has not finished. The owner knows a network if it
+// has finished a delivery from there (G-37).
+func (g *Gateway) checkOpen(o *gateway.Op, i inbox, source int64) error {
 	open, err := o.Number("SELECT COUNT(*) FROM (SELECT 1 FROM channel_request WHERE inbox = ? AND idle = 0 "+
 		"AND created > ? LIMIT ?) AS open", i.n, o.Now-int64(answerTime), g.open)
-	if err == nil && open >= g.open {
-		err = envelope.NotStored(fmt.Sprintf("the agent has %d deliveries of the last 24 hours that it has not finished; "+
-			"try again later", g.open), fullInboxRetry)
+	if err != nil {
+		return err
 	}
-	return err
+	finished, err := o.Number("SELECT COUNT(*) FROM (SELECT 1 FROM channel_request WHERE inbox = ? AND source = ? AND idle = 1 "+
+		"LIMIT 1) AS finished", i.n, source)
+	if err != nil {
+		return err
+	}
+	if full, most := (gateway.Queue{Most: g.open, Count: open}).Check(source == 0 || finished > 0, 0); full != gateway.NotFull {
+		return envelope.NotStored(fmt.Sprintf("the agent has %d deliveries of the last 24 hours that it has not finished; "+
+			"try again later", most), fullInboxRetry)
+	}
+	return nil
 }
 
 // sign signs and seals an envelope of the gateway, and checks it as the relay checks any envelope.
