@@ -33,6 +33,9 @@ type served struct {
 	open      func(*gateway.Core) (gatetest.Served, error)
 	// lists are the GET requests whose answers have a list, by their paths in the OpenAPI document. Each fills its list.
 	lists map[string]list
+	// queue returns a queue that strangers fill. noQueue says why there is none.
+	queue   func(*listSite) queue
+	noQueue string
 }
 
 // list fills a list and returns the request for it. long means that the list can have more than a few kilobytes.
@@ -46,15 +49,15 @@ var gateways = []served{
 		h, err := hub.New(context.Background(), c, hub.Options{})
 		return gatetest.Served{Prefix: "/hub", API: hub.API, Run: h.Run,
 			Mounts: func(prefix string) []httpapi.Mount { return []httpapi.Mount{h.Mount(prefix)} }}, err
-	}, hubLists},
+	}, hubLists, hubQueue, ""},
 	{"channel", channel.Extension, channel.API, func(c *gateway.Core) (gatetest.Served, error) {
 		g, err := channel.New(context.Background(), c)
 		return gatetest.Served{Prefix: "/channel", API: channel.API, Run: g.Run, Mounts: g.Mounts}, err
-	}, channelLists},
+	}, channelLists, channelQueue, ""},
 	{"jobs", jobs.Extension, jobs.API, func(c *gateway.Core) (gatetest.Served, error) {
 		g, err := jobs.New(context.Background(), c, jobs.Options{Initial: 100 * credits.One, Supply: 10_000 * credits.One})
 		return gatetest.Served{Prefix: "/jobs", API: jobs.API, Run: g.Run, Mounts: g.Mounts}, err
-	}, jobsLists},
+	}, jobsLists, nil, "a job in a queue costs its hirer credits"},
 }
 
 // maxPart is how many bytes a gateway may write at a time: a part of a list, with one large element.
