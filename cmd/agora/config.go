@@ -138,33 +138,63 @@ func (c *serveCmd) readEnvironment(flags map[string]*kong.Flag, refused []string
 		}
 	}
 	for name, flag := range flags {
-		variable := environmentName(name)
-		text, source := strings.TrimSpace(os.Getenv(variable)), "environment "+variable
-		separator := func(r rune) bool { return r == ',' || r == ' ' }
-		if flag.Tag.Has("secret") {
-			secret, from, err := secretFile(name)
-			switch {
-			case err != nil:
-				return err
-			case secret != "" && text != "":
-				return fmt.Errorf("%s is set, and so is %s; give only one of them", variable, from)
-			case secret != "":
-				text, source = secret, from
-				separator = func(r rune) bool { return r == '\n' || r == '\r' } // a header may have commas and spaces
-			}
+		source, err := values.setFromEnvironment(flag, c.sources[name] == "command line")
+		if err != nil {
+			return err
 		}
-		if text == "" || c.sources[name] == "command line" {
+		if source != "" {
+			c.sources[name] = source
+		}
+	}
+	return nil
+}
+
+// setFromEnvironment sets a flag from its environment variable. If it is secret, it may also come from a file, see
+// secretFile. source says which of these has a value; empty: none. If given, the flag is on the command line, so its value
+// is only checked for being given twice.
+func (v settingValues) setFromEnvironment(flag *kong.Flag, given bool) (source string, err error) {
+	variable := environmentName(flag.Name)
+	text := strings.TrimSpace(os.Getenv(variable))
+	source = "environment " + variable
+	separator := func(r rune) bool { return r == ',' || r == ' ' }
+	if flag.Tag.Has("secret") {
+		secret, from, err := secretFile(flag.Name)
+		switch {
+		case err != nil:
+			return "", err
+		case secret != "" && text != "":
+			return "", fmt.Errorf("%s is set, and so is %s; give only one of them", variable, from)
+		case secret != "":
+			text, source = secret, from
+			separator = func(r rune) bool { return r == '\n' || r == '\r' } // a header may have commas and spaces
+		}
+	}
+	if text == "" || given {
+		return "", nil
+	}
+	var value any = text
+	if flag.IsSlice() {
+		value = listOf(strings.FieldsFunc(text, separator))
+	}
+	if err := v.set(flag, value); err != nil {
+		return "", fmt.Errorf("%s: %w", variable, err)
+	}
+	return source, nil
+}
+
+// resolveSecrets sets the secret flags of a command from the environment, as far as they are not on the command line.
+func resolveSecrets(ctx *kong.Context) error {
+	values := settingValues{}
+	for _, flag := range ctx.Selected().Flags {
+		if !flag.Tag.Has("secret") {
 			continue
 		}
-		var value any = text
-		if flag.IsSlice() {
-			value = listOf(strings.FieldsFunc(text, separator))
+		given := slices.ContainsFunc(ctx.Path, func(p *kong.Path) bool { return p.Flag == flag })
+		if _, err := values.setFromEnvironment(flag, given); err != nil {
+			return err
 		}
-		if err := values.set(flag, value); err != nil {
-			return fmt.Errorf("%s: %w", variable, err)
-		}
-		c.sources[name] = source
 	}
+	ctx.AddResolver(values)
 	return nil
 }
 

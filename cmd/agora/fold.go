@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/jobs"
 	"github.com/agora-relay/agora/relay"
@@ -16,7 +18,7 @@ import (
 
 type foldCmd struct {
 	Data      string       `default:"./agora-data" placeholder:"FOLDER" help:"The data folder (default: ${default})."`
-	Store     storeAddress `placeholder:"URL" help:"Fold in PostgreSQL at this URL, and not in the data folder."`
+	Store     storeAddress `secret:"" placeholder:"URL" help:"Fold in PostgreSQL at this URL, and not in the data folder (AGORA_STORE, AGORA_STORE_FILE)."`
 	OlderThan lifetime     `default:"2160h" placeholder:"DURATION" help:"Fold what is older than this, at least 30d (default: 90d)."`
 	DryRun    bool         `help:"Only say how much would be folded."`
 	JSON      bool         `help:"Print the result as one line of JSON."`
@@ -31,6 +33,9 @@ func (foldCmd) Help() string {
 		"not appear in /jobs/audit any more.\n\n" +
 		"Examples:\n  agora fold --dry-run\n  agora fold --older-than 30d\n  agora fold --store postgres://agora@db1/agora"
 }
+
+// BeforeResolve reads the address of the database from the environment. kong calls it.
+func (foldCmd) BeforeResolve(ctx *kong.Context) error { return resolveSecrets(ctx) }
 
 func (c foldCmd) Validate() error {
 	if time.Duration(c.OlderThan) < jobs.MinFoldAge {

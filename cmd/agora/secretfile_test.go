@@ -3,8 +3,11 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/alecthomas/kong"
 )
 
 // TestSecretsFromFiles checks that settings that are secrets come from files that variables name, and from the credentials
@@ -78,5 +81,39 @@ func TestSecretVariablesAreKnown(t *testing.T) {
 	code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, []string{"serve", "--check-config"})
 	if code != exitOK || strings.Contains(stderr.String(), "did you mean") {
 		t.Errorf("%d: %s", code, stderr.String())
+	}
+}
+
+// TestSecretsOfCommands checks that each command with --store also takes the address from a file.
+func TestSecretsOfCommands(t *testing.T) {
+	clearSettings(t)
+	file := filepath.Join(t.TempDir(), "s")
+	if err := os.WriteFile(file, []byte("mysql://hidden"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("AGORA_STORE_FILE", file)
+	var line commandLine
+	parser, err := newParser(&line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, leaf := range parser.Model.Leaves(false) {
+		if !slices.ContainsFunc(leaf.Flags, func(f *kong.Flag) bool { return f.Name == "store" }) {
+			continue
+		}
+		found++
+		args := strings.Fields(leaf.Path())
+		if leaf.Name == "fetch" {
+			args = append(args, "--key-secret", "x")
+		}
+		var stdout, stderr strings.Builder
+		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, args)
+		if code == exitOK || !strings.Contains(stderr.String(), "AGORA_STORE: ") || strings.Contains(stderr.String(), "hidden") {
+			t.Errorf("%s: %d: %s", leaf.Path(), code, stderr.String())
+		}
+	}
+	if found < 3 {
+		t.Errorf("%d commands have --store, want at least 3", found)
 	}
 }

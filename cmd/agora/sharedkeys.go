@@ -17,6 +17,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/internal/fsync"
@@ -284,7 +286,7 @@ func (c keySecretCmd) Run(env environment) error {
 }
 
 type keyFetchCmd struct {
-	Store     storeAddress `required:"" env:"AGORA_STORE" placeholder:"URL" help:"The PostgreSQL database of the nodes."`
+	Store     storeAddress `required:"" secret:"" placeholder:"URL" help:"The PostgreSQL database of the nodes (AGORA_STORE, AGORA_STORE_FILE)."`
 	KeySecret string       `required:"" placeholder:"FILE" help:"The secret of the nodes."`
 	Data      string       `default:"./agora-data" placeholder:"FOLDER" help:"The data folder (default: ${default})."`
 }
@@ -295,6 +297,9 @@ func (keyFetchCmd) Help() string {
 		"not changed.\n\nExample:\n  agora key fetch --store postgres://agora@db1,db2/agora --key-secret /etc/agora/key-secret " +
 		"--data backup"
 }
+
+// BeforeResolve reads the address of the database from the environment. kong calls it.
+func (keyFetchCmd) BeforeResolve(ctx *kong.Context) error { return resolveSecrets(ctx) }
 
 func (c keyFetchCmd) Run(env environment) error {
 	secret, err := readKeySecret(c.KeySecret)
