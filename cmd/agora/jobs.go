@@ -99,6 +99,17 @@ func (c inJobs) file() string {
 	return cmp.Or(c.KeyFile, os.Getenv("AGORA_JOBS_KEY"))
 }
 
+// flags returns the flags that say who you are, as a hint with another command must repeat them.
+func (c inJobs) flags() string {
+	switch {
+	case c.KeyFile != "":
+		return " --key-file " + shellQuoted(c.KeyFile)
+	case c.Key != "":
+		return " --key " + shellQuoted(c.Key)
+	}
+	return ""
+}
+
 // errNoIdentity is the error of a command that needs to know who you are.
 var errNoIdentity = errors.New("say who you are: give --key-file FILE (or AGORA_JOBS_KEY), or --key FILE")
 

@@ -381,7 +381,7 @@ func (c jobsDeliver) Run(env environment) error {
 	}
 	err = jobs.Report(env.ctx, string(c.Agent), r)
 	if refused, ok := errors.AsType[*jobsclient.Error](err); ok && refused.Status == http.StatusConflict {
-		return fmt.Errorf("the job has ended already, in another way; agora jobs status %s shows how", c.Job)
+		return fmt.Errorf("the job has ended already, in another way; agora jobs status %s%s shows how", c.Job, c.flags())
 	}
 	if err != nil {
 		return c.explain(err)

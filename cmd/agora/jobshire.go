@@ -69,10 +69,10 @@ func (c jobsHire) Run(env environment) error {
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the job has not ended within %v; agora jobs status %s shows what comes of it", c.Timeout, job.ID)
+		return fmt.Errorf("the job has not ended within %v; agora jobs status %s%s shows what comes of it", c.Timeout, job.ID, c.flags())
 	case jobsclient.Unknown(err):
-		return undecided(err, "the job may run; agora jobs status %s shows it, and the same command with --job-id %s pays "+
-			"only once", job.ID, job.ID)
+		return undecided(err, "the job may run; agora jobs status %s%s shows it, and the same command with --job-id %s pays "+
+			"only once", job.ID, c.flags(), job.ID)
 	case err != nil:
 		return c.explain(err)
 	}
