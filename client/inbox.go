@@ -192,7 +192,7 @@ func (c *Client) prepareCall(failed *failure) *failure {
 }
 
 // NewInbox creates an inbox that belongs to this client's identity. label is a text for its owner, of at most 80
-// characters; it may be empty. The url is a secret: whoever has it can send messages to the agent. The relay shows it
+// characters; it may be empty. The url is a secret: anybody who has it can send messages to the agent. The relay shows it
 // only in this answer.
 //
 // Errors: ErrNoChannel; *envelope.Error, such as CodeRateLimited for more than 20 inboxes. An error that says "unknown"

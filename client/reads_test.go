@@ -345,7 +345,7 @@ func followOne(t *testing.T, c *client.Client) error {
 }
 
 // TestFollowOutlivesRepeatedRequests: a proxy sends the first reads to the relay twice, and returns the second answer,
-// which says that the token was used before. Follow goes on until the proxy stops doing so.
+// which says that the token was used before. Follow continues until the proxy stops doing so.
 func TestFollowOutlivesRepeatedRequests(t *testing.T) {
 	r, key, repeats := startPrivate(t), newKey(t), 0
 	c := newClientVia(t, r.URL, key, func(q *http.Request) (*http.Response, error) {

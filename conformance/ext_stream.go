@@ -20,7 +20,7 @@ var streamChecks = []Check{
 		Cites: streaming, run: ifStreams(streamHeader)},
 	{Number: "X-56", Title: "A stream without a position has only later events, each at once and as it was signed",
 		Cites: streaming, wait: second, run: ifStreams(streamFromNow)},
-	{Number: "X-57", Title: "A stream from a position has the stored events that match all filters, and then goes on",
+	{Number: "X-57", Title: "A stream from a position has the stored events that match all filters, and then stays open",
 		Cites: streaming, run: ifStreams(streamFromPosition)},
 	{Number: "X-58", Title: "Last-Event-ID continues after its event, and takes precedence over the position in the query",
 		Cites: streaming, run: ifStreams(streamResumes)},

@@ -218,7 +218,7 @@ type frameWriter struct {
 	rest  string
 }
 
-// add writes a frame of its own.
+// add writes its own frame.
 func (w *frameWriter) add(frame string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -142,7 +142,7 @@ func (h *hubProbe) accepted(from, to *hubAgent, body message, a answer) sentMess
 	}
 }
 
-// sendInBackground sends a short message while the check goes on. The hub may hold its answer until it knows what has
+// sendInBackground sends a short message while the check runs. The hub may hold its answer until it knows what has
 // become of the message. The function that it returns waits for the answer; the hub must have accepted the message.
 func (h *hubProbe) sendInBackground(from, to *hubAgent, text string) (wait func() sentMessage) {
 	body, answered := letter(from, to, text), make(chan answer, 1)

@@ -21,7 +21,7 @@ func notData() []any { return []any{"text", 1, true, []any{}, dataOf(largest + 1
 
 // jobsHireChecks test how jobs begin.
 var jobsHireChecks = []jobsCheck{
-	{number: "jobs.hire.pending", title: "A job that goes on is answered with 202, a JobResult PENDING and its Location",
+	{number: "jobs.hire.pending", title: "A job that has not ended is answered with 202, a JobResult PENDING and its Location",
 		cites: `JOBS "Jobs"`, run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			for _, path := range []string{a.path(), "/a/" + a.id} {

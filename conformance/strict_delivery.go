@@ -148,7 +148,7 @@ func names(messages []signedMessage) string {
 	return text
 }
 
-// idleReader returns a check of a reader that has received all events and goes on polling as the specification
+// idleReader returns a check of a reader that has received all events and keeps polling as the specification
 // describes. A negative step is the difference between the timestamps of the events. Otherwise all timestamps are
 // equal.
 func idleReader(what string, step time.Duration) func(*probe) {

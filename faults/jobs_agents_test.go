@@ -30,7 +30,7 @@ const (
 	callsBack                        // its endpoint answers PENDING, and it posts the result to the callback
 )
 
-// startAgent registers an agent with a principal of its own, and starts it.
+// startAgent registers an agent with its own principal, and starts it.
 func (l *jobsLoad) startAgent(kind agentKind) {
 	l.t.Helper()
 	n := len(l.agents)

@@ -310,7 +310,7 @@ func TestAcceptTwice(t *testing.T) {
 	}
 }
 
-// TestFollowUpBridgesOutage checks that follow_up goes on when the relay is back, and what it says if it is not.
+// TestFollowUpBridgesOutage checks that follow_up continues when the relay is back, and what it says if it is not.
 func TestFollowUpBridgesOutage(t *testing.T) {
 	r := startRelay(t)
 	alice, eve := newAgent(t, r, usd, usd), newAgent(t, r, 0, 0)

@@ -31,7 +31,7 @@ func (s *Server) addHiring() {
 	add(s, "accept_offer", "Accept an offer", "Accept one offer that ask or follow_up has shown, and wait for the result. This "+
 		"promises its price, within the spending limits. A thread can have only one accepted offer.",
 		kind{ends: true}, s.acceptOffer)
-	add(s, "follow_up", "Follow up on a request", "See how a request of yours goes on: waits for offers if there are none yet, and "+
+	add(s, "follow_up", "Follow up on a request", "See what becomes of your request: waits for offers if there are none yet, and "+
 		"for the result if an offer was accepted. Call it again as long as the state is waiting or working.",
 		kind{repeats: true}, s.followUp)
 	add(s, "cancel", "Cancel a request", "Take back a request of yours that has no result yet. Whether a price that was "+

@@ -50,7 +50,7 @@ func (p *announcingStore) Watch(ctx context.Context, _ relay.Cursor, publish fun
 	return ctx.Err()
 }
 
-// startWaitingPolls runs a relay with this many waiting polls. Each poll waits for an inbox of its own, which stays
+// startWaitingPolls runs a relay with this many waiting polls. Each poll waits for its own inbox, which stays
 // empty. publish announces events to them.
 func startWaitingPolls(tb testing.TB, waiters int) (
 	r *relay.Relay, store *announcingStore, publish func([]relay.Posted),

@@ -13,7 +13,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Extension is a part of the relay, such as a gateway, that keeps tables of its own in the store's database. A store is
+// Extension is a part of the relay, such as a gateway, that keeps its own tables in the store's database. A store is
 // opened with its extensions. Whatever covers the store's own tables also covers theirs: transactions, backup, the size
 // limit, and `agora check`.
 type Extension struct {
@@ -21,7 +21,7 @@ type Extension struct {
 	// underscore.
 	Name string
 	// Migrations are SQL scripts. When the store is opened, it runs each script that it has not run before, in order,
-	// each in a transaction of its own. Never change a script that was released; add another script instead.
+	// each in its own transaction. Never change a script that was released; add another script instead.
 	Migrations []string
 	// Check calls found for each error in the extension's tables. `agora check` calls it; the relay need not run. If
 	// Check is nil, `agora check` only checks that the pages, tables and indexes are sound.
@@ -127,7 +127,7 @@ func (t ExtTx) Append(c Checked, terms thread.Terms) (Receipt, error) {
 	}
 	// The store remembers an id from now on. So the ts must be fresh now. Otherwise a copy of an old message could be
 	// accepted as new.
-	// The quota of the recipient's inbox holds for all envelopes of extensions, whoever has asked the extension.
+	// The quota of the recipient's inbox holds for all envelopes of extensions, no matter who asked the extension.
 	e.Received, e.Terms, e.Local = t.relay.now(), terms, false
 	if err := t.relay.policy.WindowOf(e.Envelope.Type).Check(e.Envelope.TS, e.Envelope.TTL, e.Received); err != nil {
 		return Receipt{}, err

@@ -7,7 +7,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// Feed is an answer to a poll that goes on: page after page, to one client. It has a Stream until it is closed. It has no
+// Feed is an answer to a poll that stays open: page after page, to one client. It has a Stream until it is closed. It has no
 // queue. While the client reads a page, new events are only in the store. Only one goroutine may use a Feed.
 type Feed struct {
 	*Stream

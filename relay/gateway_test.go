@@ -130,7 +130,7 @@ func TestEpochIsThatOfCursors(t *testing.T) {
 	}
 }
 
-// TestAdmitCaller checks that each caller has an allowance of its own: 40 requests at once, and then 20 a second, from
+// TestAdmitCaller checks that each caller has its own allowance: 40 requests at once, and then 20 a second, from
 // any address.
 func TestAdmitCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ type Observer interface {
 	// the HTTP API that answered it, such as "/hub"; it is empty for the relay's own routes.
 	Served(mount string, k Kind)
 	// Refused reports a request that was answered with an error. status is the HTTP status, or 0 for a connection that
-	// was closed at once. code is empty if a gateway uses error codes of its own. limit names the limit that was
+	// was closed at once. code is empty if a gateway uses its own error codes. limit names the limit that was
 	// reached; it is empty if none was.
 	Refused(status int, code envelope.Code, limit string)
 	// Queued reports how long a message, or a change at a gateway, has waited because as many of its address were being

@@ -11,7 +11,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// TestSetLimits changes the limits of a running relay while a poll waits. The poll goes on, and the new limits hold.
+// TestSetLimits changes the limits of a running relay while a poll waits. The poll keeps waiting, and the new limits hold.
 func TestSetLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Limits: relay.Limits{PollsPerAddress: 2}})

@@ -99,7 +99,7 @@ func (r *Relay) readSlice(ctx context.Context, job *readJob, q *Query) (page Pag
 	return r.storeRead(ctx, q)
 }
 
-// storeRead is a function of its own because a Query that is passed by value needs much stack. The stack of a goroutine
+// storeRead is a separate function because a Query that is passed by value needs much stack. The stack of a goroutine
 // must not grow by this before it waits for a turn. A slice is short, so it is not cancelled.
 func (r *Relay) storeRead(ctx context.Context, q *Query) (Page, error) {
 	return r.store.Read(context.WithoutCancel(ctx), *q)

@@ -14,7 +14,7 @@
 // Pebble's log goes to stderr. The command ends when stdin is closed, so that it does not outlive its test. It also
 // ends at SIGINT and SIGTERM.
 //
-// The command is a module of its own, so that Agora does not depend on Pebble.
+// The command is a separate module, so that Agora does not depend on Pebble.
 package main
 
 import (

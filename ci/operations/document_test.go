@@ -36,7 +36,7 @@ serve() {
 trap 'stop; kill $(jobs -p) 2> /dev/null || true; wait || true' EXIT
 `
 
-// script returns the shell commands of a section as one script. A relay that the reader starts in a terminal of its own,
+// script returns the shell commands of a section as one script. A relay that the reader starts in its own terminal,
 // or in the background, runs until the next one starts. The ports in the page are replaced by free ones.
 func script(t *testing.T, section markdown.Section) string {
 	t.Helper()

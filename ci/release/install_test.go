@@ -17,7 +17,7 @@ import (
 )
 
 // A machine for these tests is a copy of this system: an overlay, so that nothing of this system changes, in which
-// systemd runs as the first process, in namespaces of its own and with no network but loopback.
+// systemd runs as the first process, in its own namespaces and with no network but loopback.
 
 // prelude gives the commands of docs/INSTALL.md what they need. apt asks nothing. dnf is played by rpm, because the
 // machine has the packages of Debian.
@@ -98,7 +98,7 @@ StandardError=inherit
 	defer cancel()
 	out, _ := exec.CommandContext(ctx, "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network",
 		"--link-journal=no", "--console=pipe", "-D", root, "--boot", "systemd.unit=test.service").CombinedOutput()
-	// systemd-nspawn also fails because of folders of its own that it cannot remove. So the script's status counts.
+	// systemd-nspawn also fails because of its own folders that it cannot remove. So the script's status counts.
 	status, err := os.ReadFile(filepath.Join(root, "test/status"))
 	if err != nil || string(status) != "0\n" {
 		printed, _ := os.ReadFile(filepath.Join(root, "test/output"))

@@ -240,7 +240,7 @@ type adminDrainCmd struct {
 
 func (adminDrainCmd) Help() string {
 	return "Ends the waiting polls and streams, and refuses requests with 503 and a Retry-After. /readyz and /health fail, so a " +
-		"load balancer sends clients elsewhere. The relay goes on running, and agora admin still works. A restart ends the " +
+		"load balancer sends clients elsewhere. The relay keeps running, and agora admin still works. A restart ends the " +
 		"pause too.\n\nExamples:\n  agora admin drain\n  agora admin drain --undo"
 }
 

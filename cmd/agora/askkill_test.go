@@ -98,7 +98,7 @@ func (g *gate) open() {
 	g.before, g.after, g.change = nil, nil, nil
 }
 
-// askProcess is agora ask in a process of its own.
+// askProcess is agora ask in its own process.
 type askProcess struct {
 	t              *testing.T
 	cmd            *exec.Cmd

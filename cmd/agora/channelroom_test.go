@@ -24,7 +24,7 @@ import (
 // worker is what an agent does with a delivery. It returns the output of its RESULT.
 type worker func(ctx context.Context, d client.ChannelDelivery) (output json.RawMessage, err error)
 
-// startAgent runs an agent with an inbox at the relay, and without an address of its own. The result is the connection
+// startAgent runs an agent with an inbox at the relay, and without its own address. The result is the connection
 // string of its inbox.
 func startAgent(t *testing.T, relayURL string, key didkey.Key, work worker) (connection string) {
 	t.Helper()

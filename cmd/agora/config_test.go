@@ -313,7 +313,7 @@ func reference(t *testing.T) string {
 		if s.flag.Tag.Has("reload") {
 			reload = "yes"
 		}
-		help := strings.Replace(s.flag.Tag.Help, " (default: ${default})", "", 1) // it has a column of its own
+		help := strings.Replace(s.flag.Tag.Help, " (default: ${default})", "", 1) // that is a separate column
 		help = strings.ReplaceAll(strings.TrimSuffix(help, "."), "|", `\|`)
 		if s.flag.IsSlice() {
 			help += ". A list"

@@ -18,7 +18,7 @@ import (
 )
 
 // forwarder passes the reads of a page on this machine to a relay elsewhere. The relay is not trusted: whatever it
-// answers must not become a page of its own at the address where the reader's key is.
+// answers must not become a page at the address where the reader's key is.
 type forwarder struct {
 	relay     url.URL // scheme and host
 	transport *http.Transport

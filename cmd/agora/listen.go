@@ -56,7 +56,7 @@ func (a listenAddress) isLoopback() bool {
 func (a listenAddress) isUnix() bool { return strings.HasPrefix(string(a), unixPrefix) }
 
 // equals reports whether two listeners cannot have the addresses a and b, because these are equal. It looks only at the
-// text. An empty address means that there is no listener. With port 0, each listener gets a port of its own.
+// text. An empty address means that there is no listener. With port 0, each listener gets its own port.
 func (a listenAddress) equals(b listenAddress) bool {
 	return a == b && a != "" && (a.isUnix() || !strings.HasSuffix(string(a), ":0"))
 }

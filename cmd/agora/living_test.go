@@ -20,7 +20,7 @@ import (
 	"github.com/agora-relay/agora/internal/profile"
 )
 
-// atHome lets the test have a configuration of its own, and no variables of agora. It returns its folder.
+// atHome lets the test have its own configuration, and no variables of agora. It returns its folder.
 func atHome(t *testing.T) (folder string) {
 	t.Helper()
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())

@@ -118,7 +118,7 @@ const (
 // errReported is the error of a command that has already printed why it failed. It leads to no other message.
 var errReported = errors.New("the failure was already reported")
 
-// exitError is an error with an exit code of its own. Other errors lead to exitFailed.
+// exitError is an error with its own exit code. Other errors lead to exitFailed.
 type exitError struct {
 	code int
 	error

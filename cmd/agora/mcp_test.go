@@ -29,7 +29,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// relayProcess is a relay in a process of its own.
+// relayProcess is a relay in its own process.
 type relayProcess struct {
 	t         *testing.T
 	cmd       *exec.Cmd
@@ -74,7 +74,7 @@ func (r *relayProcess) restart() {
 	r.start(strings.TrimPrefix(r.URL, "http://"))
 }
 
-// mcpProcess is a session with agora mcp in a process of its own.
+// mcpProcess is a session with agora mcp in its own process.
 type mcpProcess struct {
 	t       *testing.T
 	key     string

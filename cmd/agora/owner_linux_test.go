@@ -20,7 +20,7 @@ func TestMountPoint(t *testing.T) {
 	}
 }
 
-// TestRestoreKeepsOwner checks that a relay with a user of its own can use what root has restored.
+// TestRestoreKeepsOwner checks that a relay with its own user can use what root has restored.
 func TestRestoreKeepsOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") == "true" {

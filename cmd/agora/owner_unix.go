@@ -29,7 +29,7 @@ func isMountPoint(path string) bool {
 }
 
 // giveToOwner gives a folder and all that is in it to the user and the group who own another folder, if that exists and
-// this process may do so. So a relay with a user of its own can use what root has restored.
+// this process may do so. So a relay with its own user can use what root has restored.
 func giveToOwner(folder, owned string) error {
 	info, err := os.Stat(owned)
 	if errors.Is(err, fs.ErrNotExist) {

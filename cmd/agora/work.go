@@ -72,7 +72,7 @@ func (workCmd) Help() string {
 		"Failures. The client gets an ERROR in place of a RESULT: INVALID_REQUEST if the program exits with 65, " +
 		"UNAVAILABLE " +
 		"(try again later) with 75, TIMEOUT after --timeout, and otherwise EXECUTION_FAILED.\n\n" +
-		"Processes. Each program has a process group of its own. It gets SIGTERM, and SIGKILL after --grace, when its " +
+		"Processes. Each program has its own process group. It gets SIGTERM, and SIGKILL after --grace, when its " +
 		"time is " +
 		"over, when the client cancels, and when the agent is interrupted. When the program has ended, its whole " +
 		"group is " +

@@ -86,7 +86,7 @@ func (w *workTest) start(script string, flags ...string) (log *logText, stop fun
 	return log, stop
 }
 
-// process runs agora work in a process of its own, which the test may kill.
+// process runs agora work in its own process, which the test may kill.
 func (w *workTest) process(script string, flags ...string) (cmd *exec.Cmd, log *logText) {
 	w.t.Helper()
 	cmd, log = exec.Command("agora", w.args(script, flags...)...), new(logText)

@@ -169,7 +169,7 @@ func (o *oracle) check(t *testing.T, nodes [3]*node) {
 		len(first), lost, doubled)
 }
 
-// follower polls a node from the beginning, and goes on with its last cursor after each failure.
+// follower polls a node from the beginning, and continues with its last cursor after each failure.
 type follower struct {
 	mu  sync.Mutex
 	ids []string

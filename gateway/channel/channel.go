@@ -142,7 +142,7 @@ const (
 	del  = http.MethodDelete
 )
 
-// Mounts returns the gateway's routes under a prefix: "/channel" on the main listener, "" on a listener of its own.
+// Mounts returns the gateway's routes under a prefix: "/channel" on the main listener, "" on its own listener.
 func (g *Gateway) Mounts(prefix string) []httpapi.Mount {
 	main := prefix != ""
 	const help = "docs/CHANNEL.md lists the paths of this gateway"

@@ -191,7 +191,7 @@ func TestServiceIsDown(t *testing.T) {
 func TestServicesThatHang(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		hanging, o, quick := f.owner(t), f.owner(t), newService(f)
-		var services []*service // each has a host of its own
+		var services []*service // each has its own host
 		for i := range 40 {
 			s := newService(f)
 			s.hangs, s.base = true, strings.Replace(s.base, "127.0.0.1", fmt.Sprint("127.0.1.", i), 1)
@@ -241,7 +241,7 @@ func TestForeignAnswers(t *testing.T) {
 		if err := other.send(h, result); err == nil {
 			t.Error("the relay takes a RESULT of another DID in this thread")
 		}
-		// A stranger opens a thread of its own with the same id, and says there that it has failed.
+		// A stranger opens its own thread with the same id, and says there that it has failed.
 		for i, p := range []envelope.Payload{envelope.Request{RequestID: h.envelope.ID, Intent: "x"},
 			envelope.Failure{RequestID: h.envelope.ID, Code: "X", Message: "x"}} {
 			f.must(other.send(h, p, func(d *envelope.Draft) { d.ID = fmt.Sprint("foreign", i) }))

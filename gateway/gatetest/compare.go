@@ -14,7 +14,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// comparison repeats a recording on PostgreSQL, in a schema of its own.
+// comparison repeats a recording on PostgreSQL, in its own schema.
 type comparison struct {
 	*client
 	schema   string
@@ -215,7 +215,7 @@ func (c *comparison) repeatStep(s *step) error {
 	}
 	for _, one := range s.statements {
 		if one.err != nil && s.stored {
-			return describe(one, fmt.Errorf("the update goes on after the error %q, but PostgreSQL then undoes all of it; "+
+			return describe(one, fmt.Errorf("the update continues after the error %q, but PostgreSQL then undoes all of it; "+
 				"use ON CONFLICT, or look first", one.err))
 		}
 		if one.err != nil {

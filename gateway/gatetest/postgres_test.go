@@ -193,7 +193,7 @@ func differences() map[string]func(relay.StoreTx) error {
 
 		"changes 2 rows in SQLite and 1 in PostgreSQL": exec("DELETE FROM items_item WHERE name > 'A'"),
 
-		"the update goes on after the error": func(tx relay.StoreTx) error {
+		"the update continues after the error": func(tx relay.StoreTx) error {
 			if exec(addItem, 1, "taken", nil)(tx) == nil {
 				return errors.New("a number is taken twice")
 			}

@@ -28,7 +28,7 @@ import (
 // PublicURL is the URL of the relay of a Site.
 const PublicURL = "https://relay.example"
 
-// Site is a relay with a gateway, on ports of its own, over a database in a temporary folder.
+// Site is a relay with a gateway, on its own ports, over a database in a temporary folder.
 type Site struct {
 	Path       string
 	Key        didkey.Key // of the relay and of the gateways

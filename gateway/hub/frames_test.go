@@ -207,7 +207,7 @@ func TestPaceDuringShutdown(t *testing.T) {
 	})
 }
 
-// stalled opens a stream on a connection of its own and reads nothing.
+// stalled opens a stream on its own connection and reads nothing.
 func (p party) stalled() net.Conn {
 	p.t.Helper()
 	host := strings.TrimPrefix(p.URL, "http://")

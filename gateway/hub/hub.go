@@ -151,7 +151,7 @@ func (h *Hub) Run(ctx context.Context) {
 	tasks.Wait()
 }
 
-// Mount returns the hub's routes under a prefix: "/hub" on the main listener, "" on a listener of its own.
+// Mount returns the hub's routes under a prefix: "/hub" on the main listener, "" on its own listener.
 func (h *Hub) Mount(prefix string) httpapi.Mount {
 	type methods = map[string]httpapi.Handler
 	const get, post = http.MethodGet, http.MethodPost

@@ -182,7 +182,7 @@ func parseResult(f *form) (p result) {
 	case statusFailure:
 		p.state = failure
 		if !slices.Contains(codes, p.code) {
-			p.code = codeError // the agent has a code of its own, or none
+			p.code = codeError // the agent has its own code, or none
 		}
 	case statusPending:
 	default:

@@ -124,7 +124,7 @@ func (g *Gateway) Run(ctx context.Context) {
 	tasks.Wait()
 }
 
-// Mounts returns the gateway's routes under a prefix: "/jobs" on the main listener, "" on a listener of its own.
+// Mounts returns the gateway's routes under a prefix: "/jobs" on the main listener, "" on its own listener.
 func (g *Gateway) Mounts(prefix string) []httpapi.Mount {
 	get := func(h func(*request) error) map[string]httpapi.Handler {
 		return map[string]httpapi.Handler{http.MethodGet: handle(h)}

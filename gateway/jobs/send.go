@@ -62,7 +62,7 @@ func jobsURL(endpoint string, appended bool) (string, error) {
 	return u.JoinPath("jobs").String(), nil
 }
 
-// Call implements gateway.Courier. Each attempt has a callback of its own, which the agent may use before it answers. While
+// Call implements gateway.Courier. Each attempt has its own callback, which the agent may use before it answers. While
 // the attempt lasts, the job does not end because it was not dispatched.
 func (s *sender) Call(ctx context.Context, sent gateway.Job) (c gateway.Call, p gateway.Plan, err error) {
 	token := gateway.NewKey(gateway.Callback)

@@ -98,7 +98,7 @@ func (g *Gateway) due(ctx context.Context, find string, age time.Duration) (numb
 	return numbers, err
 }
 
-// oneByOne calls f for each job in an Update of its own. It returns the first error.
+// oneByOne calls f for each job in its own Update. It returns the first error.
 func (g *Gateway) oneByOne(ctx context.Context, numbers []int64, f func(*gateway.Op, job) error) (failed error) {
 	for i := range numbers {
 		failed = cmp.Or(failed, g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {

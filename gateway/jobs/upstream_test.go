@@ -24,7 +24,7 @@ import (
 // This file has programs that send the requests of upstream's programs, and check that the answers have what these
 // programs need. Upstream is HeatoXSophi/chorus at d292c46 (JOBS §8).
 
-// localhost is a machine on which upstream's agents run. Each listens on a port of its own.
+// localhost is a machine on which upstream's agents run. Each listens on its own port.
 type localhost struct {
 	mu        sync.Mutex
 	listening map[string]string // by the port: the address of the listener

@@ -10,7 +10,7 @@ import (
 	"github.com/agora-relay/agora/internal/clidoc"
 )
 
-// grammar has everything that completion and pages treat in a way of its own.
+// grammar has everything that completion and pages treat in its own way.
 type grammar struct {
 	Send struct {
 		Key  string `required:"" env:"TOOL_KEY" short:"k" placeholder:"FILE" help:"Your key file."`

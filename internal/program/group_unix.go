@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// OwnGroup makes a program start in a process group of its own. So the group can be killed, and an interrupt from the
+// OwnGroup makes a program start in its own process group. So the group can be killed, and an interrupt from the
 // terminal reaches only this process.
 func OwnGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

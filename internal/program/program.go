@@ -1,7 +1,7 @@
 // Package program runs programs of the user as child processes. They are not trusted to end, to be quiet, or to read
 // what they get.
 //
-// A program starts in a process group of its own. The group is killed when the program has ended, or must end. So the
+// A program starts in its own process group. The group is killed when the program has ended, or must end. So the
 // processes that it has started end too, except those that have left the group (setsid, setpgid). Windows has no
 // process groups. There only the program itself is ended, and at once: it cannot be asked to end.
 package program

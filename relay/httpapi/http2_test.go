@@ -128,7 +128,7 @@ func TestHTTP2ClientWithoutPingIsCut(t *testing.T) {
 	}
 }
 
-// TestHTTP2SlowBodyIsCut sends a part of a body and stops, or goes on with a byte a second. After ten seconds the
+// TestHTTP2SlowBodyIsCut sends a part of a body and stops, or continues with a byte a second. After ten seconds the
 // client gets an error. The other streams of its connection are not affected.
 func TestHTTP2SlowBodyIsCut(t *testing.T) {
 	for _, bytes := range []int{0, 100} {

@@ -352,7 +352,7 @@ func TestHTTP2PeersAreAsOverHTTP1(t *testing.T) {
 		"Via":                      {loopback, plain, local, "localhost", "Via: 2 proxy", 200, "127.0.0.1 false"},
 		"a browser":                {loopback, plain, local, "localhost", "Sec-Fetch-Site: none", 200, "127.0.0.1 false"},
 		"a page of another origin": {loopback, plain, local, "localhost", "Origin: https://evil.example", 200, "127.0.0.1 false"},
-		"a page of its own origin": {loopback, plain, local, "localhost", "Origin: https://localhost", 200, "127.0.0.1 false"},
+		"its own page origin":      {loopback, plain, local, "localhost", "Origin: https://localhost", 200, "127.0.0.1 false"},
 		"a trusted proxy":          {allInterfaces, proxied, proxy, relayName, forwarded, 200, "198.51.100.7 false"},
 		"a proxy without a header": {allInterfaces, proxied, proxy, relayName, "", 200, "10.0.0.1 false"},
 		"a stranger as proxy":      {allInterfaces, proxied, stranger, relayName, forwarded, 200, "192.0.2.1 false"},

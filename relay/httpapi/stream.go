@@ -106,7 +106,7 @@ func (a *api) parseStream(r *http.Request) (*relay.Poll, error) {
 	}
 	for _, other := range []string{"before", "timeout"} {
 		if _, given := p[other]; given {
-			return nil, invalid("a stream goes on until it ends; leave out %s, or ask for a page with Accept: %s", other, contentJSON)
+			return nil, invalid("a stream stays open until it ends; leave out %s, or ask for a page with Accept: %s", other, contentJSON)
 		}
 	}
 	poll := new(relay.Poll)

@@ -307,7 +307,7 @@ func TestStreamsEndAtShutdown(t *testing.T) {
 		s.give(t, alice, bob, "")
 		time.Sleep(10 * time.Second)
 		stopped := time.Now()
-		s.stop() // with HTTP/2, it goes on for a second after the streams have ended
+		s.stop() // with HTTP/2, it lasts for a second after the streams have ended
 		for _, f := range feeds {
 			f.wantEndAt(stopped, "at the shutdown", "continue with the last id")
 			if c, err := s.ParseCursor(f.lastID()); err != nil || c.Seq != 1 || len(f.data()) != 1 {

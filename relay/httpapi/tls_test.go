@@ -276,7 +276,7 @@ func TestTLSSlowHeaderIsCut(t *testing.T) {
 	}
 }
 
-// TestTLSSlowBodyIsCut sends a part of a body over TLS and stops, or goes on with a byte a second. After ten seconds
+// TestTLSSlowBodyIsCut sends a part of a body over TLS and stops, or continues with a byte a second. After ten seconds
 // the client gets an error.
 func TestTLSSlowBodyIsCut(t *testing.T) {
 	for _, bytes := range []int{0, 100} {

@@ -71,7 +71,7 @@ func benchmarkPosts(b *testing.B, clients int) {
 	b.ReportMetric(medians[1]/medians[0], "ratio")
 }
 
-// openRelay returns a relay over a database of its own. screen may be nil.
+// openRelay returns a relay over its own database. screen may be nil.
 func openRelay(b *testing.B, screen relay.Screen) *relay.Relay {
 	b.Helper()
 	log := slog.New(slog.DiscardHandler)

@@ -89,7 +89,7 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 		}
 	}
 	if o.err == nil && tx.wrote && len(tx.posted) == 0 {
-		// The update takes a number of its own. So a loss of the rows it wrote is noticed.
+		// The update takes its own number. So a loss of the rows it wrote is noticed.
 		w.last++
 	}
 	if o.err != nil {

@@ -334,7 +334,7 @@ func TestFrozenLeaderLosesTheLease(t *testing.T) {
 	}
 }
 
-// direct runs f with a connection of its own to the schema of place.
+// direct runs f with its own connection to the schema of place.
 func direct(t testing.TB, place string, f func(*pgx.Conn) error) {
 	t.Helper()
 	dsn, err := dsnOf(t.Context(), place)

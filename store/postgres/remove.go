@@ -70,7 +70,7 @@ func (s *Store) Remove(ctx context.Context, events []relay.Seq, now time.Time) (
 	return removed, nil
 }
 
-// change runs f in a transaction that takes a number of its own, so that a loss of the change is noticed. The counts of
+// change runs f in a transaction that takes its own number, so that a loss of the change is noticed. The counts of
 // inboxes are taken again.
 func (s *Store) change(ctx context.Context, f func(*writer) error) error {
 	return s.task(ctx, func(w *writer) error {

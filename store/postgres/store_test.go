@@ -27,7 +27,7 @@ var creator struct {
 	conn *pgx.Conn
 }
 
-// dsnOf returns the address of a schema of its own for each place, in the server of make postgres. It creates the
+// dsnOf returns the address of a separate schema for each place, in the server of make postgres. It creates the
 // schema if it does not exist. AGORA_POSTGRES is the folder of the server's socket, or a host with "port=N" behind it.
 func dsnOf(ctx context.Context, place string) (string, error) {
 	host := os.Getenv("AGORA_POSTGRES")

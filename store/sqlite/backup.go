@@ -24,7 +24,7 @@ type Copied struct {
 // Backup returns nil, the copy was checked for damage and synced. The caller must sync the folder of the copy. On an
 // error, or when ctx ends, Backup removes the copy.
 //
-// The copy gets its own epoch. The original goes on to give numbers to further events, and the copy will give the same
+// The copy gets its own epoch. The original continues to give numbers to further events, and the copy will give the same
 // numbers to other events. So the copy must refuse cursors of the original (relay.ErrUnknownCursor).
 //
 // Backup calls progress, if it is not nil, every second with the bytes written and an estimate of the total.

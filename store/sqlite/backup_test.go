@@ -145,7 +145,7 @@ func databasePath(t testing.TB, s *Store) (path string) {
 	return path
 }
 
-// TestRestore checks that a restored copy is a database of its own. It refuses cursors of the original. Its numbers
+// TestRestore checks that a restored copy is a separate database. It refuses cursors of the original. Its numbers
 // continue after its last event. Messages in the copy are duplicates, and later messages of the original can be posted
 // again.
 func TestRestore(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Numbers of senders in the benchmarks. Each sender has a recipient of its own.
+// Numbers of senders in the benchmarks. Each sender has its own recipient.
 const (
 	benchSenders = 256
 	benchInboxes = 64 // for BenchmarkRead; each inbox then has a page of its 10,000 events

@@ -95,7 +95,7 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 	}
 	o.err = cmp.Or(o.err, tx.broken)
 	if o.err == nil && tx.wrote && len(tx.posted) == 0 {
-		// The update takes a number of its own. So the mark shows a loss if the rows it wrote are missing later.
+		// The update takes its own number. So the mark shows a loss if the rows it wrote are missing later.
 		w.last++
 		if _, err := w.stmts.keepLast.Exec(w.last); err != nil {
 			return outcome{}, nil, err

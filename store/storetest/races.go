@@ -25,7 +25,7 @@ type appendResult struct {
 	err error
 }
 
-// appendConcurrently appends all entries at the same time, each in a goroutine of its own.
+// appendConcurrently appends all entries at the same time, each in its own goroutine.
 func (f *fixture) appendConcurrently(entries []relay.Entry) []appendResult {
 	answers := make([]appendResult, len(entries))
 	start := make(chan struct{})

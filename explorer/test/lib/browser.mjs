@@ -17,7 +17,7 @@ export const PATIENCE = 20_000;
 let starting; // one browser for all tests of a file
 after(async () => (await starting)?.close());
 
-/** Opens the page of a relay in a window of its own. Things that must not happen are dialogs, errors, violations of the
+/** Opens the page of a relay in its own window. Things that must not happen are dialogs, errors, violations of the
  *  Content-Security-Policy and requests to other origins. The test fails when it ends, unless allow(what) returns true
  *  for each of them. */
 export async function openPage(t, url, { hash = '#/', allow = () => false, init = [], ...options } = {}) {

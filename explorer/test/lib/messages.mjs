@@ -24,7 +24,7 @@ export function post(relay, body, path = '/events') {
 }
 
 /** An agent with a new key. send signs a message with these fields and posts it. It fails unless the relay accepts it.
- *  ask sends a REQUEST to everybody, in a thread of its own. */
+ *  ask sends a REQUEST to everybody, in its own thread. */
 export async function newAgent(relay, name) {
   const me = await identity();
   const signed = async (type, payload, { to, sealed, ...fields } = {}) => {

@@ -251,7 +251,7 @@ func TestRegisterTellsTheKey(t *testing.T) {
 	}
 }
 
-// TestRegisterGoesOn interrupts a registration. It goes on, because the hub tells the key only once.
+// TestRegisterGoesOn interrupts a registration. It continues, because the hub tells the key only once.
 func TestRegisterGoesOn(t *testing.T) {
 	h, f := newFolderFor(t)
 	ctx, interrupt := context.WithCancel(t.Context())

@@ -56,7 +56,7 @@ func TestCutOffLine(t *testing.T) {
 	}
 }
 
-// TestRepeats checks that a record is written once, whoever has written it: this Folder, another process, or nobody since
+// TestRepeats checks that a record is written once, whoever wrote it: this Folder, another process, or nobody since
 // the file was replaced.
 func TestRepeats(t *testing.T) {
 	_, f := newHub(t)

@@ -140,7 +140,7 @@ func TestWorkInParallel(t *testing.T) {
 	})
 }
 
-// TestWorkThroughRestarts checks that the agent goes on after the relay was away, while it waits and while it reports,
+// TestWorkThroughRestarts checks that the agent continues after the relay was away, while it waits and while it reports,
 // and that it does no job twice.
 func TestWorkThroughRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

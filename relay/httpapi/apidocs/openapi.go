@@ -1,7 +1,7 @@
 // Package apidocs writes the two documents with which a relay describes its API: an OpenAPI document for programs, and a
 // guide for language models.
 //
-// The relay's own routes are described in core.json. Each gateway describes its routes in a file of its own, see Part.
+// The relay's own routes are described in core.json. Each gateway describes its routes in its own file, see Part.
 // Nothing is written twice: the schemas of envelopes are those of testvectors/schema.
 package apidocs
 

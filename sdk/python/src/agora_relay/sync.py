@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Loop:
-    """An event loop in a thread of its own. The thread ends with close."""
+    """An event loop in its own thread. The thread ends with close."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
