@@ -193,25 +193,28 @@ func TestChannelMember(t *testing.T) {
 	}
 }
 
-// deliveriesOf returns the answers to polls after 0 to 3 events: a delivery that eve has forged, another REQUEST of the
-// gateway gate, and a delivery. With --count a poll asks for one event.
+// deliveriesOf returns the answers to polls after 0 to 4 events: a delivery that eve has forged, another REQUEST of the
+// gateway gate, a delivery that nobody can answer any more, and a delivery. With --count a poll asks for one event.
 func deliveriesOf(t *testing.T, bob, eve, gate didkey.Key) (pages []string) {
 	t.Helper()
 	var events []*envelope.Envelope
-	for i, sender := range []didkey.Key{eve, gate, gate} {
-		intent := client.ChannelIntent
-		if i == 1 {
+	for i, sender := range []didkey.Key{eve, gate, gate, gate} {
+		intent, sent := client.ChannelIntent, time.Now()
+		switch i {
+		case 1:
 			intent = "other"
+		case 2:
+			sent = sent.Add(-25 * time.Hour)
 		}
-		e, err := envelope.Draft{Recipient: bob.DID(), Seal: true, Payload: envelope.Request{RequestID: "dlv_1", Intent: intent,
-			Params: json.RawMessage(`{"inbox":"in_1","channel":{"id":"ch_1"},"message":{"id":"m","sender":"alice","content":"hi"},"callback":"https://x.example/out/tok","mcp":[]}`)}}.Sign(sender, time.Now())
+		e, err := envelope.Draft{Recipient: bob.DID(), Seal: true, TTL: 48 * time.Hour, Payload: envelope.Request{RequestID: "dlv_1", Intent: intent,
+			Params: json.RawMessage(`{"inbox":"in_1","channel":{"id":"ch_1"},"message":{"id":"m","sender":"alice","content":"hi"},"callback":"https://x.example/out/tok","mcp":[]}`)}}.Sign(sender, sent)
 		if err != nil {
 			t.Fatal(err)
 		}
 		events = append(events, e)
 	}
-	for i := range 4 {
-		page, err := json.Marshal(map[string]any{"ok": true, "events": events[min(i, 3):min(i+1, 3)], "cursor": fmt.Sprint(min(i+1, 3))})
+	for i := range len(events) + 1 {
+		page, err := json.Marshal(map[string]any{"ok": true, "events": events[i:min(i+1, len(events))], "cursor": fmt.Sprint(min(i+1, len(events)))})
 		if err != nil {
 			t.Fatal(err)
 		}
