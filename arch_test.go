@@ -34,6 +34,7 @@ var allowedImports = map[string][]string{
 	"internal/jsontext":              {},
 	"internal/markdown":              {},
 	"internal/program":               {},
+	"internal/ptytest":               {},
 	"internal/safetext":              {},
 	"internal/untrusted":             {"internal/safetext"},
 	"internal/similar":               {},

@@ -2,7 +2,6 @@ package recipes
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/agora-relay/agora/internal/ptytest"
 )
 
 // TestRecipesAtTerminals follows the sections of TestRecipes as a person does who pastes each block into a terminal with
@@ -33,56 +32,11 @@ var atTerminals = way{
 	shown: true,
 }
 
-// openPseudoTerminal returns both sides of a new pseudo-terminal with 80 columns. It shows nothing of what is typed, so
-// that what it prints is what programs print.
-func openPseudoTerminal(t *testing.T) (keyboard, screen *os.File) {
-	t.Helper()
-	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Fd would make the file block, and then Close would wait until somebody has read from it.
-	raw, err := keyboard.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var number int
-	var failed error
-	err = raw.Control(func(fd uintptr) { number, failed = setUpTerminal(int(fd)) })
-	if err := errors.Join(err, failed); err != nil {
-		t.Fatal(err)
-	}
-	screen, err = os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return keyboard, screen
-}
-
-// setUpTerminal unlocks the other side of a pseudo-terminal, and sets its size and modes. It returns its number.
-func setUpTerminal(fd int) (number int, err error) {
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		return 0, err
-	}
-	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
-		return 0, err
-	}
-	modes, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-	if err != nil {
-		return 0, err
-	}
-	modes.Lflag &^= unix.ECHO
-	if err := unix.IoctlSetTermios(fd, unix.TCSETS, modes); err != nil {
-		return 0, err
-	}
-	return unix.IoctlGetInt(fd, unix.TIOCGPTN)
-}
-
 // openTerminal starts an interactive shell in a pseudo-terminal, and pastes a script. The shell ends at the first command
 // that fails.
 func openTerminal(t *testing.T, folder string, environment []string, script string) *terminal {
 	t.Helper()
-	keyboard, screen := openPseudoTerminal(t)
+	keyboard, screen := ptytest.Open(t)
 	term := &terminal{cmd: exec.Command("bash", "--norc", "--noprofile", "--noediting", "-i", "-euo", "pipefail"),
 		keyboard: keyboard, ended: make(chan struct{}), output: output{changed: make(chan struct{}, 1)}}
 	term.cmd.Dir = folder

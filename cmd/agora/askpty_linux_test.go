@@ -3,9 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -13,33 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/ptytest"
 )
-
-// openTerminal returns both sides of a pseudo-terminal: that of the person, and that of the program.
-func openTerminal(t *testing.T) (person, program *os.File) {
-	t.Helper()
-	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = person.Close() }) // the test may have closed it
-	if err := unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(person.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = program.Close() }) // the test may have closed it
-	return person, program
-}
 
 // TestAskDropsTypedAhead types an answer before the offers are shown, in a pseudo-terminal. It must not accept a paid
 // offer. The answer to the question counts.
@@ -49,7 +23,7 @@ func TestAskDropsTypedAhead(t *testing.T) {
 	requestID := openThread(t, alice, "t1")
 	bob.post("t1", alice.key.DID(), envelope.Offer{RequestID: requestID, Price: usd(0.25)})
 
-	person, program := openTerminal(t)
+	person, program := ptytest.Open(t)
 	if _, err := io.WriteString(person, "1\n1\n1\n"); err != nil {
 		t.Fatal(err)
 	}
