@@ -35,6 +35,27 @@ func TestSum(t *testing.T) {
 	gateway.Sum("one", 1.5)
 }
 
+// A row that was stored before a migration added columns keeps its sum. Rows that differ have different sums.
+func TestSumOfAddedColumns(t *testing.T) {
+	table := gateway.NewTable("one", 1, "name, n, first, second")
+	table.Added = 2
+	seen := map[int64]string{}
+	for _, row := range [][]any{{"a", int64(0), int64(0), int64(0)}, {"a", int64(1), int64(0), int64(0)},
+		{"a", int64(0), int64(1), int64(0)}, {"a", int64(0), int64(0), int64(1)}, {"a", int64(1), int64(1), int64(0)}} {
+		name, with := fmt.Sprint(row), table.WithSum(row)
+		sum := with[len(row)].(int64)
+		if other, found := seen[sum]; found || len(with) != len(row)+1 {
+			t.Errorf("%s has the sum of %s: %v", name, other, with)
+		}
+		seen[sum] = name
+	}
+	for n := range int64(2) {
+		if old := seen[gateway.Sum("one", "a", n)]; old != fmt.Sprint([]any{"a", n, 0, 0}) {
+			t.Errorf("%q has the sum of the row %d from before the migration", old, n)
+		}
+	}
+}
+
 // TestCheckFindsEveryChange checks G-28 for the shared tables.
 func TestCheckFindsEveryChange(t *testing.T) {
 	t.Setenv(gatetest.Env, "") // only SQLite allows these changes
