@@ -241,7 +241,7 @@ func (s *service) wantEvents(what string, want ...string) {
 func (s *service) body(id, content string, change ...func(object)) object {
 	body := object{
 		"channel":  object{"id": "C1", "name": "general", "service": "Test", "context": "a test"},
-		"message":  object{"id": id, "sender": "zoe", "content": content},
+		"message":  object{"id": id, "sender": "zoe-the-sender", "content": content},
 		"callback": s.base + id,
 		"mcp":      object{"url": "https://tools.example/mcp", "headers": object{"Authorization": "Bearer mcp-secret"}},
 	}

@@ -49,7 +49,7 @@ func TestInboxGetsDeliveries(t *testing.T) {
 			t.Errorf("the envelope is %+v", e)
 		}
 		if h.Inbox != o.id || h.Channel.ID != "C1" || h.Channel.Name != "general" || h.Channel.Context != "a test" ||
-			h.Message.ID != "m1" || h.Message.Sender != "zoe" || h.Message.Content != "hello" {
+			h.Message.ID != "m1" || h.Message.Sender != "zoe-the-sender" || h.Message.Content != "hello" {
 			t.Errorf("the delivery is %+v", h)
 		}
 		if !regexp.MustCompile(`^https://relay\.example/channel/out/tok_[A-Za-z0-9_-]{43}$`).MatchString(h.Callback) {
@@ -210,7 +210,7 @@ func TestMCPNames(t *testing.T) {
 func TestDeliveriesAreSecret(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		o, s := f.owner(t), newService(f)
-		secrets := []string{"the-content", "callback-secret", "mcp-secret", "zoe", "general", "the-answer", "the-result", path.Base(o.url)}
+		secrets := []string{"the-content", "callback-secret", "mcp-secret", "zoe-the-sender", "general", "the-answer", "the-result", path.Base(o.url)}
 		f.want(s.deliver(o.url, s.body("m1", "the-content", func(b object) { b["callback"] = s.base + "callback-secret" })), 200, "")
 		h := o.request()
 		s.answerWith(func(string, string) int { return 503 })
@@ -241,7 +241,7 @@ func TestDeliveriesAreSecret(t *testing.T) {
 		}
 		for place, content := range places {
 			for _, secret := range secrets {
-				if place == "the log" && strings.Contains("zoe general", secret) {
+				if place == "the log" && strings.Contains("zoe-the-sender general", secret) {
 					continue
 				}
 				if bytes.Contains(content, []byte(secret)) {
