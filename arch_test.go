@@ -51,7 +51,6 @@ var allowedImports = map[string][]string{
 	"relay/metrics":                  {"envelope", "thread", "relay"},
 	"relay/admin":                    {"didkey", "envelope", "thread", "relay"},
 	"relay/policycmd":                {"internal/program", "internal/safetext", "envelope", "relay"},
-	"relay/tracing":                  {"relay", "relay/httpapi"},
 	"gateway":                        {"internal/hostname", "internal/jsontext", "internal/turns", "didkey", "envelope", "relay", "relay/httpapi", "relay/httpapi/apidocs"},
 	"gateway/gatetest":               {"didkey", "gateway", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/httpapi/apidocs/apicheck", "store/sqlite", "store/sqlite/check"},
 	"gateway/hub/skill":              {},
@@ -90,7 +89,7 @@ var allowedImports = map[string][]string{
 	"testvectors/schema":             {},
 	"testvectors/generate":           {"testvectors"},
 	"testvectors/interop/run":        {"didkey", "envelope", "client"},
-	"cmd/agora":                      {"internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "internal/similar", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "mcpserver", "mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer", "internal/profile"},
+	"cmd/agora":                      {"internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "internal/similar", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "mcpserver", "mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer", "internal/profile"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

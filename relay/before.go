@@ -25,7 +25,7 @@ func (r *Relay) EventsBefore(ctx context.Context, p *Poll) (Delivery, error) {
 	}
 	d, err := r.complete(ctx, &search.readJob, &search.Query, first, PageBytes)
 	if err == nil {
-		r.observer.Delivered(ctx, DeliveryReport{Events: len(d.Events), Bytes: totalSize(d.Events)})
+		r.observer.Delivered(DeliveryReport{Events: len(d.Events), Bytes: totalSize(d.Events)})
 	}
 	return d, err
 }

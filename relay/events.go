@@ -112,7 +112,7 @@ func (r *Relay) reportDelivery(ctx context.Context, w *waiter, events []Event) {
 	if wokenAt := r.hub.wokeAt(w); len(events) > 0 && !wokenAt.IsZero() {
 		report.Waited, report.Wake = true, time.Since(wokenAt)
 	}
-	r.observer.Delivered(ctx, report)
+	r.observer.Delivered(report)
 }
 
 // search is a read that begins at a cursor. Both parts are used until the whole answer is read.

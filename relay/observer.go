@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -14,8 +13,8 @@ import (
 //
 // Embed NoObserver to implement only some of the methods.
 type Observer interface {
-	// Posted reports a post that was stored or refused. ctx is that of Relay.Post.
-	Posted(ctx context.Context, p PostReport)
+	// Posted reports a post that was stored or refused.
+	Posted(p PostReport)
 	// Screened reports a decision of the Screen: how long it took, with the wait for its turn, and the code of its refusal.
 	// code is empty if it has accepted the message.
 	Screened(took time.Duration, code envelope.Code)
@@ -34,8 +33,8 @@ type Observer interface {
 	// Waiting reports by how much the number of polls in progress and open streams has changed, including the polls that
 	// wait.
 	Waiting(change int)
-	// Delivered reports an answer to a poll, or to a read of EventsBefore. ctx is that of Relay.Events.
-	Delivered(ctx context.Context, d DeliveryReport)
+	// Delivered reports an answer to a poll, or to a read of EventsBefore.
+	Delivered(d DeliveryReport)
 	// Swept reports a sweep of the store: how long it took, and why it failed, if it did.
 	Swept(took time.Duration, err error)
 }
@@ -69,7 +68,7 @@ type DeliveryReport struct {
 type NoObserver struct{}
 
 // Posted implements Observer.
-func (NoObserver) Posted(context.Context, PostReport) {}
+func (NoObserver) Posted(PostReport) {}
 
 // Screened implements Observer.
 func (NoObserver) Screened(time.Duration, envelope.Code) {}
@@ -90,73 +89,7 @@ func (NoObserver) Committed(CommitReport) {}
 func (NoObserver) Waiting(int) {}
 
 // Delivered implements Observer.
-func (NoObserver) Delivered(context.Context, DeliveryReport) {}
+func (NoObserver) Delivered(DeliveryReport) {}
 
 // Swept implements Observer.
 func (NoObserver) Swept(time.Duration, error) {}
-
-// Observers is an Observer that passes each report on to all of its elements.
-type Observers []Observer
-
-// Posted implements Observer.
-func (all Observers) Posted(ctx context.Context, p PostReport) {
-	for _, o := range all {
-		o.Posted(ctx, p)
-	}
-}
-
-// Screened implements Observer.
-func (all Observers) Screened(took time.Duration, code envelope.Code) {
-	for _, o := range all {
-		o.Screened(took, code)
-	}
-}
-
-// Served implements Observer.
-func (all Observers) Served(mount string, k Kind) {
-	for _, o := range all {
-		o.Served(mount, k)
-	}
-}
-
-// Refused implements Observer.
-func (all Observers) Refused(status int, code envelope.Code, limit string) {
-	for _, o := range all {
-		o.Refused(status, code, limit)
-	}
-}
-
-// Queued implements Observer.
-func (all Observers) Queued(waited time.Duration) {
-	for _, o := range all {
-		o.Queued(waited)
-	}
-}
-
-// Committed implements Observer.
-func (all Observers) Committed(c CommitReport) {
-	for _, o := range all {
-		o.Committed(c)
-	}
-}
-
-// Waiting implements Observer.
-func (all Observers) Waiting(change int) {
-	for _, o := range all {
-		o.Waiting(change)
-	}
-}
-
-// Delivered implements Observer.
-func (all Observers) Delivered(ctx context.Context, d DeliveryReport) {
-	for _, o := range all {
-		o.Delivered(ctx, d)
-	}
-}
-
-// Swept implements Observer.
-func (all Observers) Swept(took time.Duration, err error) {
-	for _, o := range all {
-		o.Swept(took, err)
-	}
-}

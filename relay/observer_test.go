@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"testing"
@@ -31,15 +30,15 @@ func note[T any](r *recorder, list *[]T, item T) {
 	*list = append(*list, item)
 }
 
-func (r *recorder) Posted(_ context.Context, p relay.PostReport)        { note(r, &r.posts, p) }
-func (r *recorder) Screened(_ time.Duration, code envelope.Code)        { note(r, &r.screened, code) }
-func (r *recorder) Served(string, relay.Kind)                           {}
-func (r *recorder) Refused(int, envelope.Code, string)                  {}
-func (r *recorder) Queued(waited time.Duration)                         { note(r, &r.queued, waited) }
-func (r *recorder) Committed(c relay.CommitReport)                      { note(r, &r.commits, c) }
-func (r *recorder) Waiting(change int)                                  { note(r, &r.waiting, change) }
-func (r *recorder) Delivered(_ context.Context, d relay.DeliveryReport) { note(r, &r.delivered, d) }
-func (r *recorder) Swept(_ time.Duration, failed error)                 { note(r, &r.sweeps, failed) }
+func (r *recorder) Posted(p relay.PostReport)                    { note(r, &r.posts, p) }
+func (r *recorder) Screened(_ time.Duration, code envelope.Code) { note(r, &r.screened, code) }
+func (r *recorder) Served(string, relay.Kind)                    {}
+func (r *recorder) Refused(int, envelope.Code, string)           {}
+func (r *recorder) Queued(waited time.Duration)                  { note(r, &r.queued, waited) }
+func (r *recorder) Committed(c relay.CommitReport)               { note(r, &r.commits, c) }
+func (r *recorder) Waiting(change int)                           { note(r, &r.waiting, change) }
+func (r *recorder) Delivered(d relay.DeliveryReport)             { note(r, &r.delivered, d) }
+func (r *recorder) Swept(_ time.Duration, failed error)          { note(r, &r.sweeps, failed) }
 
 // observed runs a relay whose recorder gets the reports of the relay and of its store.
 func observed(t *testing.T, c relay.Config) (*relay.Relay, *recorder) {
@@ -143,8 +142,8 @@ type counters struct {
 	posts, deliveries int
 }
 
-func (c *counters) Posted(context.Context, relay.PostReport)        { c.posts++ }
-func (c *counters) Delivered(context.Context, relay.DeliveryReport) { c.deliveries++ }
+func (c *counters) Posted(relay.PostReport)        { c.posts++ }
+func (c *counters) Delivered(relay.DeliveryReport) { c.deliveries++ }
 
 // TestObserverCostsNoAllocation checks that an Observer causes no allocations.
 func TestObserverCostsNoAllocation(t *testing.T) {

@@ -249,7 +249,7 @@ func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, erro
 	report := PostReport{Bytes: len(body)}
 	receipt, err := r.post(ctx, from, body, &report)
 	report.Code, report.Duplicate = envelope.CodeOf(err), receipt.Duplicate
-	r.observer.Posted(ctx, report)
+	r.observer.Posted(report)
 	return receipt, err
 }
 

@@ -32,6 +32,4 @@ var internet = []mutant{
 	{"log: ids of clients are believed", "relay/httpapi site.requestID", "fromProxy()", without,
 		"./relay/httpapi -run RequestIDs"},
 	{"metrics: a duplicate counts as stored", "relay/metrics Metrics.Posted", "p.Duplicate", never, "./relay/metrics"},
-	{"traces: clients decide what is sent", "relay/tracing New", "WithRemoteParentSampled()",
-		with("sdk.WithRemoteParentSampled(sdk.AlwaysSample())"), "./relay/tracing"},
 }

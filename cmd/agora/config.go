@@ -156,7 +156,6 @@ func (v settingValues) setFromEnvironment(flag *kong.Flag, given bool) (source s
 	variable := environmentName(flag.Name)
 	text := strings.TrimSpace(os.Getenv(variable))
 	source = "environment " + variable
-	separator := func(r rune) bool { return r == ',' || r == ' ' }
 	if flag.Tag.Has("secret") {
 		secret, from, err := secretFile(flag.Name)
 		switch {
@@ -166,7 +165,6 @@ func (v settingValues) setFromEnvironment(flag *kong.Flag, given bool) (source s
 			return "", fmt.Errorf("%s is set, and so is %s; give only one of them", variable, from)
 		case secret != "":
 			text, source = secret, from
-			separator = func(r rune) bool { return r == '\n' || r == '\r' } // a header may have commas and spaces
 		}
 	}
 	if text == "" || given {
@@ -174,7 +172,7 @@ func (v settingValues) setFromEnvironment(flag *kong.Flag, given bool) (source s
 	}
 	var value any = text
 	if flag.IsSlice() {
-		value = listOf(strings.FieldsFunc(text, separator))
+		value = listOf(strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }))
 	}
 	if err := v.set(flag, value); err != nil {
 		return "", fmt.Errorf("%s: %w", variable, err)

@@ -118,20 +118,18 @@ func TestWrongSettings(t *testing.T) {
 		"reads = \"parties\"\naddr = \":80\"":                                  `--reads parties needs the relay's public URL`,
 		"tls-cert = \"c.pem\"\ntls-key = \"k.pem\"\nhttp-addr = \":80\"":       `give the relay's public URL with --public-url`,
 		"domain = \"a.example\"\npublic-url = \"http://a.example\"":            `write it with https:`,
-		`reads = "nobody"`:                  `--reads must be one of "open","parties" but got "nobody"`,
-		`post-rate-ip = 1e99`:               `--post-rate-ip must be from 0.01 to 1000000`,
-		`accept-loss = true`:                `accept-loss can be given only on the command line`,
-		`check-config = true`:               `check-config can be given only on the command line`,
-		`config = "x"`:                      `config can be given only on the command line`,
-		"max-polls = 1\nmax-polls = 2":      `line 2: `,
-		`max-polls = `:                      `line 1: `,
-		`max-polls = 1 2`:                   `line 1: `,
-		`tls-cert = "c.pem"`:                `--tls-cert and --tls-key belong together`,
-		`http-addr = ":80"`:                 `--http-addr redirects to HTTPS`,
-		`otlp-header = "A=b"`:               `--otlp-header has no effect without --otlp-url`,
-		`otlp-url = "http://u:p@localhost"`: `otlp-url: want a URL`,
-		`trace-ratio = 2`:                   `--trace-ratio must be from 0 to 1`,
-		`max-polls = 1979-05-27`:            `max-polls: want a text in quotes`,
+		`reads = "nobody"`:                        `--reads must be one of "open","parties" but got "nobody"`,
+		`post-rate-ip = 1e99`:                     `--post-rate-ip must be from 0.01 to 1000000`,
+		`accept-loss = true`:                      `accept-loss can be given only on the command line`,
+		`check-config = true`:                     `check-config can be given only on the command line`,
+		`config = "x"`:                            `config can be given only on the command line`,
+		"max-polls = 1\nmax-polls = 2":            `line 2: `,
+		`max-polls = `:                            `line 1: `,
+		`max-polls = 1 2`:                         `line 1: `,
+		`tls-cert = "c.pem"`:                      `--tls-cert and --tls-key belong together`,
+		`http-addr = ":80"`:                       `--http-addr redirects to HTTPS`,
+		`acme-directory = "http://u:p@localhost"`: `acme-directory: want a URL`,
+		`max-polls = 1979-05-27`:                  `max-polls: want a text in quotes`,
 	} {
 		clearSettings(t)
 		_, err := settingsByName(t, "--config", configFile(t, file))
@@ -145,13 +143,13 @@ func TestWrongSettings(t *testing.T) {
 		"AGORA_ACCEPT_LOSS":  {"1", "AGORA_ACCEPT_LOSS: --accept-loss can be given only on the command line"},
 		"AGORA_NEW_IDENTITY": {"1", "can be given only on the command line"},
 		"AGORA_CONFIG":       {"/nowhere/agora.toml", "/nowhere/agora.toml: no such file"},
-		"AGORA_OTLP_HEADER":  {"secret", "AGORA_OTLP_HEADER: want NAME=VALUE"},
+		"AGORA_STORE":        {"mysql://secret", "AGORA_STORE: "},
 	} {
 		clearSettings(t)
 		t.Setenv(name, c.value)
 		if _, err := settingsByName(t); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s=%s: %v; want %s", name, c.value, err, c.want)
-		} else if c.value == "secret" && strings.Contains(err.Error(), c.value) {
+		} else if strings.Contains(err.Error(), "secret") {
 			t.Errorf("the error shows a secret: %v", err)
 		}
 		t.Setenv(name, "")
@@ -160,7 +158,7 @@ func TestWrongSettings(t *testing.T) {
 	if _, err := settingsByName(t, "--config", large); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("a large file: %v", err)
 	}
-	open := configFile(t, `otlp-url = "http://localhost:4318"`+"\n"+`otlp-header = "Authorization=Bearer abc"`)
+	open := configFile(t, `store = "postgres://agora:abc@db/agora"`)
 	if err := os.Chmod(open, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -186,10 +184,10 @@ func TestPrintConfig(t *testing.T) {
 	clearSettings(t)
 	hostile := "a\"b\\c\n post-rate-ip = 1 # \x1b[31m\u2028é"
 	t.Setenv("AGORA_DATA", hostile)
-	args := []string{"--max-body=96KiB", "--max-ttl=36h", "--ban=192.0.2.1", "--otlp-url=http://localhost:4318",
-		"--otlp-header=Authorization=Bearer abc", "--tls-cert=c.pem", "--tls-key=k.pem"}
+	args := []string{"--max-body=96KiB", "--max-ttl=36h", "--ban=192.0.2.1", "--store=postgres://agora:Bearer@db/agora",
+		"--tls-cert=c.pem", "--tls-key=k.pem"}
 	text := printed(t, args...)
-	if strings.Contains(text, "Bearer") || !strings.Contains(text, `# otlp-header = "(secret)"  # command line`) {
+	if strings.Contains(text, "Bearer") || !strings.Contains(text, `# store = "(secret)"  # command line`) {
 		t.Errorf("the secret is not masked:\n%s", text)
 	}
 	for _, want := range []string{"max-body = \"96KiB\"  # command line\n", "max-ttl = \"36h\"  # command line\n",

@@ -338,7 +338,7 @@ func hostileCalls() map[string][]string {
 	return map[string][]string{
 		"serve": {"--addr 127.0.0.1:0 --data DATA", "--addr 127.0.0.1:0 --data FRESH", "--config hostile.txt --check-config",
 			"--config HOSTILE --check-config", "--data FRESH --print-config", "--data FRESH --tls-cert HOSTILE --tls-key HOSTILE",
-			"--domain HOSTILE --check-config", "--data FRESH --addr unix:HOSTILE", "--ban HOSTILE", "--otlp-url HOSTILE", "--store HOSTILE"},
+			"--domain HOSTILE --check-config", "--data FRESH --addr unix:HOSTILE", "--ban HOSTILE", "--store HOSTILE"},
 		"health":     {"--relay URL", "--relay HOSTILE"},
 		"completion": {"bash", "HOSTILE"},
 		"complete": {"HOSTILE", "-- send --mode=HOSTILE", "-- HOSTILE HOSTILE", "-- agents --relay=URL EVE", "-- thread --relay=URL --key KEY t",

@@ -19,23 +19,20 @@ func TestSecretsFromFiles(t *testing.T) {
 		variables   map[string]string // $ stands for that folder
 		want        string            // a part of the value of the setting store
 		source      string
-		headers     string // the value of the setting otlp-header
 		wantProblem string
 	}{
 		"a file": {map[string]string{"s": store + "\n"}, map[string]string{"AGORA_STORE_FILE": "$/s"},
-			"postgres://agora:", "file of AGORA_STORE_FILE", "", ""},
+			"postgres://agora:", "file of AGORA_STORE_FILE", ""},
 		"a credential": {map[string]string{"agora.store": store}, map[string]string{"CREDENTIALS_DIRECTORY": "$"},
-			"postgres://agora:", "credential agora.store", "", ""},
-		"no credential": {nil, map[string]string{"CREDENTIALS_DIRECTORY": "$"}, "", "default", "", ""},
+			"postgres://agora:", "credential agora.store", ""},
+		"no credential": {nil, map[string]string{"CREDENTIALS_DIRECTORY": "$"}, "", "default", ""},
 		"a file and a credential": {map[string]string{"s": store, "agora.store": "wrong"},
-			map[string]string{"CREDENTIALS_DIRECTORY": "$", "AGORA_STORE_FILE": "$/s"}, "postgres://agora:", "file of AGORA_STORE_FILE", "", ""},
-		"a list": {map[string]string{"h": "A=b, c\nD=e f\n"}, map[string]string{"AGORA_OTLP_HEADER_FILE": "$/h", "AGORA_OTLP_URL": "http://x.example"},
-			"", "default", `["A=b, c", "D=e f"]`, ""},
+			map[string]string{"CREDENTIALS_DIRECTORY": "$", "AGORA_STORE_FILE": "$/s"}, "postgres://agora:", "file of AGORA_STORE_FILE", ""},
 		"two ways": {map[string]string{"s": store}, map[string]string{"AGORA_STORE_FILE": "$/s", "AGORA_STORE": other},
-			"", "", "", "AGORA_STORE is set, and so is file of AGORA_STORE_FILE"},
-		"no such file":  {nil, map[string]string{"AGORA_STORE_FILE": "$/s"}, "", "", "", "no such file"},
-		"an empty file": {map[string]string{"s": "\n"}, map[string]string{"AGORA_STORE_FILE": "$/s"}, "", "", "", "it is empty"},
-		"a wrong value": {map[string]string{"s": "mysql://hidden"}, map[string]string{"AGORA_STORE_FILE": "$/s"}, "", "", "", "AGORA_STORE:"},
+			"", "", "AGORA_STORE is set, and so is file of AGORA_STORE_FILE"},
+		"no such file":  {nil, map[string]string{"AGORA_STORE_FILE": "$/s"}, "", "", "no such file"},
+		"an empty file": {map[string]string{"s": "\n"}, map[string]string{"AGORA_STORE_FILE": "$/s"}, "", "", "it is empty"},
+		"a wrong value": {map[string]string{"s": "mysql://hidden"}, map[string]string{"AGORA_STORE_FILE": "$/s"}, "", "", "AGORA_STORE:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clearSettings(t)
@@ -61,9 +58,6 @@ func TestSecretsFromFiles(t *testing.T) {
 			}
 			if s := settings["store"]; !strings.Contains(s.value, c.want) || s.source != c.source {
 				t.Errorf("store is %s from the %s", s.value, s.source)
-			}
-			if s := settings["otlp-header"]; s.value != c.headers {
-				t.Errorf("otlp-header is %s", s.value)
 			}
 		})
 	}

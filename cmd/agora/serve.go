@@ -174,11 +174,7 @@ func (c *serveCmd) Run(env environment, parsed *kong.Context) (err error) {
 	if err := errors.Join(c.Govern.checkPolicy(), makeFolder(c.Data)); err != nil {
 		return err
 	}
-	watched, err := c.Observe.open(env.ctx, log)
-	if err != nil {
-		return err
-	}
-	defer watched.close(log)
+	watched := c.Observe.open()
 	// The database is opened before everything else in the folder, because its lock keeps other processes out of it.
 	store, err := c.openStore(env.ctx, watched.observer(), log)
 	if err != nil {

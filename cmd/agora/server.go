@@ -68,7 +68,7 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 	options := httpapi.Options{Build: build(), Demo: s.Demo, PublicURL: public, Hosts: s.TLS.hosts(), Log: s.log, Grace: shutdownTime,
 		LimitLocal: s.Limits.LimitLocal, Proxies: s.Limits.proxies(), Origins: s.Limits.origins(),
 		Mounts: s.mounts(), Gateways: s.gateways.document(), APIs: s.gateways.apis(), Redact: gateway.Redact,
-		AccessLog: s.Observe.AccessLog, Tracer: s.watched.tracer()}
+		AccessLog: s.Observe.AccessLog}
 	if store.nodes != nil {
 		options.Durability, options.Node = store.nodes.Durability(), func() any { return store.nodes.Health() }
 	}

@@ -34,6 +34,9 @@ func (s *site) nameAnswer(w http.ResponseWriter, r *http.Request) string {
 	return id
 }
 
+// traceForm is the form of the header traceparent (W3C Trace Context).
+var traceForm = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
 // loggedAnswer is a ResponseWriter that keeps what the access log needs. One goroutine uses it.
 type loggedAnswer struct {
 	http.ResponseWriter
@@ -90,7 +93,11 @@ func (s *site) logAccess(r *http.Request, l *loggedAnswer, level slog.Level) {
 	if a := s.client(r); a.IsValid() {
 		addr = a.String()
 	}
-	s.log.Log(r.Context(), level, "request", "id", l.id, "addr", addr, "proto", r.Proto,
+	fields := []any{"id", l.id, "addr", addr, "proto", r.Proto,
 		"method", cut(r.Method, maxLoggedMethod), "path", cut(s.loggedPath(r), maxLoggedPath), "status", l.status,
-		"bytes", l.bytes, "ms", float64(time.Since(l.began).Microseconds())/1000, "agent", cut(r.UserAgent(), maxLoggedAgent))
+		"bytes", l.bytes, "ms", float64(time.Since(l.began).Microseconds()) / 1000, "agent", cut(r.UserAgent(), maxLoggedAgent)}
+	if trace := r.Header.Get("Traceparent"); traceForm.MatchString(trace) {
+		fields = append(fields, "traceparent", trace)
+	}
+	s.log.Log(r.Context(), level, "request", fields...)
 }

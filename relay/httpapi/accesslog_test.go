@@ -27,6 +27,7 @@ type logLine struct {
 	Status                                           int
 	Bytes                                            int64
 	MS                                               *float64
+	Traceparent                                      string
 }
 
 // linesOf returns the lines of a log that have this text as their message.
@@ -104,7 +105,7 @@ func TestAccessLog(t *testing.T) {
 					t.Errorf("%s %s: the time is %v ms", request.method, request.target, *line.MS)
 				}
 				want := logLine{"INFO", "request", id, from, response.Proto, request.method, request.path, "the-agent/1",
-					request.status, int64(len(body)), line.MS}
+					request.status, int64(len(body)), line.MS, ""}
 				if line != want || response.StatusCode != request.status || (response.ProtoMajor == 2) != useHTTP2 {
 					t.Errorf("%s %s is logged as\n%+v, want\n%+v", request.method, request.target, line, want)
 				}
@@ -229,6 +230,22 @@ func TestRequestIDs(t *testing.T) {
 		lines := linesOf(t, logged(), "request")
 		if len(lines) != 1 || lines[0].ID != id || id == "" || (len(c.ids) > 0 && id == c.ids[0]) != c.taken || !c.taken && len(id) != 26 {
 			t.Errorf("%s %q: the answer has the id %q, logged %s", c.from, c.ids, id, logged())
+		}
+	}
+}
+
+// TestTraceOfRequests checks that the access log has the header traceparent, if it has the form of W3C Trace Context.
+func TestTraceOfRequests(t *testing.T) {
+	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	r := unlimited(t)
+	for given, want := range map[string]string{trace: trace, "": "", trace[1:]: "", trace + "0": "", strings.ToUpper(trace): "",
+		trace + "\n": "", "00-\u2028": ""} {
+		log, logged := logTo(slog.LevelInfo)
+		req := httptest.NewRequest("GET", "/health", nil)
+		req.Header["Traceparent"] = []string{given}
+		call(t, newFront(t, r, httpapi.Options{Log: log, AccessLog: true}).Handler(false), req)
+		if lines := linesOf(t, logged(), "request"); len(lines) != 1 || lines[0].Traceparent != want {
+			t.Errorf("%q is logged as %s", given, logged())
 		}
 	}
 }

@@ -61,7 +61,6 @@ type Options struct {
 	// AccessLog means that the line about each request has the level Info; otherwise it has the level Debug. The line has
 	// no query, no header except User-Agent, and no body, and Redact is applied to its path.
 	AccessLog bool
-	Tracer    Tracer // nil: no traces
 	// Wrap wraps the handler of each listener. Tests use it to check all requests and answers. nil: it is not wrapped.
 	Wrap func(http.Handler) http.Handler
 }
@@ -70,13 +69,6 @@ type Options struct {
 type Proxies struct {
 	Networks    []netip.Prefix
 	UnixSockets bool // every client of a Unix socket is a proxy
-}
-
-// Tracer makes a span for each post and each poll.
-type Tracer interface {
-	// Start begins the span of a request. route is the method and the path, such as "GET /events". The handler gets ctx.
-	// end is called once, with the HTTP status of the answer.
-	Start(r *http.Request, route string) (ctx context.Context, end func(status int))
 }
 
 // Handler answers a request that comes from a peer. If it returns an error, it must not have written anything. The

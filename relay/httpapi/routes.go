@@ -83,8 +83,8 @@ func newAPI(f *Front) *api {
 func (a *api) mount() Mount {
 	events := map[string]Handler{
 		// A stream has no span, because it would last for minutes.
-		http.MethodGet:  negotiated(a.traced("GET /events", a.withReader(a.getEvents)), a.withReader(a.streamEvents)),
-		http.MethodPost: a.traced("POST /events", a.postEvent)}
+		http.MethodGet:  negotiated(a.withReader(a.getEvents), a.withReader(a.streamEvents)),
+		http.MethodPost: a.postEvent}
 	agents := map[string]Handler{http.MethodGet: a.withReader(a.getAgents)}
 	agent := map[string]Handler{http.MethodGet: a.withReader(a.getAgent)}
 	routes := []Route{
@@ -109,28 +109,6 @@ func (a *api) mount() Mount {
 		Handler: Routes("The relay answers at /events, /threads/{id}, /agents, /health and /.well-known/agora.json; "+
 			"/openapi.json describes all paths", routes...),
 		Unlimited: isHealthCheck,
-	}
-}
-
-// traced returns h with a span for each of its requests, if there is a Tracer.
-func (a *api) traced(route string, h Handler) Handler {
-	if a.options.Tracer == nil {
-		return h
-	}
-	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-		ctx, end := a.options.Tracer.Start(r, route)
-		status := http.StatusInternalServerError // if h panics
-		defer func() { end(status) }()
-		err := h(w, r.WithContext(ctx), from)
-		if status = http.StatusOK; clientLeft(r, err) {
-			status = http.StatusServiceUnavailable
-		} else if err != nil {
-			answer, known := RelayError(err)
-			if status = answer.Status; !known {
-				status = http.StatusInternalServerError
-			}
-		}
-		return err
 	}
 }
 

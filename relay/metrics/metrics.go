@@ -6,7 +6,6 @@
 package metrics
 
 import (
-	"context"
 	"net/http"
 	"runtime"
 	"strconv"
@@ -153,7 +152,7 @@ func (m *Metrics) histogram(name, help string, start, factor float64, count int)
 }
 
 // Posted implements relay.Observer.
-func (m *Metrics) Posted(_ context.Context, p relay.PostReport) {
+func (m *Metrics) Posted(p relay.PostReport) {
 	code := string(p.Code)
 	switch {
 	case p.Duplicate:
@@ -226,7 +225,7 @@ func (m *Metrics) Committed(c relay.CommitReport) {
 func (m *Metrics) Waiting(change int) { m.waiting.Add(float64(change)) }
 
 // Delivered implements relay.Observer.
-func (m *Metrics) Delivered(_ context.Context, d relay.DeliveryReport) {
+func (m *Metrics) Delivered(d relay.DeliveryReport) {
 	m.answers.Inc()
 	m.delivered.Add(float64(d.Events))
 	m.readBytes.Add(float64(d.Bytes))

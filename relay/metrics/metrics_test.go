@@ -133,21 +133,21 @@ const (
 
 // TestReportsAreCounted checks which series each report changes, and that it changes no other.
 func TestReportsAreCounted(t *testing.T) {
-	m, ctx := full(t), t.Context()
+	m := full(t)
 	for name, c := range map[string]struct {
 		do   func()
 		want map[string]float64
 	}{
-		"a stored post": {func() { m.Posted(ctx, relay.PostReport{Bytes: 700, Check: quarter, Store: half}) },
+		"a stored post": {func() { m.Posted(relay.PostReport{Bytes: 700, Check: quarter, Store: half}) },
 			map[string]float64{`agora_posts_total{code="stored"}`: 1, "agora_post_bytes_total": 700,
 				"agora_post_check_seconds_sum": 0.25, "agora_post_check_seconds_count": 1,
 				"agora_post_store_seconds_sum": 0.5, "agora_post_store_seconds_count": 1}},
-		"a duplicate": {func() { m.Posted(ctx, relay.PostReport{Bytes: 10, Check: quarter, Store: half, Duplicate: true}) },
+		"a duplicate": {func() { m.Posted(relay.PostReport{Bytes: 10, Check: quarter, Store: half, Duplicate: true}) },
 			map[string]float64{`agora_posts_total{code="duplicate"}`: 1, "agora_post_bytes_total": 10,
 				"agora_post_check_seconds_sum": 0.25, "agora_post_check_seconds_count": 1,
 				"agora_post_store_seconds_sum": 0.5, "agora_post_store_seconds_count": 1}},
 		"a post that was refused before the store": {
-			func() { m.Posted(ctx, relay.PostReport{Code: envelope.CodeExpired, Bytes: 10, Check: quarter}) },
+			func() { m.Posted(relay.PostReport{Code: envelope.CodeExpired, Bytes: 10, Check: quarter}) },
 			map[string]float64{`agora_posts_total{code="EXPIRED"}`: 1, "agora_post_bytes_total": 10,
 				"agora_post_check_seconds_sum": 0.25, "agora_post_check_seconds_count": 1}},
 		"a request that reads": {func() { m.Served("", relay.Reads) },
@@ -172,14 +172,14 @@ func TestReportsAreCounted(t *testing.T) {
 				"agora_commit_events_sum": 3, "agora_commit_events_count": 1}},
 		"polls": {func() { m.Waiting(1); m.Waiting(1); m.Waiting(1); m.Waiting(-1) },
 			map[string]float64{"agora_polls_waiting": 2}},
-		"an answer": {func() { m.Delivered(ctx, relay.DeliveryReport{Events: 2, Bytes: 900}) },
+		"an answer": {func() { m.Delivered(relay.DeliveryReport{Events: 2, Bytes: 900}) },
 			map[string]float64{"agora_poll_answers_total": 1, "agora_events_delivered_total": 2,
 				"agora_delivered_bytes_total": 900}},
 		"an answer to a poll that waited": {
-			func() { m.Delivered(ctx, relay.DeliveryReport{Events: 1, Bytes: 9, Waited: true, Wake: half}) },
+			func() { m.Delivered(relay.DeliveryReport{Events: 1, Bytes: 9, Waited: true, Wake: half}) },
 			map[string]float64{"agora_poll_answers_total": 1, "agora_events_delivered_total": 1,
 				"agora_delivered_bytes_total": 9, "agora_wake_seconds_sum": 0.5, "agora_wake_seconds_count": 1}},
-		"an empty answer": {func() { m.Delivered(ctx, relay.DeliveryReport{}) },
+		"an empty answer": {func() { m.Delivered(relay.DeliveryReport{}) },
 			map[string]float64{"agora_poll_answers_total": 1}},
 		"an accepted message": {func() { m.Screened(quarter, "") },
 			map[string]float64{`agora_policy_decisions_total{result="accepted"}`: 1, "agora_policy_seconds_sum": 0.25, "agora_policy_seconds_count": 1}},
@@ -211,7 +211,7 @@ func TestEveryCodeIsCounted(t *testing.T) {
 		if _, exists := scrape(t, m).values[series]; !exists {
 			t.Errorf("%s does not exist before the first post", series)
 		}
-		got := changes(t, m, func() { m.Posted(t.Context(), relay.PostReport{Code: code}) })
+		got := changes(t, m, func() { m.Posted(relay.PostReport{Code: code}) })
 		if got[series] != 1 {
 			t.Errorf("a post with %s changes %v", code, got)
 		}
@@ -274,8 +274,8 @@ func TestHistogramsReachFarEnough(t *testing.T) {
 
 // TestReportsAllocateNothing checks the promise of relay.Observer.
 func TestReportsAllocateNothing(t *testing.T) {
-	m, ctx := full(t), t.Context()
-	for name, report := range reports(ctx, m) {
+	m := full(t)
+	for name, report := range reports(m) {
 		report() // the first report of a kind may create its series
 		if n := testing.AllocsPerRun(100, report); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
@@ -284,11 +284,11 @@ func TestReportsAllocateNothing(t *testing.T) {
 }
 
 // reports returns a call of each method of relay.Observer.
-func reports(ctx context.Context, m *metrics.Metrics) map[string]func() {
+func reports(m *metrics.Metrics) map[string]func() {
 	return map[string]func(){
-		"Posted": func() { m.Posted(ctx, relay.PostReport{Bytes: 700, Check: 80e3, Store: 3e6}) },
+		"Posted": func() { m.Posted(relay.PostReport{Bytes: 700, Check: 80e3, Store: 3e6}) },
 		"Posted, refused": func() {
-			m.Posted(ctx, relay.PostReport{Code: envelope.CodeInvalidSignature, Bytes: 700, Check: 80e3})
+			m.Posted(relay.PostReport{Code: envelope.CodeInvalidSignature, Bytes: 700, Check: 80e3})
 		},
 		"Served":          func() { m.Served("", relay.Posts) },
 		"Served, gateway": func() { m.Served("/hub", relay.Reads) },
@@ -296,7 +296,7 @@ func reports(ctx context.Context, m *metrics.Metrics) map[string]func() {
 		"Queued":          func() { m.Queued(3e6) },
 		"Committed":       func() { m.Committed(relay.CommitReport{Events: 3, Work: 1e6, Commit: 2e6}) },
 		"Waiting":         func() { m.Waiting(1) },
-		"Delivered":       func() { m.Delivered(ctx, relay.DeliveryReport{Events: 1, Bytes: 700, Waited: true, Wake: 30e3}) },
+		"Delivered":       func() { m.Delivered(relay.DeliveryReport{Events: 1, Bytes: 700, Waited: true, Wake: 30e3}) },
 		"Screened":        func() { m.Screened(1e6, "") },
 		"Swept":           func() { m.Swept(1e6, nil) },
 	}
@@ -305,7 +305,7 @@ func reports(ctx context.Context, m *metrics.Metrics) map[string]func() {
 // BenchmarkReports measures each method of relay.Observer, on all processors at once.
 func BenchmarkReports(b *testing.B) {
 	m := full(b)
-	all := reports(b.Context(), m)
+	all := reports(m)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -52,11 +52,10 @@ var mounts = []string{"", "/hub", "/.well-known/chorus.json", "/channel", "/chan
 // gateway, every limit with each of its statuses, and every part of the API.
 func reportEverything(t *testing.T, m *metrics.Metrics, r *rand.Rand) {
 	t.Helper()
-	ctx := t.Context()
 	number := func() int { return int(r.Uint64()) >> r.IntN(64) }
 	duration := func() time.Duration { return time.Duration(number()) }
 	for _, code := range append(envelope.Codes(), "") {
-		m.Posted(ctx, relay.PostReport{Code: code, Bytes: number() & math.MaxInt, Check: duration(), Store: duration()})
+		m.Posted(relay.PostReport{Code: code, Bytes: number() & math.MaxInt, Check: duration(), Store: duration()})
 		m.Refused(http.StatusBadRequest, code, "")
 		m.Refused(http.StatusUnprocessableEntity, code, "")
 	}
@@ -70,11 +69,11 @@ func reportEverything(t *testing.T, m *metrics.Metrics, r *rand.Rand) {
 		m.Served(mount, relay.Posts)
 		m.Served(mount, relay.Kind(number()))
 	}
-	m.Posted(ctx, relay.PostReport{Duplicate: true})
-	m.Posted(ctx, relay.PostReport{Code: envelope.Code(fmt.Sprint(number()))})
+	m.Posted(relay.PostReport{Duplicate: true})
+	m.Posted(relay.PostReport{Code: envelope.Code(fmt.Sprint(number()))})
 	m.Committed(relay.CommitReport{Events: number(), Work: duration(), Commit: duration()})
 	m.Waiting(number())
-	m.Delivered(ctx, relay.DeliveryReport{Events: number() & math.MaxInt, Bytes: number() & math.MaxInt, Waited: true,
+	m.Delivered(relay.DeliveryReport{Events: number() & math.MaxInt, Bytes: number() & math.MaxInt, Waited: true,
 		Wake: duration()})
 	m.Swept(duration(), fmt.Errorf("failure %d", number()))
 	m.Reloaded(fmt.Errorf("failure %d", number()))
