@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/xml"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -20,8 +19,6 @@ import (
 
 	"github.com/agora-relay/agora/conformance"
 )
-
-var update = flag.Bool("update", false, "write the tables of docs/CONFORMANCE.md")
 
 // TestNumbers tests that the numbers of the checks are unique and without gaps, and that each check has a title, a
 // citation and a theme.
@@ -70,76 +67,15 @@ func TestCitations(t *testing.T) {
 	}
 }
 
-// TestDocumentation tests that the tables in the documentation have the same checks as the code.
-func TestDocumentation(t *testing.T) {
-	var relays, hubs, channels, jobs strings.Builder
-	theme := ""
-	for _, c := range conformance.Checks() {
-		if c.Theme != theme {
-			theme = c.Theme
-			fmt.Fprintf(&relays, "\n### %s\n\n| MUST | cited | check | vectors |\n|---|---|---|---|\n", theme)
-		}
-		vectors := "–"
-		if c.Vectors != "" {
-			vectors = "`" + c.Vectors + "`"
-		}
-		fmt.Fprintf(&relays, "| %s | %s | %s | %s |\n", c.Title, c.Cites, c.Number, vectors)
-	}
-	for _, c := range conformance.HubChecks() {
-		if c.Theme != theme {
-			theme = c.Theme
-			fmt.Fprintf(&hubs, "\n### Hub: %s\n\n| MUST | cited | check |\n|---|---|---|\n", theme)
-		}
-		fmt.Fprintf(&hubs, "| %s | %s | %s |\n", c.Title, c.Cites, c.Number)
-	}
-	for _, c := range conformance.ChannelChecks() {
-		if c.Theme != theme {
-			theme = c.Theme
-			fmt.Fprintf(&channels, "\n### Channel: %s\n\n| MUST | cited | check |\n|---|---|---|\n", theme)
-		}
-		fmt.Fprintf(&channels, "| %s | %s | %s |\n", c.Title, c.Cites, c.Number)
-	}
-	for _, c := range conformance.JobsChecks() {
-		if c.Theme != theme {
-			theme = c.Theme
-			fmt.Fprintf(&jobs, "\n### Jobs: %s\n\n| MUST | cited | check |\n|---|---|---|\n", theme)
-		}
-		fmt.Fprintf(&jobs, "| %s | %s | %s |\n", c.Title, c.Cites, c.Number)
-	}
-	checkTable(t, "checks", relays.String()+"\n")
-	checkTable(t, "checks of hubs", hubs.String()+"\n")
-	checkTable(t, "checks of channel services", channels.String()+"\n")
-	checkTable(t, "checks of registries of jobs", jobs.String()+"\n")
+// TestNumbersAreUnique tests that no two checks of any kit have the same number.
+func TestNumbersAreUnique(t *testing.T) {
+	seen := map[string]bool{}
 	for _, c := range slices.Concat(conformance.Checks(), conformance.HubChecks(), conformance.ChannelChecks(),
 		conformance.JobsChecks()) {
-		n := strings.Count(relays.String()+hubs.String()+channels.String()+jobs.String(), "| "+c.Number+" |")
-		if n != 1 {
-			t.Errorf("%s is %d times in the tables", c.Number, n)
+		if seen[c.Number] {
+			t.Errorf("%s is the number of two checks", c.Number)
 		}
-	}
-}
-
-// checkTable tests that a generated part of the documentation is up to date. With -update it writes that part.
-func checkTable(t *testing.T, name, want string) {
-	t.Helper()
-	const file = "../docs/CONFORMANCE.md"
-	from := "<!-- " + name + ": written by go test ./conformance -run Documentation -update -->\n"
-	to := "<!-- end of " + name + " -->"
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, ok := strings.Cut(string(text), from)
-	old, tail, ok2 := strings.Cut(rest, to)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no marks around the generated part %q", file, name)
-	}
-	if *update {
-		if err := os.WriteFile(file, []byte(head+from+want+to+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if old != want {
-		t.Errorf("%s does not have the checks of the code; run go test ./conformance -run Documentation -update", file)
+		seen[c.Number] = true
 	}
 }
 

@@ -184,8 +184,12 @@ func (c conformanceCmd) list(env environment) error {
 			}
 			continue
 		}
-		if _, err := fmt.Fprintf(env.stdout, "%-6s %-11s %s  [%s]\n",
-			check.Number, check.Level(), check.Title, check.Cites); err != nil {
+		vectors := ""
+		if check.Vectors != "" {
+			vectors = "  " + check.Vectors
+		}
+		if _, err := fmt.Fprintf(env.stdout, "%-6s %-11s %s  [%s]%s\n",
+			check.Number, check.Level(), check.Title, check.Cites, vectors); err != nil {
 			return err
 		}
 	}
