@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,13 +25,31 @@ type queue struct {
 	meet func(network string)
 }
 
+// TestEveryGatewayIsListed checks that the tests that run over gateways run over all of them.
+func TestEveryGatewayIsListed(t *testing.T) {
+	files, err := filepath.Glob("../*/0001_initial.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var folders, listed []string
+	for _, name := range files {
+		folders = append(folders, filepath.Base(filepath.Dir(name)))
+	}
+	for _, g := range gateways {
+		listed = append(listed, g.name)
+		if (g.queue == nil) == (g.noQueue == "") {
+			t.Errorf("%s needs either a queue for TestQueuesKeepHalfForPeers, or the reason why it has none", g.name)
+		}
+	}
+	if slices.Sort(listed); !slices.Equal(listed, folders) {
+		t.Errorf("the gateways are %q, but the list has %q", folders, listed)
+	}
+}
+
 // G-37: strangers fill half of a queue, also from many networks. Peers that its owner knows can still send something.
 func TestQueuesKeepHalfForPeers(t *testing.T) {
 	const known = "203.0.113.1"
 	for _, g := range gateways {
-		if (g.queue == nil) == (g.noQueue == "") {
-			t.Errorf("%s must have a queue in this test, or a reason why it has none", g.name)
-		}
 		if g.queue == nil {
 			continue
 		}
