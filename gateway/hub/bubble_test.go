@@ -88,7 +88,11 @@ func (s *feed) end() time.Time {
 	return s.ended
 }
 
-func (s *feed) close() { _ = s.body.Close() } // only ends the stream
+// close leaves the stream, and waits until the hub has ended it.
+func (s *feed) close() {
+	_ = s.body.Close() // only ends the stream
+	synctest.Wait()
+}
 
 // frames returns the whole frames that were read so far, without their empty lines.
 func (s *feed) frames() []string {

@@ -193,6 +193,22 @@ func (f *fixture) openPath(path, key string, header map[string]string) *inbox {
 	return i
 }
 
+// listen opens and closes a stream. No other stream may have ended before. The end of a stream is recorded if the stream has
+// caught up. No client can see when that is so. Each round gives a stream a moment to do it; if that is too short, the next
+// round tries again.
+func (f *fixture) listen(key string) {
+	f.t.Helper()
+	others := f.hub.Streams()
+	eventually(f.t, "the end of a stream is recorded", func() bool {
+		i := f.open(key, nil)
+		i.frame()
+		time.Sleep(20 * time.Millisecond)
+		i.close()
+		eventually(f.t, "the stream ends", func() bool { return f.hub.Streams() == others })
+		return f.stored("hub_use WHERE stream_ended > 0") == 1
+	})
+}
+
 func (i *inbox) close() { _ = i.body.Close() } // only ends the stream
 
 // frame returns the next frame, without its empty line; "" at the end of the stream.
