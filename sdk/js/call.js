@@ -129,8 +129,7 @@ export class Call {
     const [best] = good.filter((offer) => !this.#objection(offer, limits)).sort(compare); // some may have ended since
     if (best) return best;
     reason ??= `there was no offer within ${seconds} seconds; ${await this.#hint(limits, signal)}`;
-    throw new Unacceptable(`${reason}. The request is still open: wait again, or end it with cancel()`,
-      { retryable: true });
+    throw Unacceptable.none(reason, true);
   }
 
   async #explainSilence(limits, signal) {

@@ -3,7 +3,7 @@
 // the relay claims, such as the state of a thread, decides what the client asks next. client.d.ts documents everything.
 import { backoff, isId, newId, keyOf, pause, printable, Refused, Relay, threadOf, UnknownOutcome } from './agora.js';
 import { Call, constraintsOf, requestIn, resumed, timeOf } from './call.js';
-import { AgentError, Cancelled, Endless, Gone } from './errors.js';
+import { AgentError, Cancelled, Endless, Gone, Unacceptable } from './errors.js';
 import { doubt, outlook } from './outlook.js';
 import { Recent } from './queue.js';
 import { checker, isClosed, isObject, malformed, nameOf, pages, wasSealed } from './reading.js';
@@ -149,18 +149,20 @@ export class Client extends Relay {
     } catch (err) {
       call ??= err.call;
       const isOver = err instanceof AgentError || err instanceof Cancelled || err instanceof Gone;
-      if (call && !isOver && thread === undefined) await this.#giveUp(call);
-      throw err;
+      if (!call || isOver || thread !== undefined || !await this.#giveUp(call) || !err.why) throw err;
+      throw Unacceptable.none(err.why, false);
     }
   }
 
-  // Cancels a request that has ended without a result, or says how.
+  // Cancels a request that has ended without a result, and reports that it has ended. Or says how to cancel it.
   async #giveUp(call) {
     const ours = new AbortController(), timer = setTimeout(() => ours.abort(), LAST_PATIENCE);
     try { await call.cancel('', { signal: ours.signal }); } catch (err) {
-      if (err.code === 'INVALID_TRANSITION' || err.code === 'THREAD_NOT_FOUND') return; // it is not open
+      if (err.code === 'INVALID_TRANSITION' || err.code === 'THREAD_NOT_FOUND') return true; // it is not open
       this.log(`the request may still be open; end it with: (await client.resume('${call.thread}')).cancel()`, err);
+      return false;
     } finally { clearTimeout(timer); }
+    return true;
   }
 
   // The call of a thread that an earlier request has opened. refused is the relay's error for the present REQUEST. It

@@ -33,6 +33,12 @@ export class Cancelled extends ClientError {
 /** Why an offer cannot be accepted, or that there is none which can. */
 export class Unacceptable extends ClientError {
   constructor(message, options) { super('UNACCEPTABLE', message, options); }
+
+  /** The error when no offer was acceptable. isOpen says whether the request is still open, or was cancelled. */
+  static none(why, isOpen) {
+    const state = isOpen ? 'is still open: wait again, or end it with cancel()' : 'was cancelled';
+    return Object.assign(new Unacceptable(`${why}. The request ${state}`, { retryable: true }), { why });
+  }
 }
 
 /** The agent has answered a sealed request in plaintext. */

@@ -60,6 +60,7 @@ for (const [name, [manifest, intent, options, line, message]] of Object.entries(
     const err = await failing(client.ask(intent, {}, { seconds: 0.05, ...options }));
     assert.ok(err instanceof Unacceptable && err.retryable);
     assert.match(err.message, message);
+    assert.match(err.message, /\. The request was cancelled$/);
     assert.equal(lines.length, line ? 1 : 0, lines.join());
     if (line) assert.match(lines[0], line);
     assert.deepEqual(relay.events.slice(-2).map((e) => e.type), ['REQUEST', 'CANCEL'], 'the request was cancelled');
@@ -86,11 +87,12 @@ test('a request that ends without a result is cancelled, unless it can be contin
   const { relay, client, lines } = await announced(t, { intents: upper }, { work });
   assert.equal((await failing(client.ask('text.upper', {}, { rule: 'first' }))).code, 'X');
   assert.equal(relay.of('CANCEL').length, 0, 'the agent has ended it');
-  await failing(client.ask('other', {}, { seconds: 0.05, thread: newThread() }));
+  const open = await failing(client.ask('other', {}, { seconds: 0.05, thread: newThread() }));
+  assert.match(open.message, /The request is still open: /);
   assert.equal(relay.of('CANCEL').length, 0, 'the same call continues it');
   const isCancel = (body) => body && Buffer.from(body).includes('"CANCEL"');
   relay.hook = (url, { body }, next) => isCancel(body) ? refuse(403, 'FORBIDDEN') : next();
-  await failing(client.ask('other', {}, { seconds: 0.05 }));
+  assert.match((await failing(client.ask('other', {}, { seconds: 0.05 }))).message, /The request is still open: /);
   assert.match(lines.at(-1), /may still be open; end it with: \(await client\.resume\('thread_\w+'\)\)\.cancel\(\)/);
   const stop = new AbortController();
   relay.hook = undefined;

@@ -90,6 +90,7 @@ class Asks(RelayTest):
                 with self.assertRaisesRegex(Unacceptable, re.escape(message)) as raised:
                     await client.ask(intent, {}, seconds=2, **options)
                 self.assertTrue(raised.exception.retryable)
+                self.assertTrue(str(raised.exception).endswith(". The request was cancelled"))
                 if message.startswith("agents that"):
                     self.assertIn(f'directly, with the argument to="{self.bob.did}"', str(raised.exception))
                 warnings = [record.getMessage() for record in logs.records if record.levelname == "WARNING"]
@@ -128,7 +129,7 @@ class Asks(RelayTest):
             with self.assertRaises(AgentError):
                 await client.ask("text.upper", rule="first")
         self.assertNotIn("CANCEL", self.types())  # the agent has ended it
-        with self.assertRaises(Unacceptable):
+        with self.assertRaisesRegex(Unacceptable, "The request is still open: "):
             await client.ask("other", seconds=1, thread=new_thread())
         self.assertNotIn("CANCEL", self.types())  # the same call continues it
 
@@ -146,8 +147,9 @@ class Asks(RelayTest):
         asked = asyncio.create_task(client.ask("other", seconds=20))
         await asyncio.sleep(10)
         self.relay.hook = hook
-        with self.assertLogs("agora_relay", "WARNING") as logs, self.assertRaises(Unacceptable):
-            await asked
+        with self.assertLogs("agora_relay", "WARNING") as logs:
+            with self.assertRaisesRegex(Unacceptable, "The request is still open: "):
+                await asked
         self.assertRegex(logs.output[-1], r'may still be open: .*\(await client.resume\("thread_\w{26}"\)\).cancel\(\)')
 
     @virtual

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, AsyncGenerator, Callable, Literal
 
 from .answer import log, permanent
-from .errors import AgentError, AgoraError, Cancelled, Closed, Gone, Plain, RelayError, Unacceptable, Unproven
+from .errors import AgentError, AgoraError, Cancelled, Closed, Gone, NoOffer, Plain, RelayError, Unacceptable, Unproven
 from .envelope import DEFAULT_TTL, format_time
 from .follow import Event, Filter, Follower, seconds_of
 from .jsontext import canonicalize
@@ -161,7 +161,7 @@ class Call:
             why = f"no offer is acceptable: {self._objection(found[-1], limits)}"
         else:
             why = f"there was no offer in time; {await self._hint(limits)}"
-        raise Unacceptable(f"{why}. The request is still open: wait again, or end it with cancel()", retryable=True)
+        raise NoOffer(why, is_open=True)
 
     async def _explain_silence(self, limits: Limits | None) -> None:
         await asyncio.sleep(SILENCE_SECONDS)

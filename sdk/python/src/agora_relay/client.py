@@ -25,7 +25,17 @@ from .answer import (
 from .call import Call, Rule, continue_request, resume_call
 from .didkey import Identity, key_of
 from .envelope import DEFAULT_TTL, Envelope, check_envelope, format_time, new_id, sign, thread_of, valid_id
-from .errors import AgentError, AgoraError, Cancelled, Endless, Gone, RelayError, Refused, UnknownOutcome
+from .errors import (
+    AgentError,
+    AgoraError,
+    Cancelled,
+    Endless,
+    Gone,
+    NoOffer,
+    Refused,
+    RelayError,
+    UnknownOutcome,
+)
 from .follow import (
     PAGE,
     CursorStore,
@@ -508,22 +518,26 @@ class Client:
         except BaseException as err:
             call = call or getattr(err, "call", None)
             if call and thread is None and not isinstance(err, (AgentError, Cancelled, Gone)):
-                await self._give_up(call)
+                is_over = await self._give_up(call)
+                if is_over and isinstance(err, NoOffer):
+                    raise NoOffer(err.why, is_open=False) from None
             raise
 
-    async def _give_up(self, call: Call) -> None:
-        """Cancels a request that has ended without a result, or says how."""
+    async def _give_up(self, call: Call) -> bool:
+        """Cancels a request that has ended without a result, and reports that it has ended. Or says how to cancel it."""
         try:
             async with asyncio.timeout(LAST_SECONDS):
                 await call.cancel()
         except (AgoraError, TimeoutError) as err:
             if isinstance(err, RelayError) and err.code in ("INVALID_TRANSITION", "THREAD_NOT_FOUND"):
-                return  # it is not open
+                return True  # it is not open
             log.warning(
                 'the request may still be open: %s; end it with: (await client.resume("%s")).cancel()',
                 err,
                 call.thread,
             )
+            return False
+        return True
 
     async def resume(
         self, thread: str, *, request_id: str | None = None, to: str | None = None, allow_plain: bool = False

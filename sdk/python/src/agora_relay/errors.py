@@ -120,6 +120,15 @@ class Unacceptable(AgoraError):
         super().__init__("UNACCEPTABLE", message, retryable=retryable)
 
 
+class NoOffer(Unacceptable):
+    """No acceptable offer came in time. is_open says whether the request is still open, or was cancelled."""
+
+    def __init__(self, why: str, *, is_open: bool):
+        self.why = why
+        state = "is still open: wait again, or end it with cancel()" if is_open else "was cancelled"
+        super().__init__(f"{why}. The request {state}", retryable=True)
+
+
 class Cancelled(AgoraError):
     """The call was cancelled by its own client."""
 
