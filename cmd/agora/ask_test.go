@@ -201,6 +201,7 @@ func TestAskOutcomes(t *testing.T) {
 		{[]string{"nothing", "--max-cost", "1"}, outcomeResult, "null\n", "--json prints them"},
 		{[]string{"slow", "--max-cost", "1", "--timeout", "500ms"}, outcomeTimedOut, "", "there is no result after 500ms (--timeout)\nagora: did:key:"},
 		{[]string{"nobody", "--timeout", "100ms"}, outcomeTimedOut, "", "offers so far: 0"},
+		{[]string{"nobody", "--timeout", "200ms"}, outcomeTimedOut, "", "; waiting 200ms for an offer anyway"},
 		{[]string{"--thread", "never"}, outcomeRefused, "", "it was never sent, or it ended long ago. To ask now, name the service: agora ask INTENT --thread never"},
 		{[]string{"free", "--relay", "http://127.0.0.1:1"}, outcomeUnreachable, "", "no relay answers at 127.0.0.1:1"},
 		{[]string{"--thread", "x", "--relay", "http://127.0.0.1:1"}, outcomeUnreachable, "", "no relay answers at 127.0.0.1:1"},

@@ -28,7 +28,11 @@ func (a *asking) foresee(ctx context.Context, opts client.RequestOptions) {
 	a.outlook = &o
 	if why := a.doubt(); why != "" {
 		a.hinted = true
-		a.note("%s; waiting %s for an offer anyway", why, formatDuration(a.Wait))
+		wait := a.Wait
+		if a.Timeout > 0 {
+			wait = min(wait, a.Timeout)
+		}
+		a.note("%s; waiting %s for an offer anyway", why, formatDuration(wait))
 	}
 }
 
