@@ -31,7 +31,7 @@ build:
 TEST = go test -short -p 3 -timeout 20m
 test:
 	@echo 'Running all tests. This takes some minutes. A line is printed when a package is finished.'
-	$(TEST) ./ci/recipes ./cmd/agora ./conformance ./faults ./gateway/... ./relay/... ./store/... ./...
+	$(TEST) ./ci/recipes ./cmd/agora ./conformance ./ci/faults ./gateway/... ./relay/... ./store/... ./...
 
 # A change must pass this, and also make interop, make js, make python, make packages, make page,
 # make faults and make sbom. .ci/run runs them all.
@@ -65,7 +65,7 @@ postgres:
 # Runs three nodes over three PostgreSQL servers, ends and separates them, and checks that no message is lost. Needs
 # PostgreSQL 15.
 cluster:
-	go test -tags cluster -short -count=1 -timeout 10m ./faults/cluster
+	go test -tags cluster -short -count=1 -timeout 10m ./ci/faults/cluster
 
 # Runs what takes long: an hour or two. Do so before you call a larger change finished.
 nightly:
@@ -137,7 +137,7 @@ page: build
 
 # Tests the running binary with failing system calls and a full disk. Needs Linux, strace and permission to mount.
 faults:
-	go test -tags faults -count=1 -timeout 5m -run "$(call tests_with,faults,faults)" ./faults
+	go test -tags faults -count=1 -timeout 5m -run "$(call tests_with,faults,ci/faults)" ./ci/faults
 
 # Runs a relay as docs/OPERATING.md says, with an ACME certificate authority, nginx, Caddy, Prometheus and systemd. Needs
 # what ci/install operations installs.

@@ -79,8 +79,8 @@ var allowedImports = map[string][]string{
 	"conformance/agentprobe":         {},
 	"conformance":                    {"didkey", "envelope", "thread", "testvectors"},
 	"docs/diagrams":                  {},
-	"faults":                         {},
-	"faults/cluster":                 {},
+	"ci/faults":                      {},
+	"ci/faults/cluster":              {},
 	"sdk/js":                         {},
 	"bench/stage":                    {"didkey", "envelope"},
 	"bench":                          {"didkey", "envelope"},
@@ -532,7 +532,7 @@ func TestThreatsAreShown(t *testing.T) {
 
 // testNames returns the names of all tests of the module.
 func testNames(t *testing.T) (names []string) {
-	for _, dir := range append(packages(t), ".", "faults") {
+	for _, dir := range append(packages(t), ".", "ci/faults") {
 		names = append(names, testsIn(t, dir)...)
 	}
 	return names
