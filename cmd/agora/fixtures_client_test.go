@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/hub/hubclient"
 	"github.com/agora-relay/agora/internal/profile"
-	"github.com/agora-relay/agora/mcpserver/spending"
 	"github.com/agora-relay/agora/thread"
 )
 

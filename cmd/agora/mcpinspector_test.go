@@ -15,7 +15,7 @@ import (
 )
 
 // TestJavaScriptInspector uses agora mcp with the command line of the MCP inspector, over both transports. make js runs
-// this test. mcpserver/inspector pins the inspector.
+// this test. internal/mcpserver/inspector pins the inspector.
 func TestJavaScriptInspector(t *testing.T) {
 	relay := startRelayProcess(t)
 	key := filepath.Join(t.TempDir(), "alice.key")
@@ -40,7 +40,7 @@ func TestJavaScriptInspector(t *testing.T) {
 		"standard input": {program, "mcp", "--key", key, "--relay", relay.URL},
 		"HTTP":           {at, "--transport", "http", "--header", "Authorization: Bearer " + strings.TrimSpace(string(token))},
 	}
-	const cli = "../../mcpserver/inspector/node_modules/@modelcontextprotocol/inspector-cli/build/index.js"
+	const cli = "internal/mcpserver/inspector/node_modules/@modelcontextprotocol/inspector-cli/build/index.js"
 	for name, server := range servers {
 		inspect := func(want string, args ...string) {
 			t.Helper()

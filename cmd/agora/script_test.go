@@ -244,7 +244,7 @@ func TestReadmeWalkThrough(t *testing.T) {
 	checkReadme(t, "walkthrough.txtar", "README.md", "## Five minutes", "## From a program", 10)
 	checkReadme(t, "seal.txtar", "docs/SEALING.md", "## Use it", "## What it gives", 6)
 	checkReadme(t, "hub.txtar", "docs/HUB.md", "## From the shell", "## Endpoints", 10)
-	checkReadme(t, "mcpskill.txtar", "mcpserver/skill.md", "## Begin", "## If something fails", 15)
+	checkReadme(t, "mcpskill.txtar", "cmd/agora/internal/mcpserver/skill.md", "## Begin", "## If something fails", 15)
 }
 
 func checkReadme(t *testing.T, name, document, from, to string, fewest int) {

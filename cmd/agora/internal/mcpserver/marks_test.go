@@ -11,8 +11,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
 	"github.com/agora-relay/agora/envelope"
-	"github.com/agora-relay/agora/mcpserver/spending"
 )
 
 // order is a text that must not look like words of the server. It is also a valid id of a thread, of a request and of a

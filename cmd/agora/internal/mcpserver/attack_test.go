@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/safetext"
-	"github.com/agora-relay/agora/mcpserver/spending"
 )
 
 // ask opens a thread and returns its id.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"github.com/agora-relay/agora/mcpserver"
+	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver"
 )
 
 // TestConfig checks that each host reads the command and its arguments back from its configuration, whatever characters

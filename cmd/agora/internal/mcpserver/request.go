@@ -12,9 +12,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
-	"github.com/agora-relay/agora/mcpserver/spending"
 	"github.com/agora-relay/agora/thread"
 )
 

@@ -10,11 +10,11 @@ import (
 	"strings"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/internal/untrusted"
-	"github.com/agora-relay/agora/mcpserver/spending"
 )
 
 // Sizes of texts of others in bytes, before they are escaped.

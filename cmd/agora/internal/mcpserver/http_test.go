@@ -12,7 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/agora-relay/agora/mcpserver"
+	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver"
 )
 
 const token = "a-token-of-more-than-20-characters"

@@ -23,8 +23,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
 	"github.com/agora-relay/agora/didkey"
-	"github.com/agora-relay/agora/mcpserver/spending"
 )
 
 // Options of a Server. Client, DID, Relay, Book and Folder are required.

@@ -16,11 +16,11 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver"
+	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
-	"github.com/agora-relay/agora/mcpserver"
-	"github.com/agora-relay/agora/mcpserver/spending"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"

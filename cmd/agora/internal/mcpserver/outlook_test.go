@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
-	"github.com/agora-relay/agora/mcpserver/spending"
 )
 
 // TestAskSaysWhy checks that ask does not wait long for offers that are not likely to come, and what it says.

@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
-	"github.com/agora-relay/agora/mcpserver/spending"
 )
 
 const usd = credits.One

@@ -13,8 +13,8 @@ import (
 var update = flag.Bool("update", false, "write the transcript in docs/MCP.md again")
 
 const (
-	document        = "../docs/MCP.md"
-	transcriptBegin = "<!-- transcript: written by go test ./mcpserver -run Transcript -update -->\n"
+	document        = "../../../../docs/MCP.md"
+	transcriptBegin = "<!-- transcript: written by go test ./cmd/agora/internal/mcpserver -run Transcript -update -->\n"
 	transcriptEnd   = "<!-- /transcript -->"
 )
 
@@ -102,6 +102,6 @@ func TestTranscript(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if string(text) != want {
-		t.Errorf("%s has another conversation; run go test ./mcpserver -run Transcript -update\n%s", document, s.text.String())
+		t.Errorf("%s has another conversation; run go test ./cmd/agora/internal/mcpserver -run Transcript -update\n%s", document, s.text.String())
 	}
 }
