@@ -133,7 +133,7 @@ packages: build
 # Tests the web page in headless Chromium. Needs what ci/install installs. SCREENSHOTS=1 also makes the pictures of the
 # docs again. Two files of tests run at a time.
 page: build
-	SCREENSHOTS=$(SCREENSHOTS) node --test --test-concurrency=2 explorer/test/*.test.mjs
+	SCREENSHOTS=$(SCREENSHOTS) node --test --test-concurrency=2 cmd/agora/internal/explorer/test/*.test.mjs
 
 # Tests the running binary with failing system calls and a full disk. Needs Linux, strace and permission to mount.
 faults:

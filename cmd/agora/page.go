@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/explorer"
 	"github.com/agora-relay/agora/envelope"
-	"github.com/agora-relay/agora/explorer"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 )

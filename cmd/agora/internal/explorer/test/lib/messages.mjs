@@ -1,6 +1,6 @@
 // Agents that sign and post messages.
 import http from 'node:http';
-import { canonicalize, identity, seal, sign } from '../../../sdk/js/agora.js';
+import { canonicalize, identity, seal, sign } from '../../../../../../sdk/js/agora.js';
 
 const agent = new http.Agent({ keepAlive: true, maxSockets: 32 });
 let count = 0;

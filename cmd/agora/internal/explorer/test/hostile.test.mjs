@@ -1,7 +1,7 @@
 // Messages, manifests and answers that try to harm the reader.
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { canonicalize, parse, sign } from '../../sdk/js/agora.js';
+import { canonicalize, parse, sign } from '../../../../../sdk/js/agora.js';
 import { connection, goTo, isRefusal, openPage, see, settled, until } from './lib/browser.mjs';
 import { findHarm } from './lib/inert.mjs';
 import { conversation, fresh, newAgent, post } from './lib/messages.mjs';

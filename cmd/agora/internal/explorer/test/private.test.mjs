@@ -5,7 +5,7 @@ import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
 import test from 'node:test';
-import { formatKeyFile } from '../../sdk/js/agora.js';
+import { formatKeyFile } from '../../../../../sdk/js/agora.js';
 import { connection, goTo, isRefusal, message, openPage, says, see, until } from './lib/browser.mjs';
 import { conversation, newAgent, seed } from './lib/messages.mjs';
 import { folder, startPage, startRelay } from './lib/relay.mjs';

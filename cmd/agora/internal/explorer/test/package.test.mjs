@@ -7,7 +7,7 @@ import { openPage, until } from './lib/browser.mjs';
 import { newAgent } from './lib/messages.mjs';
 import { startRelay, startServer } from './lib/relay.mjs';
 
-const PACKAGE = path.resolve(import.meta.dirname, '../../sdk/js');
+const PACKAGE = path.resolve(import.meta.dirname, '../../../../../sdk/js');
 const IMPORTS = { imports: { 'agora-relay': '/index.js' } };
 
 // Serves the modules of the package, and a page whose script is the README's, for this relay. Opens the page. Returns

@@ -1,7 +1,7 @@
 // The page under load. AGORA_PAGE_MESSAGES sets the number of messages of the second test: 50,000 in make nightly.
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { canonicalize } from '../../sdk/js/agora.js';
+import { canonicalize } from '../../../../../sdk/js/agora.js';
 import { connection, openPage, see, until } from './lib/browser.mjs';
 import { newAgent, post } from './lib/messages.mjs';
 import { startRelay } from './lib/relay.mjs';

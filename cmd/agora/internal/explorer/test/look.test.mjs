@@ -11,7 +11,7 @@ import { conversation, newAgent, seed } from './lib/messages.mjs';
 import { startRelay } from './lib/relay.mjs';
 
 const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
-const PICTURES = path.resolve(import.meta.dirname, '../../docs/images');
+const PICTURES = path.resolve(import.meta.dirname, '../../../../../docs/images');
 const ALL = [[375, 'light'], [375, 'dark'], [1440, 'light'], [1440, 'dark']], TWO = [ALL[1], ALL[2]];
 
 // All rules look at the phone in the dark and at the desktop in the light. Only colours differ in the other two.

@@ -6,7 +6,7 @@ import test from 'node:test';
 import { openPage } from './lib/browser.mjs';
 import { startRelay, startServer } from './lib/relay.mjs';
 
-const ROOT = path.resolve(import.meta.dirname, '../..');
+const ROOT = path.resolve(import.meta.dirname, '../../../../..');
 const TYPES = { '.js': 'text/javascript', '.mjs': 'text/javascript', '.json': 'application/json' };
 
 test('all vectors pass in Chromium', { timeout: 120_000 }, async (t) => {
