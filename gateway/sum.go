@@ -42,7 +42,9 @@ type Table struct {
 	Name    string
 	Key     int      // the first Key columns are the primary key; a finding names the row by them
 	Columns []string // all columns except sum, in the order in which Sum gets them
-	Added   int      // a migration added the last Added columns, with 0 in rows that had a sum; Sum does not get these zeros
+	// Added is how many of the last columns are numbers that a later migration has added. They are 0 in rows that were
+	// stored before, and the sums of these rows do not have them. So zeros at the end of a row are not part of its sum.
+	Added int
 }
 
 // NewTable returns the description of a table. columns are separated by ", ".
