@@ -20,6 +20,7 @@ test('routes, parameters, answers and commands', async (t) => {
   assert.ok(shown.includes('jobsHire') && !shown.includes('hubSend'), 'only the gateways that are on');
 
   await page.click(`${operation('getEvents')} > summary`);
+  await see(page, `${operation('getEvents')}[open] .api-answer`);
   const text = await page.locator(operation('getEvents')).innerText();
   for (const word of ['recipient', 'from 1 to 1000', '429', 'text/event-stream', 'Retry-After']) {
     assert.ok(text.includes(word), `the details have no ${word}`);
