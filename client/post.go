@@ -88,7 +88,7 @@ func (c *Client) post(ctx context.Context, d envelope.Draft, retryLimited bool) 
 	receipt, err = c.postEnvelope(ctx, e, retryLimited)
 	if unknown && err != nil && !errors.Is(err, ErrUnknownOutcome) {
 		refusal, ok := errors.AsType[*envelope.Error](err)
-		if !ok || refusal.Code == envelope.CodeDuplicateID || !settlesEarlierAttempts(refusal) {
+		if !ok || refusal.Code == envelope.CodeDuplicateID || !refusal.Code.Info().Settles {
 			err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 		}
 	}
@@ -125,7 +125,7 @@ func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, retryLi
 			err = fmt.Errorf("%w; stopped before a retry: %w", failed, waitErr)
 		}
 		refusal, refused := errors.AsType[*envelope.Error](failed)
-		if !failed.noEffect() || mayBeStored && !(refused && settlesEarlierAttempts(refusal)) {
+		if !failed.noEffect() || mayBeStored && !(refused && refusal.Code.Info().Settles) {
 			err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 		}
 		return Receipt{}, err
@@ -152,17 +152,4 @@ func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Re
 		receipt.ExpiresAt = e.ExpiresAt()
 	}
 	return receipt, failed
-}
-
-// settlesEarlierAttempts reports whether a refusal proves that no earlier attempt with the same bytes was stored. A
-// relay checks for duplicates before it applies the rules of the thread (PROTOCOL §3). So a refusal by these rules, or
-// because another message has the same id, proves it. A refusal because of the time or a rate proves nothing, because
-// the relay checks those before it checks for duplicates.
-func settlesEarlierAttempts(refusal *envelope.Error) bool {
-	switch refusal.Code {
-	case envelope.CodeInvalidTransition, envelope.CodeThreadNotFound, envelope.CodeForbidden,
-		envelope.CodeDuplicateID, envelope.CodeInvalidRequest:
-		return true
-	}
-	return false
 }

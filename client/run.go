@@ -282,8 +282,7 @@ func (r *run) perform(request *envelope.Envelope, deadline time.Time) error {
 // threadMovedOn reports whether the relay refused a post because the state of the thread has changed since it was read.
 func threadMovedOn(err error) bool {
 	refusal, ok := errors.AsType[*envelope.Error](err)
-	return ok && slices.Contains([]envelope.Code{envelope.CodeInvalidTransition, envelope.CodeForbidden,
-		envelope.CodeThreadNotFound, envelope.CodeDuplicateID}, refusal.Code)
+	return ok && refusal.Code.Info().MovedOn
 }
 
 // post sends a message to the client of the thread. If the relay refuses an answer to a REQUEST because of a limit

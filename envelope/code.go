@@ -3,53 +3,34 @@ package envelope
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
 // Code is the reason why a relay refused something. The list is closed (PROTOCOL §5). Each transport maps a Code to its
-// own status. The comments of the constants are the source of the table in PROTOCOL §5, which a test of package httpapi
-// writes.
+// own status. A new code is a constant here and a row of codeTable.
 type Code string
 
 const (
-	// The body or a parameter is malformed, or a member has a value that it cannot have.
-	CodeInvalidRequest Code = "INVALID_REQUEST"
-	// The envelope's version is not "1.0".
+	CodeInvalidRequest     Code = "INVALID_REQUEST"
 	CodeUnsupportedVersion Code = "UNSUPPORTED_VERSION"
-	// An identifier is not a did:key of a usable Ed25519 key.
-	CodeInvalidDID Code = "INVALID_DID"
-	// The ts is five minutes or more from the relay's clock, which `details.now` has. Sign again with the right time.
-	CodeStaleTimestamp Code = "STALE_TIMESTAMP"
-	// The message has expired by its ts and ttl.
-	CodeExpired Code = "EXPIRED"
-	// The signature does not verify under the sender's key.
-	CodeInvalidSignature Code = "INVALID_SIGNATURE"
-	// The sender may not do this: it is not a party of the thread, the message is for another relay, or the request comes from a foreign web page.
-	CodeForbidden Code = "FORBIDDEN"
-	// The read needs a signature, or its token is not valid (§8). `details.reason` says why, and the header `WWW-Authenticate` names the scheme.
-	CodeUnauthorized Code = "UNAUTHORIZED"
-	// No thread with this id is here, or none that the sender may see.
-	CodeThreadNotFound Code = "THREAD_NOT_FOUND"
-	// No unexpired MANIFEST of this agent is here.
-	CodeAgentNotFound Code = "AGENT_NOT_FOUND"
-	// There is nothing at this path.
-	CodeNotFound Code = "NOT_FOUND"
-	// The path takes other methods, which the header `Allow` lists.
-	CodeMethodNotAllowed Code = "METHOD_NOT_ALLOWED"
-	// The sender has used the id for another message.
-	CodeDuplicateID Code = "DUPLICATE_ID"
-	// The state of the thread does not allow the message (§4).
-	CodeInvalidTransition Code = "INVALID_TRANSITION"
-	// The body is larger than the relay takes.
-	CodePayloadTooLarge Code = "PAYLOAD_TOO_LARGE"
-	// The request has a Content-Encoding.
-	CodeUnsupportedMedia Code = "UNSUPPORTED_MEDIA_TYPE"
-	// A limit is reached, which `details.limit` names. The header `Retry-After` says when to try again.
-	CodeRateLimited Code = "RATE_LIMITED"
-	// The relay failed. Its log has the reason.
-	CodeInternal Code = "INTERNAL_ERROR"
-	// The disk is full or failed, the database is busy, or the relay shuts down. `Retry-After` says when to try again.
-	CodeUnavailable Code = "UNAVAILABLE"
+	CodeInvalidDID         Code = "INVALID_DID"
+	CodeStaleTimestamp     Code = "STALE_TIMESTAMP"
+	CodeExpired            Code = "EXPIRED"
+	CodeInvalidSignature   Code = "INVALID_SIGNATURE"
+	CodeForbidden          Code = "FORBIDDEN"
+	CodeUnauthorized       Code = "UNAUTHORIZED"
+	CodeThreadNotFound     Code = "THREAD_NOT_FOUND"
+	CodeAgentNotFound      Code = "AGENT_NOT_FOUND"
+	CodeNotFound           Code = "NOT_FOUND"
+	CodeMethodNotAllowed   Code = "METHOD_NOT_ALLOWED"
+	CodeDuplicateID        Code = "DUPLICATE_ID"
+	CodeInvalidTransition  Code = "INVALID_TRANSITION"
+	CodePayloadTooLarge    Code = "PAYLOAD_TOO_LARGE"
+	CodeUnsupportedMedia   Code = "UNSUPPORTED_MEDIA_TYPE"
+	CodeRateLimited        Code = "RATE_LIMITED"
+	CodeInternal           Code = "INTERNAL_ERROR"
+	CodeUnavailable        Code = "UNAVAILABLE"
 )
 
 // Names of the details of an Error (PROTOCOL §5, §8).
@@ -96,21 +77,6 @@ const (
 	ReasonUnknownCursor = "unknown_cursor" // the cursor belongs to another database, with CodeInvalidRequest
 )
 
-// Codes returns every Code. Tables and tests use it to cover all codes.
-func Codes() []Code {
-	return []Code{
-		CodeInvalidRequest, CodeUnsupportedVersion, CodeInvalidDID, CodeStaleTimestamp, CodeExpired,
-		CodeInvalidSignature, CodeForbidden, CodeUnauthorized, CodeThreadNotFound, CodeAgentNotFound, CodeNotFound,
-		CodeMethodNotAllowed, CodeDuplicateID, CodeInvalidTransition, CodePayloadTooLarge, CodeUnsupportedMedia,
-		CodeRateLimited, CodeInternal, CodeUnavailable,
-	}
-}
-
-// Retryable reports whether the same request, sent again later byte for byte, may succeed.
-func (c Code) Retryable() bool {
-	return c == CodeRateLimited || c == CodeInternal || c == CodeUnavailable
-}
-
 // AgentCode is the code that an agent puts into an ERROR payload (Agora v1.0 "Error Codes"). Agents may use other
 // codes. These constants are the codes that the protocol defines.
 type AgentCode string
@@ -125,14 +91,22 @@ const (
 	AgentInternal           AgentCode = "INTERNAL_ERROR"
 )
 
-// Retryable returns the "Retryable" column of the protocol's table. It is false for codes that the table does not list.
-func (c AgentCode) Retryable() bool {
-	switch c {
-	case AgentInsufficientBudget, AgentTimeout, AgentUnavailable, AgentInternal:
-		return true
-	}
-	return false
+// AgentCodeInfo is a row of the table of AgentCodes.
+type AgentCodeInfo struct {
+	Code      AgentCode `json:"code"`
+	Retryable bool      `json:"retryable"`
 }
+
+// AgentCodes returns the protocol's table of AgentCodes.
+func AgentCodes() []AgentCodeInfo {
+	return []AgentCodeInfo{
+		{AgentInvalidRequest, false}, {AgentIntentNotSupported, false}, {AgentInsufficientBudget, true}, {AgentTimeout, true},
+		{AgentUnavailable, true}, {AgentForbidden, false}, {AgentInternal, true},
+	}
+}
+
+// Retryable returns the "Retryable" column of the protocol's table. It is false for codes that the table does not list.
+func (c AgentCode) Retryable() bool { return slices.Contains(AgentCodes(), AgentCodeInfo{c, true}) }
 
 // Error is a refusal: a code for programs, a sentence for people that says how to fix the problem, and details. It is
 // sent to clients, so it never contains the text of other libraries' errors or of the refused input.

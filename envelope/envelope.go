@@ -16,7 +16,6 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -31,7 +30,7 @@ const (
 	DefaultTTL      = 300 * time.Second // lifetime of a message without meta.ttl
 )
 
-// Type is the kind of a message. The list is closed.
+// Type is the kind of a message. The list is closed: a new type is a constant here and a row of typeTable.
 type Type string
 
 const (
@@ -43,23 +42,6 @@ const (
 	TypeCancel   Type = "CANCEL"
 	TypeManifest Type = "MANIFEST" // announces capabilities and belongs to no thread
 )
-
-// Types returns every Type.
-func Types() []Type {
-	return []Type{TypeRequest, TypeOffer, TypeAccept, TypeResult, TypeError, TypeCancel, TypeManifest}
-}
-
-// TypeNames returns the types as a comma-separated list for messages to people.
-func TypeNames() string {
-	var names []string
-	for _, t := range Types() {
-		names = append(names, string(t))
-	}
-	return strings.Join(names, ", ")
-}
-
-// Known reports whether t is one of Types.
-func (t Type) Known() bool { return slices.Contains(Types(), t) }
 
 // Party is the sender of an envelope. Name and URL are what the sender claims; nobody has checked them.
 type Party struct {

@@ -5,6 +5,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -167,29 +172,48 @@ func TestErrorsDoNotQuoteTheInput(t *testing.T) {
 	}
 }
 
-// TestCodes checks PROTOCOL §5: the list of codes, and which refusals are retryable. The comments are HTTP statuses.
-func TestCodes(t *testing.T) {
-	retryable := map[string]bool{
-		"INVALID_REQUEST": false, "UNSUPPORTED_VERSION": false, "INVALID_DID": false, "STALE_TIMESTAMP": false, "EXPIRED": false, // 400
-		"INVALID_SIGNATURE": false, "FORBIDDEN": false, // 403
-		"UNAUTHORIZED":     false,                                               // 401
-		"THREAD_NOT_FOUND": false, "AGENT_NOT_FOUND": false, "NOT_FOUND": false, // 404
-		"METHOD_NOT_ALLOWED": false,                              // 405
-		"DUPLICATE_ID":       false, "INVALID_TRANSITION": false, // 409
-		"PAYLOAD_TOO_LARGE": false, "UNSUPPORTED_MEDIA_TYPE": false, // 413, 415
-		"RATE_LIMITED": true, "INTERNAL_ERROR": true, "UNAVAILABLE": true, // 429, 500, 503
-	}
-	seen := map[envelope.Code]bool{}
-	for _, code := range envelope.Codes() {
-		if want, known := retryable[string(code)]; !known || seen[code] || code.Retryable() != want {
-			t.Errorf("%s: in the list of PROTOCOL §5 %v, returned twice %v, retryable %v",
-				code, known, seen[code], code.Retryable())
+// TestTables checks that every code and every type of the package has one complete row in its table.
+func TestTables(t *testing.T) {
+	constants := map[string]int{}
+	for _, name := range []string{"code.go", "envelope.go"} {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
 		}
-		seen[code] = true
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			if kind, ok := spec.Type.(*ast.Ident); ok && (kind.Name == "Code" || kind.Name == "Type") {
+				text, _ := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+				constants[kind.Name+" "+text]++
+			}
+			return true
+		})
 	}
-	if len(seen) != len(retryable) {
-		t.Errorf("%d codes, want %d", len(seen), len(retryable))
+	rows := map[string]int{}
+	for _, row := range envelope.Codes() {
+		rows["Code "+string(row.Code)]++
+		if row.Text == "" || row.Status < 400 || row.Status > 599 || row.Retryable && row.Settles {
+			t.Errorf("the row of %s is incomplete: %+v", row.Code, row)
+		}
 	}
+	numbers := map[int]envelope.Type{}
+	for _, row := range envelope.TypeTable() {
+		rows["Type "+string(row.Type)]++
+		if other, used := numbers[row.Number]; used || row.By == "" || row.ID == "" || (row.Before == nil) != (row.After == "") {
+			t.Errorf("the row of %s is incomplete, or %q has its number: %+v", row.Type, other, row)
+		}
+		numbers[row.Number] = row.Type
+	}
+	if len(rows) == 0 || !maps.Equal(constants, rows) {
+		t.Errorf("the constants are %v, and the tables have %v", constants, rows)
+	}
+}
+
+// TestAgentCodes checks which failures of agents are retryable.
+func TestAgentCodes(t *testing.T) {
 	for code, want := range map[envelope.AgentCode]bool{ // the table in the specification
 		envelope.AgentInvalidRequest: false, envelope.AgentIntentNotSupported: false, envelope.AgentInsufficientBudget: true,
 		envelope.AgentTimeout: true, envelope.AgentUnavailable: true, envelope.AgentForbidden: false,

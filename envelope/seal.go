@@ -27,15 +27,8 @@ const (
 
 // clearMembers returns the members of a payload that relays read. They are not sealed.
 func clearMembers(t Type) []string {
-	switch t {
-	case TypeRequest:
-		return []string{"request_id", "intent"}
-	case TypeResult:
-		return []string{"request_id", "status"}
-	case TypeError:
-		return []string{"request_id", "code"}
-	}
-	return []string{"request_id"}
+	row, _ := t.Info()
+	return row.Clear
 }
 
 // ErrOpen is the only error of Open. It gives no reason, so that callers cannot reveal the reason to the sender.

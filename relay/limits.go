@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"net/netip"
@@ -55,30 +54,6 @@ type Rate struct {
 
 // Unlimited, in place of a number, means that there is no limit.
 const Unlimited = -1
-
-// WithDefaults returns l with each zero field replaced by its default.
-func (l Limits) WithDefaults() Limits {
-	for _, f := range []struct {
-		rate                   *Rate
-		perSecond, burstFactor float64
-	}{
-		{&l.PostsPerAddress, 50, 2}, {&l.ReadsPerAddress, 100, 2}, {&l.PostsPerAgent, 20, 2}, {&l.BroadcastsPerAddress, 5, 4},
-		{&l.NewConnectionsPerAddress, 200, 2},
-	} {
-		if f.rate.PerSecond == 0 {
-			f.rate.PerSecond = f.perSecond
-		}
-		if f.rate.Burst == 0 {
-			f.rate.Burst = int(math.Ceil(f.burstFactor * f.rate.PerSecond))
-		}
-	}
-	l.ConnectionsPerAddress = cmp.Or(l.ConnectionsPerAddress, 256)
-	l.RequestsPerAddress = cmp.Or(l.RequestsPerAddress, 64)
-	l.PollsPerAddress = cmp.Or(l.PollsPerAddress, 32)
-	l.Polls = cmp.Or(l.Polls, 10_000)
-	l.WritesPerAddress = cmp.Or(l.WritesPerAddress, 4)
-	return l
-}
 
 // Kind is the kind of a request.
 type Kind int

@@ -86,23 +86,21 @@ func (r Rules) Next(t Thread, m *envelope.Envelope, now time.Time) (Thread, erro
 	if err := t.checkRequestID(m); err != nil {
 		return Thread{}, err
 	}
+	row, _ := m.Type.Info()
+	if !slices.Contains(row.Before, t.State) {
+		return Thread{}, t.wrongState(m, "")
+	}
 	switch m.Type {
 	case envelope.TypeOffer:
 		return r.offer(t, m, now)
 	case envelope.TypeAccept:
 		return t.accept(m, now)
-	case envelope.TypeCancel:
-		if t.State == Pending || t.State == Active {
-			return t.step(Failed, transitionOf(m, now)), nil
-		}
-	case envelope.TypeResult:
-		if t.State == Active {
-			return t.step(Completed, transitionOf(m, now)), nil
-		}
 	case envelope.TypeError:
-		return t.fail(m, now)
+		if t.withdraws(m) {
+			return t.withdraw(m, now), nil
+		}
 	}
-	return Thread{}, t.wrongState(m, "")
+	return t.step(row.After, transitionOf(m, now)), nil
 }
 
 // transitionOf returns the Transition for m. The method step sets its From and To.
@@ -115,23 +113,11 @@ func transitionOf(m *envelope.Envelope, now time.Time) Transition {
 // Such an agent gets CodeInvalidTransition later, because it is too early, and not CodeForbidden.
 func (t Thread) checkRole(m *envelope.Envelope) error {
 	sender := m.Sender.ID
-	client := sender == t.Client
-	var allowed bool
-	switch m.Type {
-	case envelope.TypeRequest, envelope.TypeAccept, envelope.TypeCancel:
-		allowed = client
-	case envelope.TypeOffer:
-		allowed = !client && (t.Recipient == "" || sender == t.Recipient)
-	case envelope.TypeResult:
-		allowed = !client && t.IsParty(sender)
-	case envelope.TypeError:
-		allowed = t.IsParty(sender) || t.Offered(sender)
+	row, _ := m.Type.Info()
+	if role := roles[row.By]; !role.allows(t, sender) {
+		return envelope.Errorf(envelope.CodeForbidden, "you may not send %s in thread %s; only %s may", m.Type, t.ID, role.text)
 	}
-	if !allowed {
-		return envelope.Errorf(envelope.CodeForbidden, "you may not send %s in thread %s; only %s may",
-			m.Type, t.ID, allowedSender(m.Type))
-	}
-	if m.Recipient != "" && m.Type != envelope.TypeRequest && !t.counterpart(client, m.Recipient) {
+	if m.Recipient != "" && m.Type != envelope.TypeRequest && !t.counterpart(sender == t.Client, m.Recipient) {
 		// The sender is the client, so an ACCEPT of an agent without an open offer is an error about the state.
 		if m.Type == envelope.TypeAccept {
 			return t.wrongState(m, "; recipient.id has no open offer")
@@ -141,17 +127,27 @@ func (t Thread) checkRole(m *envelope.Envelope) error {
 	return nil
 }
 
-// allowedSender describes the identities that may send a message of this type, for an error message.
-func allowedSender(typ envelope.Type) string {
-	switch typ {
-	case envelope.TypeOffer:
-		return "the agent that the REQUEST names, or any agent except the client if it names none,"
-	case envelope.TypeResult:
-		return "the agent whose offer was accepted"
-	case envelope.TypeError:
-		return "its parties and agents with an open offer"
-	}
-	return "its client"
+// roles are the roles of package envelope: who has the role in a thread that exists, and how an error message names
+// it.
+var roles = map[envelope.Role]struct {
+	allows func(t Thread, did didkey.DID) bool
+	text   string
+}{
+	envelope.RoleOpener: {func(t Thread, did didkey.DID) bool { return did == t.Client }, "its client"},
+	envelope.RoleClient: {func(t Thread, did didkey.DID) bool { return did == t.Client }, "its client"},
+	envelope.RoleOfferer: {
+		func(t Thread, did didkey.DID) bool {
+			return did != t.Client && (t.Recipient == "" || did == t.Recipient)
+		},
+		"the agent that the REQUEST names, or any agent except the client if it names none,",
+	},
+	envelope.RoleAgent: {
+		func(t Thread, did didkey.DID) bool { return did != t.Client && t.IsParty(did) }, "the agent whose offer was accepted",
+	},
+	envelope.RoleParty: {
+		func(t Thread, did didkey.DID) bool { return t.IsParty(did) || t.Offered(did) }, "its parties and agents with an open offer",
+	},
+	envelope.RoleAnyone: {func(Thread, didkey.DID) bool { return false }, "nobody"},
 }
 
 // counterpart reports whether did is a counterpart of the sender of a message. ofClient says that the sender is the
@@ -166,16 +162,8 @@ func (t Thread) counterpart(ofClient bool, did didkey.DID) bool {
 
 // checkPayload checks the payload members that the relay requires. The relay does not check the rest of a payload.
 func checkPayload(m *envelope.Envelope) error {
-	var required []string
-	switch m.Type {
-	case envelope.TypeRequest:
-		required = []string{"intent"}
-	case envelope.TypeResult:
-		required = []string{"status"}
-	case envelope.TypeError:
-		required = []string{"code", "message"}
-	}
-	for _, name := range required {
+	row, _ := m.Type.Info()
+	for _, name := range row.Needs {
 		if m.PayloadString(name) == "" {
 			return envelope.Errorf(envelope.CodeInvalidRequest, "a message of type %s needs payload.%s, a non-empty string",
 				m.Type, name)
@@ -184,11 +172,10 @@ func checkPayload(m *envelope.Envelope) error {
 	return nil
 }
 
-// checkRequestID checks that payload.request_id is that of the REQUEST. CANCEL and ERROR may omit it. A REQUEST is not
-// checked.
+// checkRequestID checks that payload.request_id is that of the REQUEST, or that it is absent and may be.
 func (t Thread) checkRequestID(m *envelope.Envelope) error {
-	required := m.Type == envelope.TypeOffer || m.Type == envelope.TypeAccept || m.Type == envelope.TypeResult
-	if m.RequestID == t.RequestID || m.RequestID == "" && !required || m.Type == envelope.TypeRequest {
+	row, _ := m.Type.Info()
+	if row.ID == envelope.RequestIDNew || m.RequestID == t.RequestID || m.RequestID == "" && row.ID == envelope.RequestIDOptional {
 		return nil
 	}
 	return envelope.Errorf(envelope.CodeInvalidRequest,
@@ -197,9 +184,6 @@ func (t Thread) checkRequestID(m *envelope.Envelope) error {
 
 // offer returns t after the OFFER m.
 func (r Rules) offer(t Thread, m *envelope.Envelope, now time.Time) (Thread, error) {
-	if t.State != Pending {
-		return Thread{}, t.wrongState(m, "")
-	}
 	if limit := r.WithDefaults().MaxOffers; t.OffersMade >= limit {
 		return Thread{}, &envelope.Error{Code: envelope.CodeRateLimited,
 			Message: "the thread has reached its limit of offers and takes no more; details.maxOffers has the limit",
@@ -215,9 +199,6 @@ func (r Rules) offer(t Thread, m *envelope.Envelope, now time.Time) (Thread, err
 
 // accept returns t after the ACCEPT m.
 func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {
-	if t.State != Pending {
-		return Thread{}, t.wrongState(m, "")
-	}
 	agent := m.Recipient
 	if agent == "" {
 		offered := t.offering()
@@ -233,19 +214,18 @@ func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {
 	return t, nil
 }
 
-// fail returns t after the ERROR m. An ERROR from the client, the accepted agent or the named recipient ends the
-// thread. An ERROR from another agent withdraws the agent's offers.
-func (t Thread) fail(m *envelope.Envelope, now time.Time) (Thread, error) {
+// withdraws reports whether the ERROR m withdraws the sender's offers and does not end the thread. An ERROR ends it if
+// it is from the client, the accepted agent or the named recipient.
+func (t Thread) withdraws(m *envelope.Envelope) bool {
 	sender := m.Sender.ID
-	if t.State == Failed {
-		return Thread{}, t.wrongState(m, "")
-	}
-	if sender == t.Client || sender == t.Agent || sender == t.Recipient {
-		return t.step(Failed, transitionOf(m, now)), nil
-	}
+	return sender != t.Client && sender != t.Agent && sender != t.Recipient
+}
+
+// withdraw returns t without the offers of m's sender.
+func (t Thread) withdraw(m *envelope.Envelope, now time.Time) Thread {
 	t = t.step(t.State, transitionOf(m, now))
-	t.Offers = slices.DeleteFunc(t.Offers, func(o Offer) bool { return o.Agent == sender })
-	return t, nil
+	t.Offers = slices.DeleteFunc(t.Offers, func(o Offer) bool { return o.Agent == m.Sender.ID })
+	return t
 }
 
 // wrongState returns the error for a message that the state of t does not allow. hint is added to the error message. If

@@ -19,7 +19,7 @@ import (
 )
 
 // State is the state of a thread.
-type State string
+type State = envelope.State
 
 // The states of PROTOCOL §4.
 const (
@@ -29,6 +29,9 @@ const (
 	Completed State = "COMPLETED"
 	Failed    State = "ERROR"
 )
+
+// States returns every State. A state is stored as its index in this list, which therefore grows only at the end.
+func States() []State { return []State{Open, Pending, Active, Completed, Failed} }
 
 // Key identifies a thread.
 type Key struct {
@@ -82,6 +85,22 @@ const TypeTimeout envelope.Type = "TIMEOUT"
 // TypeRemoved is the type of a Transition by which the operator of the relay has ended the thread. Like TypeTimeout, it
 // has an empty By.
 const TypeRemoved envelope.Type = "REMOVED"
+
+// StepTypes returns every type of a Transition. A type is stored as its index in this list: the number that package
+// envelope gives it, 6 for a timeout and 7 for a removal.
+func StepTypes() []envelope.Type {
+	types := map[int]envelope.Type{6: TypeTimeout, 7: TypeRemoved}
+	highest := 7
+	for _, row := range envelope.TypeTable() {
+		types[row.Number] = row.Type
+		highest = max(highest, row.Number)
+	}
+	list := make([]envelope.Type, highest+1)
+	for number, typ := range types {
+		list[number] = typ
+	}
+	return list
+}
 
 // Remove returns t after the operator of the relay has ended it at now. A thread that has ended is unchanged.
 func (t Thread) Remove(now time.Time) Thread {

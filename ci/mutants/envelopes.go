@@ -133,13 +133,13 @@ var window = []mutant{
 
 // Threads (§4).
 var threads = []mutant{
-	{"thread: the role is not checked", "thread Thread.checkRole", "allowed", never, ofThreads},
-	{"thread: a second ACCEPT is accepted", "thread Thread.accept", "t.State Pending", with("($ && t.State != Active)"),
-		ofThreads},
+	{"thread: the role is not checked", "thread Thread.checkRole", "allows()", never, ofThreads},
+	{"thread: a second ACCEPT is accepted", "thread Rules.Next", "row.Before",
+		when("$ && !(m.Type == envelope.TypeAccept && t.State == Active)"), ofThreads},
 	{"thread: ACCEPT may name an agent that did not offer", "thread Thread.accept", "Offered()", never, ofThreads},
-	{"thread: a RESULT before the ACCEPT is accepted", "thread Rules.Next", "TypeResult",
-		swap("t.State == Active", "(t.State == Active || t.State == Pending)"), ofThreads},
-	{"thread: any agent's ERROR ends it", "thread Thread.fail", "sender t.Agent", always, ofThreads},
+	{"thread: a RESULT before the ACCEPT is accepted", "thread Rules.Next", "row.Before",
+		when("$ && !(m.Type == envelope.TypeResult && t.State == Pending)"), ofThreads},
+	{"thread: any agent's ERROR ends it", "thread Rules.Next", "withdraws()", never, ofThreads},
 	{"thread: the recipient need not be a counterpart", "thread Thread.checkRole", "counterpart()", never, ofThreads},
 	{"thread: the request_id is not compared", "thread Thread.checkRequestID", "t.RequestID", always, ofThreads},
 	{"thread: the instant of the deadline is in time", "thread Rules.At", "now.Before()", with("!now.After(deadline)"),

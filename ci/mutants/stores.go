@@ -13,7 +13,7 @@ var storage = []mutant{
 		ofStores},
 	{"store: the rules of threads come before duplicates", "store/ledger group.append", "known[]",
 		when("$ && m.Type != envelope.TypeAccept"), ofStores},
-	{"store: every REQUEST begins a new thread", "store/ledger group.candidates", "TypeRequest",
+	{"store: every REQUEST begins a new thread", "store/ledger group.candidates", "RoleOpener",
 		swap("return own", "return nil"), ofStores},
 	{"store: threads that a group has begun are not found", "store/ledger group.putThread", "threads[]", drop,
 		ofLedger},

@@ -12,34 +12,6 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// status returns the HTTP status of a code (PROTOCOL §5). A test checks that it knows every code.
-func status(code envelope.Code) int {
-	switch code {
-	case envelope.CodeInvalidRequest, envelope.CodeUnsupportedVersion, envelope.CodeInvalidDID,
-		envelope.CodeStaleTimestamp, envelope.CodeExpired:
-		return http.StatusBadRequest
-	case envelope.CodeUnauthorized:
-		return http.StatusUnauthorized
-	case envelope.CodeInvalidSignature, envelope.CodeForbidden:
-		return http.StatusForbidden
-	case envelope.CodeThreadNotFound, envelope.CodeAgentNotFound, envelope.CodeNotFound:
-		return http.StatusNotFound
-	case envelope.CodeMethodNotAllowed:
-		return http.StatusMethodNotAllowed
-	case envelope.CodeDuplicateID, envelope.CodeInvalidTransition:
-		return http.StatusConflict
-	case envelope.CodePayloadTooLarge:
-		return http.StatusRequestEntityTooLarge
-	case envelope.CodeUnsupportedMedia:
-		return http.StatusUnsupportedMediaType
-	case envelope.CodeRateLimited:
-		return http.StatusTooManyRequests
-	case envelope.CodeUnavailable:
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusInternalServerError
-}
-
 type errorBody struct {
 	OK        bool           `json:"ok"` // false
 	Error     envelope.Code  `json:"error"`
@@ -54,7 +26,7 @@ func RelayError(err error) (ErrorAnswer, bool) {
 	if !ok {
 		return ErrorAnswer{}, false
 	}
-	a := ErrorAnswer{Status: status(e.Code), RetryAfter: e.RetryAfter,
+	a := ErrorAnswer{Status: e.Code.Info().Status, RetryAfter: e.RetryAfter,
 		Body: errorBody{false, e.Code, e.Message, e.Code.Retryable(), e.Details}}
 	if e.Code == envelope.CodeUnauthorized {
 		a.Challenge = authScheme

@@ -6,9 +6,6 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Status is the function from codes to HTTP statuses, for the test of all codes.
-var Status = status
-
 // Peer returns the peer that a Front with these options finds for a request.
 func Peer(o Options, loopback bool, r *http.Request) relay.Peer {
 	return (&site{Front: New(new(relay.Relay), o), listenerInfo: listenerInfo{loopback: loopback}}).peer(r)

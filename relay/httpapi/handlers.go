@@ -321,27 +321,22 @@ func (a *api) limits() map[string]any {
 		"hop": envelope.MaxHop, "pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes,
 		"offersPerThread": a.relay.Policy().Rules.MaxOffers, "manifestsPerAgent": relay.MaxManifests,
 	}
-	for name, n := range map[string]int{envelope.LimitConnectionsPerAddress: a.relay.Limits().ConnectionsPerAddress,
-		envelope.LimitRequestsPerAddress: a.relay.Limits().RequestsPerAddress,
-		envelope.LimitPollsPerAddress:    a.relay.Limits().PollsPerAddress, envelope.LimitPolls: a.relay.Limits().Polls,
-		envelope.LimitWritesPerAddress: a.relay.Limits().WritesPerAddress,
-		"inboxEvents":                  a.relay.Policy().Inbox.Events} {
-		if n >= 0 {
-			limits[name] = n
-		}
-	}
-	if a.relay.Policy().Inbox.Bytes >= 0 {
-		limits["inboxBytes"] = a.relay.Policy().Inbox.Bytes
-	}
 	rates := map[string]rate{}
-	for name, r := range map[string]relay.Rate{envelope.LimitPostsPerAddress: a.relay.Limits().PostsPerAddress,
-		envelope.LimitReadsPerAddress:          a.relay.Limits().ReadsPerAddress,
-		envelope.LimitPostsPerAgent:            a.relay.Limits().PostsPerAgent,
-		envelope.LimitBroadcastsPerAddress:     a.relay.Limits().BroadcastsPerAddress,
-		envelope.LimitNewConnectionsPerAddress: a.relay.Limits().NewConnectionsPerAddress} {
-		if r.PerSecond >= 0 {
-			rates[name] = rate(r)
+	current := a.relay.Limits()
+	for _, row := range relay.LimitTable() {
+		if row.Rate != nil && row.Rate(&current).PerSecond >= 0 {
+			rates[row.Name] = rate(*row.Rate(&current))
 		}
+		if row.Count != nil && *row.Count(&current) >= 0 {
+			limits[row.Name] = *row.Count(&current)
+		}
+	}
+	inbox := a.relay.Policy().Inbox
+	if inbox.Events >= 0 {
+		limits["inboxEvents"] = inbox.Events
+	}
+	if inbox.Bytes >= 0 {
+		limits["inboxBytes"] = inbox.Bytes
 	}
 	if len(rates) > 0 {
 		limits["rates"] = rates

@@ -301,27 +301,6 @@ func TestSinceFarFromToday(t *testing.T) {
 	}
 }
 
-func TestEveryCodeHasItsStatus(t *testing.T) {
-	want := map[int]string{
-		400: "INVALID_REQUEST UNSUPPORTED_VERSION INVALID_DID STALE_TIMESTAMP EXPIRED", 401: "UNAUTHORIZED",
-		403: "INVALID_SIGNATURE FORBIDDEN", 404: "THREAD_NOT_FOUND AGENT_NOT_FOUND NOT_FOUND", 405: "METHOD_NOT_ALLOWED",
-		409: "DUPLICATE_ID INVALID_TRANSITION", 413: "PAYLOAD_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE",
-		429: "RATE_LIMITED", 500: "INTERNAL_ERROR", 503: "UNAVAILABLE",
-	}
-	got := map[int][]string{}
-	for _, code := range envelope.Codes() {
-		got[httpapi.Status(code)] = append(got[httpapi.Status(code)], string(code))
-	}
-	for status, codes := range want {
-		if have := strings.Join(got[status], " "); have != codes {
-			t.Errorf("%d: %s, want %s", status, have, codes)
-		}
-	}
-	if len(got) != len(want) {
-		t.Errorf("statuses %v", got)
-	}
-}
-
 // TestSeedIsLocal checks which requests count as local. They may use POST /seed. TestSeedFromPages has the requests of
 // web pages.
 func TestSeedIsLocal(t *testing.T) {

@@ -118,8 +118,8 @@ func New(build string) *Metrics {
 
 // codeNames returns all codes of refusals.
 func codeNames() (names []string) {
-	for _, code := range envelope.Codes() {
-		names = append(names, string(code))
+	for _, row := range envelope.Codes() {
+		names = append(names, string(row.Code))
 	}
 	return names
 }

@@ -206,7 +206,8 @@ func TestReportsAreCounted(t *testing.T) {
 // before the first post. Otherwise an alert would not see the first failure.
 func TestEveryCodeIsCounted(t *testing.T) {
 	m := metrics.New("")
-	for _, code := range envelope.Codes() {
+	for _, row := range envelope.Codes() {
+		code := row.Code
 		series := `agora_posts_total{code="` + string(code) + `"}`
 		if _, exists := scrape(t, m).values[series]; !exists {
 			t.Errorf("%s does not exist before the first post", series)

@@ -36,13 +36,15 @@ func series(t testing.TB, m *metrics.Metrics) (n int) {
 }
 
 // limits are the names of all limits of the relay and of the gateways.
-var limits = []string{
-	envelope.LimitPostsPerAddress, envelope.LimitReadsPerAddress, envelope.LimitPostsPerAgent,
-	envelope.LimitBroadcastsPerAddress, envelope.LimitConnectionsPerAddress, envelope.LimitNewConnectionsPerAddress,
-	envelope.LimitRequestsPerAddress, envelope.LimitPollsPerAddress, envelope.LimitPolls, envelope.LimitInbox, envelope.LimitWritesPerAddress,
-	envelope.LimitManifestsPerAgent, envelope.LimitOffersPerThread, envelope.LimitRequests,
+var limits = append(limitsOfRelay(), envelope.LimitRequests,
 	"channels", "members", "connections", "inboxes", "callbackEvents", "deliveries", // gateway/channel
-	"registrations", "agents", "queuedMessages", "queuedBytes", "queuedFromSender", // gateway/hub
+	"registrations", "agents", "queuedMessages", "queuedBytes", "queuedFromSender") // gateway/hub
+
+func limitsOfRelay() (names []string) {
+	for _, row := range relay.LimitTable() {
+		names = append(names, row.Name)
+	}
+	return names
 }
 
 // mounts are the prefixes of all parts of the HTTP API.
@@ -54,7 +56,8 @@ func reportEverything(t *testing.T, m *metrics.Metrics, r *rand.Rand) {
 	t.Helper()
 	number := func() int { return int(r.Uint64()) >> r.IntN(64) }
 	duration := func() time.Duration { return time.Duration(number()) }
-	for _, code := range append(envelope.Codes(), "") {
+	for _, row := range append(envelope.Codes(), envelope.CodeInfo{}) {
+		code := row.Code
 		m.Posted(relay.PostReport{Code: code, Bytes: number() & math.MaxInt, Check: duration(), Store: duration()})
 		m.Refused(http.StatusBadRequest, code, "")
 		m.Refused(http.StatusUnprocessableEntity, code, "")

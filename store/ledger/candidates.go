@@ -17,13 +17,19 @@ func (g *group) threadOf(client didkey.DID, id string) []*groupThread {
 	return nil
 }
 
+// role returns who may send messages of m's type.
+func role(m *envelope.Envelope) envelope.Role {
+	row, _ := m.Type.Info()
+	return row.By
+}
+
 // namesThread reports whether the threads that are loaded for m's sender and recipient include every thread that m may
 // belong to. Then no search is needed. One of the two is always the client of the thread.
 func (g *group) namesThread(m *envelope.Envelope) bool {
-	switch m.Type {
-	case envelope.TypeRequest:
+	switch role(m) {
+	case envelope.RoleOpener:
 		return true
-	case envelope.TypeAccept, envelope.TypeCancel:
+	case envelope.RoleClient:
 		if len(g.threadOf(m.Sender.ID, m.Thread)) > 0 {
 			return true
 		}
@@ -41,27 +47,26 @@ func (g *group) partyThreads(m *envelope.Envelope) []*groupThread {
 }
 
 // candidates returns the threads that m may belong to, the oldest first. A REQUEST belongs to the sender's own thread.
-// So does an ACCEPT or a CANCEL, if the sender has a thread with that id. For other messages, candidates returns what
-// search finds; for an ERROR, it adds the sender's own thread.
+// So does a message that only the client may send, if the sender has a thread with that id. For other messages,
+// candidates returns what search finds; if client and agent may send the message, it adds the sender's own thread.
 func (g *group) candidates(m *envelope.Envelope) []*groupThread {
 	own := g.threadOf(m.Sender.ID, m.Thread)
-	switch m.Type {
-	case envelope.TypeRequest:
+	switch role(m) {
+	case envelope.RoleOpener:
 		return own
-	case envelope.TypeAccept, envelope.TypeCancel:
+	case envelope.RoleClient:
 		// The sender's own thread is found directly, however many older copies of the id exist.
 		if len(own) > 0 {
 			return own
 		}
-	case envelope.TypeError:
-		// The sender may be a client or an agent.
+	case envelope.RoleParty:
 		return oldestFirst(append(own, g.search(m)...))
 	}
 	return oldestFirst(g.search(m))
 }
 
 // search returns the threads that m may belong to: partyThreads if there are any; otherwise the threads in which the
-// sender takes part and, for an OFFER, the threads in which any agent may offer. If there are none of these, search
+// sender takes part and, for an offer, the threads in which any agent may offer. If there are none of these, search
 // returns the oldest threads with the id; thread.Rules.Apply then finds out from them which error m gets.
 func (g *group) search(m *envelope.Envelope) []*groupThread {
 	if found := g.partyThreads(m); len(found) > 0 {
@@ -73,7 +78,7 @@ func (g *group) search(m *envelope.Envelope) []*groupThread {
 		switch {
 		case h.hasParticipant(m.Sender.ID):
 			own = append(own, h)
-		case m.Type == envelope.TypeOffer && g.isOpen(h.Thread.Thread):
+		case role(m) == envelope.RoleOfferer && g.isOpen(h.Thread.Thread):
 			open = append(open, h)
 		}
 	}

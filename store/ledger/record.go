@@ -35,10 +35,9 @@ const recordVersion = 1
 // A record stores values of these types as their index in these lists. The lists must only grow at the end. Engines
 // store the index of a state too, see StateNumber.
 var (
-	stepTypes = []envelope.Type{envelope.TypeRequest, envelope.TypeOffer, envelope.TypeAccept, envelope.TypeCancel,
-		envelope.TypeResult, envelope.TypeError, thread.TypeTimeout, thread.TypeRemoved}
-	bools  = []bool{false, true}
-	states = []thread.State{thread.Open, thread.Pending, thread.Active, thread.Completed, thread.Failed}
+	stepTypes = thread.StepTypes()
+	bools     = []bool{false, true}
+	states    = thread.States()
 )
 
 // States returns every state, in the order of their numbers.

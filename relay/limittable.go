@@ -1,0 +1,68 @@
+package relay
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/thread"
+)
+
+// LimitInfo is a row of the table of limits.
+type LimitInfo struct {
+	Name string `json:"name"` // the value of envelope.DetailLimit in a refusal
+	// Default is a number a second if Rate is not nil, else a number. BurstFactor times a Rate's number may come at once.
+	Default     float64 `json:"default"`
+	BurstFactor float64 `json:"burstFactor,omitempty"`
+	Text        string  `json:"text"` // what is counted; Markdown for PROTOCOL §5, which writes the numbers before it
+
+	Rate  func(*Limits) *Rate `json:"-"` // the field of Limits, if there is one and it is a rate
+	Count func(*Limits) *int  `json:"-"` // the field of Limits, if there is one and it is a number
+}
+
+// limitTable is the only list of limits of the relay itself. The documents and the well-known document get it from here.
+var limitTable = []LimitInfo{
+	{Name: envelope.LimitPostsPerAddress, Default: 50, BurstFactor: 2, Text: "POSTs a second",
+		Rate: func(l *Limits) *Rate { return &l.PostsPerAddress }},
+	{Name: envelope.LimitReadsPerAddress, Default: 100, BurstFactor: 2, Text: "other requests a second",
+		Rate: func(l *Limits) *Rate { return &l.ReadsPerAddress }},
+	{Name: envelope.LimitPostsPerAgent, Default: 20, BurstFactor: 2, Text: "messages a second by one sender",
+		Rate: func(l *Limits) *Rate { return &l.PostsPerAgent }},
+	{Name: envelope.LimitBroadcastsPerAddress, Default: 5, BurstFactor: 4, Text: "REQUESTs without a recipient a second",
+		Rate: func(l *Limits) *Rate { return &l.BroadcastsPerAddress }},
+	{Name: envelope.LimitConnectionsPerAddress, Default: 256, Text: "open connections",
+		Count: func(l *Limits) *int { return &l.ConnectionsPerAddress }},
+	{Name: envelope.LimitNewConnectionsPerAddress, Default: 200, BurstFactor: 2, Text: "new connections a second",
+		Rate: func(l *Limits) *Rate { return &l.NewConnectionsPerAddress }},
+	{Name: envelope.LimitRequestsPerAddress, Default: 64, Text: "concurrent requests",
+		Count: func(l *Limits) *int { return &l.RequestsPerAddress }},
+	{Name: envelope.LimitPollsPerAddress, Default: 32, Text: "waiting polls",
+		Count: func(l *Limits) *int { return &l.PollsPerAddress }},
+	{Name: envelope.LimitPolls, Default: 10_000, Text: "waiting polls of all addresses",
+		Count: func(l *Limits) *int { return &l.Polls }},
+	{Name: envelope.LimitWritesPerAddress, Default: 4, Text: "messages that are being stored",
+		Count: func(l *Limits) *int { return &l.WritesPerAddress }},
+	{Name: envelope.LimitInbox, Default: float64(DefaultInbox.Events), Text: "events or 64 MiB for one recipient"},
+	{Name: envelope.LimitManifestsPerAgent, Default: MaxManifests, Text: "manifests of one sender in the directory"},
+	{Name: envelope.LimitOffersPerThread, Default: thread.DefaultMaxOffers, Text: "OFFERs to one thread (§4)"},
+}
+
+// LimitTable returns the row of every limit of the relay. Gateways have limits beside these.
+func LimitTable() []LimitInfo { return slices.Clone(limitTable) }
+
+// WithDefaults returns l with each zero field replaced by its default.
+func (l Limits) WithDefaults() Limits {
+	for _, row := range limitTable {
+		switch {
+		case row.Rate != nil:
+			rate := row.Rate(&l)
+			rate.PerSecond = cmp.Or(rate.PerSecond, row.Default)
+			rate.Burst = cmp.Or(rate.Burst, int(math.Ceil(row.BurstFactor*rate.PerSecond)))
+		case row.Count != nil:
+			count := row.Count(&l)
+			*count = cmp.Or(*count, int(row.Default))
+		}
+	}
+	return l
+}
