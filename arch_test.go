@@ -88,6 +88,7 @@ var allowedImports = map[string][]string{
 	"testvectors":                           {},
 	"testvectors/schema":                    {},
 	"testvectors/generate":                  {"testvectors"},
+	"testvectors/protocol":                  {"envelope", "thread", "relay"},
 	"testvectors/interop/run":               {"didkey", "envelope", "client"},
 	"cmd/agora":                             {"internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "internal/similar", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "store/sqlite", "store/sqlite/check", "client", "cmd/agora/internal/explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer", "internal/profile"},
 }

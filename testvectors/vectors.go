@@ -8,6 +8,7 @@ import (
 )
 
 //go:generate go run ./generate
+//go:generate go run ./protocol
 
 //go:embed didkey.json canonicalize.json sign.json verify.json window.json threads.json conversations.json
 //go:embed reads.json sealing.json schema/*.json

@@ -2,7 +2,25 @@
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json | undefined };
 export type JsonObject = { [name: string]: Json | undefined };
 
+// <protocol: types>
 export type MessageType = 'REQUEST' | 'OFFER' | 'ACCEPT' | 'RESULT' | 'ERROR' | 'CANCEL' | 'MANIFEST';
+// </protocol>
+
+/** The tables of the protocol that clients need. */
+export const protocol: {
+  /** For each type: who may send it to a thread, and the members of its payload that sealing leaves readable. */
+  readonly types: Readonly<Record<MessageType, { readonly by: string; readonly clear: readonly string[] }>>;
+  /** The states of a thread. */
+  readonly states: readonly string[];
+  /** Refusals which prove that the relay has stored no earlier attempt with the same bytes (PROTOCOL §3). */
+  readonly settles: readonly string[];
+  /** Refusals of an agent's message which mean that the thread has changed since the agent has read it. */
+  readonly movedOn: readonly string[];
+  /** Codes of agents after which a new request may succeed. */
+  readonly agentRetryable: readonly string[];
+  /** Seconds that a message is kept by default. */
+  readonly draftTtl: number;
+};
 
 /** A party of a message. id is a did:key. */
 export interface Party { id: string; name?: string; url?: string; [name: string]: Json | undefined }

@@ -347,11 +347,31 @@ function write(value, level) {
   return `{${names.map((name) => `${write(name, level)}:${write(value[name], level + 1)}`).join()}}`;
 }
 
+// --- Tables of the protocol. The command testvectors/protocol writes them.
+
+// <protocol: protocol>
+export const protocol = {
+  types: {
+    REQUEST: { by: 'opener', clear: ['request_id', 'intent'] },
+    OFFER: { by: 'offerer', clear: ['request_id'] },
+    ACCEPT: { by: 'client', clear: ['request_id'] },
+    RESULT: { by: 'agent', clear: ['request_id', 'status'] },
+    ERROR: { by: 'party', clear: ['request_id', 'code'] },
+    CANCEL: { by: 'client', clear: ['request_id'] },
+    MANIFEST: { by: 'anyone', clear: [] },
+  },
+  states: ['OPEN', 'PENDING', 'ACTIVE', 'COMPLETED', 'ERROR'],
+  settles: ['INVALID_REQUEST', 'FORBIDDEN', 'THREAD_NOT_FOUND', 'DUPLICATE_ID', 'INVALID_TRANSITION'],
+  movedOn: ['FORBIDDEN', 'THREAD_NOT_FOUND', 'DUPLICATE_ID', 'INVALID_TRANSITION'],
+  agentRetryable: ['INSUFFICIENT_BUDGET', 'TIMEOUT', 'UNAVAILABLE', 'INTERNAL_ERROR'],
+  draftTtl: 86400,
+};
+// </protocol>
+
 // --- Envelopes (§1)
 
 const FIELDS = ['version', 'id', 'ts', 'type', 'sender', 'recipient', 'payload', 'thread', 'meta', 'sig'];
 const FOLDED = new RegExp(`^(${FIELDS.join('|')})$`, 'iu'); // iu: Unicode case folding, so ſig equals sig
-const TYPES = ['REQUEST', 'OFFER', 'ACCEPT', 'RESULT', 'ERROR', 'CANCEL', 'MANIFEST'];
 const MAX_BYTES = 128 * 1024, MAX_TTL = 9_223_372_036; // MAX_TTL in nanoseconds fits into 64 bits
 const MAX_EVENT = 1 << 20; // bytes of an event; the limit of a relay may be above MAX_BYTES
 
@@ -394,7 +414,7 @@ function checkHead(e) {
   }
   must(e.version === '1.0', 'UNSUPPORTED_VERSION', 'version must be the string 1.0');
   must(isId(e.id), 'INVALID_REQUEST', 'id');
-  must(TYPES.includes(e.type), 'INVALID_REQUEST', 'type');
+  must(typeof e.type === 'string' && Object.hasOwn(protocol.types, e.type), 'INVALID_REQUEST', 'type');
   instant(e.ts);
   must(isParty(e.sender), 'INVALID_DID', 'sender must be an object whose id is a did:key');
   must(isOptional(e.sender.name, 'string'), 'INVALID_DID', 'sender.name must be a string');
@@ -584,8 +604,7 @@ export async function checkRead(token, { origin, method, target }, now) {
 
 // --- Sealed payloads (docs/SEALING.md): HPKE (RFC 9180) in base mode, the first message
 
-const CLEAR = { REQUEST: ['intent'], RESULT: ['status'], ERROR: ['code'] };
-const isClear = (type, name) => name === 'request_id' || (CLEAR[type] ?? []).includes(name);
+const isClear = (type, name) => protocol.types[type].clear.includes(name);
 const STAND_IN = 'sealed'; // replaces the message of a sealed ERROR
 const UNIT = 256; // plaintexts are filled up to a multiple of it
 
@@ -849,9 +868,6 @@ const FIVE_MINUTES = 300_000, QUARTER = 900_000, DAY = 86_400_000; // millisecon
 const MAX_KEPT = 30 * DAY; // the longest time that a relay keeps a message
 const UNSAFE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\u{E0000}-\u{E0FFF}]/gu;
 
-// A refusal with one of these codes proves that the relay has not stored an earlier attempt with the same bytes: the
-// relay looks for duplicates first (§3).
-const SETTLED = ['INVALID_TRANSITION', 'THREAD_NOT_FOUND', 'FORBIDDEN', 'DUPLICATE_ID', 'INVALID_REQUEST'];
 // The codes of errors of fetch that prove that there was no connection. Browsers do not tell.
 const NO_CONNECTION = ['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH',
   'UND_ERR_CONNECT_TIMEOUT', 'ConnectionRefused'];
@@ -947,7 +963,7 @@ export class Relay {
   /** Signs and posts a message and returns the receipt. to, thread and ttl (seconds) are optional. With seal, only the
    *  recipient can read the payload. If there is no answer, it sends the same bytes again, which is safe. If the relay
    *  says that our clock is wrong, it corrects the clock and signs once more, with the same id. */
-  async post(type, payload, { to, thread, ttl = 86_400, seal: sealed = false } = {}, options = {}) {
+  async post(type, payload, { to, thread, ttl = protocol.draftTtl, seal: sealed = false } = {}, options = {}) {
     must(this.me, 'INVALID_REQUEST', 'posting needs an identity: new Client(url, { me })');
     const id = newId('msg', this.now());
     const make = async () => {
@@ -963,7 +979,7 @@ export class Relay {
       if (refusal?.code !== 'STALE_TIMESTAMP' || !this.#correct(millis(refusal.details.now))) throw err;
       const again = await make();
       return this.postEnvelope(again, options).catch((failed) => {
-        const settled = failed.code !== 'DUPLICATE_ID' && SETTLED.includes(failed.code);
+        const settled = failed.code !== 'DUPLICATE_ID' && protocol.settles.includes(failed.code);
         throw unknown && failed instanceof Refused && !settled ? new UnknownOutcome(again, failed) : failed;
       });
     }
@@ -980,7 +996,7 @@ export class Relay {
         const harmless = err.notSent || err.status >= 400 && err.status < 500 || err.details.stored === false;
         const waits = !(harmless && err.retryAfter > PATIENCE) && (retryLimited || err.status !== 429);
         if (!err.retryable || !waits || attempt === ATTEMPTS) {
-          throw harmless && !(maybeStored && !SETTLED.includes(err.code)) ? err : new UnknownOutcome(e, err);
+          throw harmless && !(maybeStored && !protocol.settles.includes(err.code)) ? err : new UnknownOutcome(e, err);
         }
         maybeStored ||= !harmless;
         this.log('posting a message failed, will be retried', err);

@@ -1,6 +1,6 @@
 // The errors of Client and Call. Like all errors of this package, each has a code, and retryable says whether a new try
 // may succeed.
-import { printable } from './agora.js';
+import { printable, protocol } from './agora.js';
 
 class ClientError extends Error {
   constructor(code, message, { retryable = false, cause } = {}) {
@@ -12,14 +12,12 @@ class ClientError extends Error {
 // Texts of others may have any type, and converting an object may throw: {"toString":1}.
 const textOf = (v) => typeof v === 'object' && v !== null ? JSON.stringify(v) : String(v);
 
-const RETRYABLE = ['INSUFFICIENT_BUDGET', 'TIMEOUT', 'UNAVAILABLE', 'INTERNAL_ERROR'];
-
 /** The ERROR of an agent. A handler of serve throws it to send an ERROR to its client. reason is the text as it was
  *  sent; message is safe to print. */
 export class AgentError extends ClientError {
   constructor(code, reason = code, { details, from } = {}) {
     const texts = { code: textOf(code), reason: textOf(reason) };
-    super(printable(texts.code), printable(texts.reason), { retryable: RETRYABLE.includes(code) });
+    super(printable(texts.code), printable(texts.reason), { retryable: protocol.agentRetryable.includes(code) });
     Object.assign(this, { ...texts, details, from });
   }
 }

@@ -1,7 +1,7 @@
 // The agent's side of threads: it answers REQUESTs with offers, and does the work when an offer is accepted. The agent
 // keeps no state except the cursor: for each event it reads the state of the thread from the relay, and then posts the
 // next message. So it survives a crash at any time.
-import { backoff, pause, Refused, threadOf } from './agora.js';
+import { backoff, pause, protocol, Refused, threadOf } from './agora.js';
 import { formatTime, isRequest, isUSD } from './call.js';
 import { AgentError, Cancelled, isPermanent } from './errors.js';
 import { Pace, Progress, Queue, Recent, Slots } from './queue.js';
@@ -13,7 +13,6 @@ const MAX_ACCEPTS = 1024, MAX_REMEMBERED = 32 << 10;
 const POST_PATIENCE = 120_000, HOUR = 3_600_000, MINUTE = 60_000, LOG_EVERY = 10_000; // milliseconds
 // How far the relay's clock can differ from ours. Work may continue for this long after the deadline of its thread.
 const SKEW = 300_000;
-const MOVED_ON = ['INVALID_TRANSITION', 'FORBIDDEN', 'THREAD_NOT_FOUND', 'DUPLICATE_ID'];
 
 // These ERRORs show nothing about the reason: it may be private, or help to attack a sealed payload.
 const INTERNAL = new AgentError('INTERNAL_ERROR',
@@ -182,7 +181,7 @@ class Agent {
       this.drop(this.queue.putBack(item));
       return;
     }
-    if (err !== undefined && !run.ended && !MOVED_ON.includes(err.code)) {
+    if (err !== undefined && !run.ended && !protocol.movedOn.includes(err.code)) {
       this.client.log(`a REQUEST is not answered (thread ${item.thread})`, err);
     }
     this.progress.release(item.page);
@@ -364,7 +363,7 @@ class Run {
     this.outcome ??= request ? await this.perform(request, deadline) : ['ERROR', errorOf(new AgentError('UNAVAILABLE',
       'the REQUEST has expired, so the agent can no longer read it; send a new REQUEST'))];
     try { await this.post(...this.outcome); } catch (err) {
-      if (this.signal.aborted || !isPermanent(err) || MOVED_ON.includes(err.code)) throw err;
+      if (this.signal.aborted || !isPermanent(err) || protocol.movedOn.includes(err.code)) throw err;
       this.agent.client.log('the outcome of the work cannot be posted, so the client gets an ERROR', err);
       this.outcome = ['ERROR', errorOf(INTERNAL)];
       await this.post(...this.outcome);

@@ -15,7 +15,8 @@ for (const name of files) {
 }
 
 test('the files are all vector files of the project', () => {
-  assert.deepEqual(readdirSync(folder).filter((name) => name.endsWith('.json')).sort(), files.toSorted());
+  const found = readdirSync(folder).filter((name) => name.endsWith('.json') && name !== 'protocol.json'); // has tables
+  assert.deepEqual(found.sort(), files.toSorted());
 });
 
 test('a vector with another result fails', async () => {

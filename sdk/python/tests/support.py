@@ -14,6 +14,7 @@ import urllib.parse
 import agora_relay
 import rules
 from agora_relay import BodyTooLong, Client, Identity, Refused, Response, TransportFailed
+from agora_relay.protocol import STATUS
 
 from . import ROOT
 
@@ -89,17 +90,6 @@ def refusal(code, status, retryable=False, **details):
         {"ok": False, "error": code, "message": "a test", "retryable": retryable, "details": details},
         **headers,
     )
-
-
-STATUS = {
-    "FORBIDDEN": 403,
-    "THREAD_NOT_FOUND": 404,
-    "INVALID_TRANSITION": 409,
-    "DUPLICATE_ID": 409,
-    "RATE_LIMITED": 429,
-    "INVALID_SIGNATURE": 403,
-    "PAYLOAD_TOO_LARGE": 413,
-}
 
 
 class FakeRelay:

@@ -312,7 +312,7 @@ class Messages(unittest.TestCase):
         )
         self.assertEqual(run.returncode, 0, run.stderr)
         lines = [line.split() for line in run.stdout.splitlines()]
-        self.assertEqual(len(lines), len(list((ROOT / "testvectors").glob("*.json"))))
+        self.assertEqual(len(lines), len(list((ROOT / "testvectors").glob("*.json"))) - 1)  # protocol.json has no vectors
         self.assertTrue(all(int(passed) > 0 and failed == "0" for _, passed, failed in lines), run.stdout)
 
     def test_versions(self):

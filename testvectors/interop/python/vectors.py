@@ -151,7 +151,7 @@ RUN = {
 }
 
 folder = pathlib.Path(sys.argv[1])
-names = sorted(path.name for path in folder.glob("*.json"))
+names = sorted(path.name for path in folder.glob("*.json") if path.name != "protocol.json")  # it has tables
 if names != sorted(RUN):
     sys.exit(f"the vector files are not those known here: {names}")
 broken = False

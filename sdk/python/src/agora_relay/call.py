@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, AsyncGenerator, Callable, Literal
 
 from .answer import log, permanent
 from .errors import AgentError, AgoraError, Cancelled, Closed, Gone, NoOffer, Plain, RelayError, Unacceptable, Unproven
-from .envelope import DEFAULT_TTL, format_time
+from .envelope import format_time
 from .follow import Event, Filter, Follower, seconds_of
 from .jsontext import canonicalize
 from .outlook import hint
 from .payloads import Limits, Offer, Result, agent_error
+from .protocol import DRAFT_TTL
 from .records import Thread
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ class Call:
             log.warning("a broadcast CANCEL is sent without its reason, because the thread may be sealed")
             reason = ""
         payload = {"request_id": self.request_id} | ({"reason": reason} if reason else {})
-        await self._client._post("CANCEL", payload, to=recipient, thread=self.thread, ttl=DEFAULT_TTL, seal=seal)
+        await self._client._post("CANCEL", payload, to=recipient, thread=self.thread, ttl=DRAFT_TTL, seal=seal)
 
     # --- What counts
 

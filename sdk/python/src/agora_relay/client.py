@@ -24,7 +24,7 @@ from .answer import (
 )
 from .call import Call, Rule, continue_request, resume_call
 from .didkey import Identity, key_of
-from .envelope import DEFAULT_TTL, Envelope, check_envelope, format_time, new_id, sign, thread_of, valid_id
+from .envelope import Envelope, check_envelope, format_time, new_id, sign, thread_of, valid_id
 from .errors import (
     AgentError,
     AgoraError,
@@ -51,6 +51,7 @@ from .follow import (
 from .jsontext import canonicalize
 from .outlook import Outlook, doubt, outlook
 from .payloads import Job, Limits, Price, Result
+from .protocol import DRAFT_TTL, SETTLES
 from .records import About, Agent, AgentPage, Receipt, Thread, agent_of, malformed, row_of
 from .sealing import seal as seal_envelope
 from .serve import serve
@@ -65,9 +66,6 @@ LAST_SECONDS = 10.0  # how long a CANCEL may take after a failure
 MAX_IDLE_PAGES = 100  # pages of the directory in a row without a new agent
 MAX_PAGES = 100_000  # pages of the directory in total
 
-# Refusals that prove that no earlier attempt with the same bytes was stored: a relay checks for duplicates before it
-# applies the rules of the thread (PROTOCOL §3). It checks times and rates before duplicates, so those prove nothing.
-SETTLING = {"INVALID_TRANSITION", "THREAD_NOT_FOUND", "FORBIDDEN", "DUPLICATE_ID", "INVALID_REQUEST"}
 
 
 class Client:
@@ -134,7 +132,7 @@ class Client:
         *,
         to: str | None = None,
         thread: str | None = None,
-        ttl: int = DEFAULT_TTL,
+        ttl: int = DRAFT_TTL,
         seal: bool = False,
     ) -> Receipt:
         """Signs a message and posts it. ttl is in seconds. With seal, only the recipient to can read the payload.
@@ -158,7 +156,7 @@ class Client:
         *,
         to: str | None,
         thread: str | None,
-        ttl: int = DEFAULT_TTL,
+        ttl: int = DRAFT_TTL,
         seal: bool,
         retry_limited: bool = True,
     ) -> Receipt:
@@ -177,7 +175,7 @@ class Client:
             return await self._post_envelope(e, retry_limited)
         except RelayError as err:
             # The relay never stores two messages with one id. So DUPLICATE_ID means that it has the first one.
-            if unknown and (err.code == "DUPLICATE_ID" or err.code not in SETTLING):
+            if unknown and (err.code == "DUPLICATE_ID" or err.code not in SETTLES):
                 raise UnknownOutcome(err, e) from err
             raise
 
@@ -230,7 +228,7 @@ class Client:
             log.warning("posting failed, will be retried: %s", failed)
             may_be_stored = may_be_stored or not failed.no_effect
             await pause.wait(min(failed.retry_after, POST_PATIENCE))
-        if not failed.no_effect or may_be_stored and not (failed.from_relay and failed.code in SETTLING):
+        if not failed.no_effect or may_be_stored and not (failed.from_relay and failed.code in SETTLES):
             raise UnknownOutcome(failed, e)
         raise failed
 
@@ -401,7 +399,7 @@ class Client:
         constraints: Mapping[str, Any] | None = None,
         seal: bool = False,
         allow_plain: bool = False,
-        ttl: int = DEFAULT_TTL,
+        ttl: int = DRAFT_TTL,
         thread: str | None = None,
         title: str | None = None,
         description: str | None = None,
@@ -479,7 +477,7 @@ class Client:
         constraints: Mapping[str, Any] | None = None,
         seal: bool = False,
         allow_plain: bool = False,
-        ttl: int = DEFAULT_TTL,
+        ttl: int = DRAFT_TTL,
         thread: str | None = None,
         title: str | None = None,
         description: str | None = None,

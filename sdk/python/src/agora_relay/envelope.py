@@ -14,15 +14,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from .didkey import Identity, key_of
 from .errors import Refused, refuse_unless
 from .jsontext import MAX_DEPTH, canonicalize, depth_of, parse
+from .protocol import TYPES
 
 Envelope = dict[str, Any]
 """A message with all members that its sender has signed, known or not."""
 
 FIELDS = {"version", "id", "ts", "type", "sender", "recipient", "payload", "thread", "meta", "sig"}
-TYPES = {"REQUEST", "OFFER", "ACCEPT", "RESULT", "ERROR", "CANCEL", "MANIFEST"}
 MAX_BYTES = 128 * 1024
 MAX_TTL = 9223372036  # seconds; fits into 64 bits of nanoseconds
-DEFAULT_TTL = 86400  # seconds, of the messages that post signs; long enough for an agent that is offline overnight
 SECOND = 1_000_000_000  # instants are nanoseconds since 1970
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _ID = re.compile("[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
+from .protocol import AGENT_RETRYABLE
+
 
 def safe(text: str) -> str:
     """Escapes the characters of foreign text that control a terminal or are invisible, as \\uXXXX in UTF-16."""
@@ -79,9 +81,6 @@ class RelayError(Refused):
     def no_effect(self) -> bool:
         """Whether the request certainly had no effect. After any other 5xx the relay may have stored the message."""
         return self.not_sent or 400 <= self.status < 500 or self.from_relay and self.details.get("stored") is False
-
-
-AGENT_RETRYABLE = {"INSUFFICIENT_BUDGET", "TIMEOUT", "UNAVAILABLE", "INTERNAL_ERROR"}
 
 
 class AgentError(AgoraError):

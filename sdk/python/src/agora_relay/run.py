@@ -12,6 +12,7 @@ from .answer import log, permanent
 from .errors import AgentError, RelayError, Refused
 from .follow import Event
 from .payloads import Delivery, Job, Quote, comparable, failure, read_time
+from .protocol import MOVED_ON
 from .records import Thread
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ EXPIRED = AgentError("UNAVAILABLE", "the REQUEST has expired, so the agent can n
 MALFORMED = AgentError(
     "INVALID_REQUEST", "the payload of the REQUEST does not have the form that the protocol requires"
 )
-
-# The relay refused a post because the state of the thread has changed since it was read.
-MOVED_ON = {"INVALID_TRANSITION", "FORBIDDEN", "THREAD_NOT_FOUND", "DUPLICATE_ID"}
 
 
 class Run:

@@ -14,14 +14,14 @@ from .didkey import P, Identity, key_of
 from .envelope import Envelope, decode64, encode64, thread_of, verify
 from .errors import Refused, refuse_unless
 from .jsontext import canonicalize, parse
+from .protocol import TYPES
 
-CLEAR = {"REQUEST": {"request_id", "intent"}, "RESULT": {"request_id", "status"}, "ERROR": {"request_id", "code"}}
 STAND_IN = "sealed"  # replaces the message of a sealed ERROR
 UNIT = 256  # the plaintext is padded to a multiple of this
 
 
 def _clear_names(e: Mapping[str, Any]) -> set[str]:
-    return CLEAR.get(e["type"], {"request_id"})
+    return TYPES[e["type"]]
 
 
 def is_sealed(e: Mapping[str, Any]) -> bool:

@@ -17,11 +17,12 @@ from . import call as _call
 from . import client as _client
 from .call import CallState, Rule
 from .didkey import Identity
-from .envelope import DEFAULT_TTL, Envelope
+from .envelope import Envelope
 from .errors import UnknownOutcome
 from .follow import PAGE, CursorStore, Event
 from .outlook import Outlook
 from .payloads import Job, Offer, Price, Result
+from .protocol import DRAFT_TTL
 from .records import About, Agent, AgentPage, Receipt, Thread
 from .transport import Transport
 
@@ -157,7 +158,7 @@ class Client:
         *,
         to: str | None = None,
         thread: str | None = None,
-        ttl: int = DEFAULT_TTL,
+        ttl: int = DRAFT_TTL,
         seal: bool = False,
     ) -> Receipt:
         """See agora_relay.Client.post."""
@@ -246,7 +247,7 @@ class Client:
         constraints: Mapping[str, Any] | None = None,
         seal: bool = False,
         allow_plain: bool = False,
-        ttl: int = DEFAULT_TTL,
+        ttl: int = DRAFT_TTL,
         thread: str | None = None,
         title: str | None = None,
         description: str | None = None,
@@ -292,7 +293,7 @@ class Client:
         constraints: Mapping[str, Any] | None = None,
         seal: bool = False,
         allow_plain: bool = False,
-        ttl: int = DEFAULT_TTL,
+        ttl: int = DRAFT_TTL,
         thread: str | None = None,
         title: str | None = None,
         description: str | None = None,

@@ -1,7 +1,7 @@
 // What this page knows: the messages it has read, and what follows from them. It keeps what is in the feed and forgets
 // the rest, so its memory is bounded by the feed's.
 import * as agora from './agora.js';
-import { TYPES } from './text.js';
+import { isOfClient, TYPES } from './text.js';
 
 const isObject = (v) => typeof v === 'object' && v !== null && !Array.isArray(v);
 const text = (v) => (typeof v === 'string' ? v : '');
@@ -113,7 +113,7 @@ export class Model extends EventTarget {
   // message that names nobody goes to the thread with its id that has its sender, or to the only one.
   #enter(m) {
     const known = this.threadsWithId(m.threadId);
-    const client = ['REQUEST', 'ACCEPT', 'CANCEL'].includes(m.type) ? m.from : m.to;
+    const client = isOfClient(m.type) ? m.from : m.to;
     let t =
       known.find((t) => t.client === client || t.client === m.from) ??
       known.find(

@@ -1,8 +1,12 @@
 // Words and figures that the views share: times, prices, identities, one-line summaries. No elements here.
+import { protocol } from './agora.js';
 import { visible } from './dom.js';
 
-export const TYPES = ['REQUEST', 'OFFER', 'ACCEPT', 'RESULT', 'ERROR', 'CANCEL', 'MANIFEST'];
-export const STATES = ['PENDING', 'ACTIVE', 'COMPLETED', 'ERROR'];
+export const TYPES = Object.keys(protocol.types);
+export const STATES = protocol.states.filter((state) => state !== 'OPEN'); // no stored thread is OPEN
+
+/** Returns whether only the client of a thread sends messages of this type. */
+export const isOfClient = (type) => ['opener', 'client'].includes(protocol.types[type]?.by);
 
 /** Returns the first and the last characters of a DID. The first are empty if the text is short. */
 export function endsOfDID(did) {

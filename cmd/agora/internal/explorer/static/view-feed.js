@@ -1,6 +1,6 @@
 // The live feed: all messages as they arrive, with filters.
 import { inspect, mark, threadHref, time, typeBadge } from './parts.js';
-import { clockText, number, plural, summary, timeText, TYPES } from './text.js';
+import { clockText, isOfClient, number, plural, summary, timeText, TYPES } from './text.js';
 import { fillWith, foreign, h, visible } from './dom.js';
 import { Feed } from './feed.js';
 import { VirtualList } from './vlist.js';
@@ -12,7 +12,7 @@ const PAGES_A_SEARCH = 10; // pages that are read for one look at the end of the
 export function open(m, app) {
   if (m.threadId)
     app.go(
-      threadHref(m.threadId, m.thread?.client ?? (['REQUEST', 'ACCEPT', 'CANCEL'].includes(m.type) ? m.from : m.to)),
+      threadHref(m.threadId, m.thread?.client ?? (isOfClient(m.type) ? m.from : m.to)),
     );
   else if (m.from) app.go(`#/agent/${encodeURIComponent(m.from)}`);
 }
