@@ -100,7 +100,7 @@ func TestDocumentedCommands(t *testing.T) {
 
 // TestSystemdUnit lets systemd check the unit, together with the socket of the page.
 func TestSystemdUnit(t *testing.T) {
-	text, err := os.ReadFile("../../packaging/agora.service")
+	text, err := os.ReadFile("../../ci/packaging/agora.service")
 	if err != nil {
 		t.Fatal(err)
 	}

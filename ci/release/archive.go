@@ -45,7 +45,7 @@ func archiveFiles(name, system, program, common string) (all []entry, err error)
 		"completions/*"}
 	switch system {
 	case "linux":
-		patterns = append(patterns, "packaging/agora.service")
+		patterns = append(patterns, "ci/packaging/agora.service")
 	case "windows":
 		patterns = patterns[:len(patterns)-2] // no man, and none of these shells
 	}
@@ -64,7 +64,7 @@ func archiveFiles(name, system, program, common string) (all []entry, err error)
 		}
 		for _, file := range files {
 			to := strings.TrimPrefix(filepath.ToSlash(strings.TrimPrefix(file, common)), "/")
-			if err := add(strings.TrimPrefix(to, "packaging/"), file, 0o644); err != nil {
+			if err := add(strings.TrimPrefix(to, "ci/packaging/"), file, 0o644); err != nil {
 				return nil, err
 			}
 		}

@@ -18,7 +18,7 @@ import (
 // commonFiles makes a folder with the files that are the same for all platforms, and returns its name:
 //
 //	man/, completions/, agora.toml   what agora generate writes; program is agora for this machine
-//	packaging/                       the files of that name in the source
+//	ci/packaging/                    the files of that name in the source
 //	docs/                            the documents, without the pictures
 //	LICENSE, README.md, CHANGELOG.md
 //	third-party-licenses             of the modules in the program
@@ -29,7 +29,7 @@ func (r *release) commonFiles(program string) (string, error) {
 	if err := run(generate); err != nil {
 		return "", err
 	}
-	patterns := []string{"packaging/*", "packaging/*/*", "docs/*.md", "LICENSE", "README.md", "CHANGELOG.md"}
+	patterns := []string{"ci/packaging/*", "ci/packaging/*/*", "docs/*.md", "LICENSE", "README.md", "CHANGELOG.md"}
 	for _, pattern := range patterns {
 		names, err := filepath.Glob(pattern)
 		if err != nil {

@@ -17,7 +17,7 @@ const nfpm = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2"
 const maintainer = "Agora authors <authors@agora-relay.example>"
 
 // pack makes a package with nfpm: format is deb or rpm. It first makes a folder with the files that
-// packaging/nfpm.yaml names.
+// ci/packaging/nfpm.yaml names.
 func (r *release) pack(format, arch, program, common string) error {
 	folder := filepath.Join(r.work, format+"-"+arch)
 	files := map[string]string{ // where to → where from
@@ -26,7 +26,7 @@ func (r *release) pack(format, arch, program, common string) error {
 	}
 	if format == "deb" {
 		files["doc/third-party-licenses.gz"] = filepath.Join(common, "third-party-licenses")
-		files["doc/copyright"] = filepath.Join(common, "packaging", "copyright")
+		files["doc/copyright"] = filepath.Join(common, "ci", "packaging", "copyright")
 		files["doc/changelog.gz"] = filepath.Join(common, "CHANGELOG.md")
 	} else {
 		files["licenses/third-party-licenses.gz"] = filepath.Join(common, "third-party-licenses")
@@ -35,7 +35,7 @@ func (r *release) pack(format, arch, program, common string) error {
 	}
 	for _, tree := range []struct{ to, pattern, ending string }{
 		{"man", "man/*", ".gz"}, {"completions", "completions/*", ""}, {"docs", "docs/*", ""},
-		{"packaging", "packaging/*.*", ""}, {"packaging/" + format, "packaging/" + format + "/*", ""},
+		{"ci/packaging", "ci/packaging/*.*", ""}, {"ci/packaging/" + format, "ci/packaging/" + format + "/*", ""},
 	} {
 		names, err := filepath.Glob(filepath.Join(common, tree.pattern))
 		if err != nil {
@@ -57,7 +57,7 @@ func (r *release) pack(format, arch, program, common string) error {
 	if err := os.WriteFile(filepath.Join(folder, "changelog.yaml"), r.changelog(), 0o644); err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "run", nfpm, "package", "--config", "packaging/nfpm.yaml", "--packager", format,
+	cmd := exec.Command("go", "run", nfpm, "package", "--config", "ci/packaging/nfpm.yaml", "--packager", format,
 		"--target", r.out)
 	cmd.Dir = folder
 	// The flags of this build are not those of nfpm: the Go toolchain keeps one compiled nfpm for each set of flags.

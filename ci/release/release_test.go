@@ -297,7 +297,7 @@ cd $argv[1]; complete -C 'agora verify ago'`
 
 // TestUnit lets systemd check the unit, and measure how much the relay could do that it does not need.
 func TestUnit(t *testing.T) {
-	const unit = "packaging/agora.service"
+	const unit = "ci/packaging/agora.service"
 	text, err := os.ReadFile(unit)
 	if err != nil {
 		t.Fatal(err)
