@@ -149,16 +149,16 @@ operations:
 # Takes 15 minutes. ROWS=post32,deliver runs only these measurements. ROWS=none measures nothing and makes the tables
 # and graphs again from the last results.
 perf: build
-	go run ./bench/perf -agora bin/agora -rows '$(ROWS)'
+	go run ./ci/perf -agora bin/agora -rows '$(ROWS)'
 
 # Measures how the CPU time of a post is divided among its stages, for docs/PERFORMANCE.md.
 profile:
-	go run ./bench/perf -profile
+	go run ./ci/perf -profile
 
 # Measures which functions of the relay are busy and writes cmd/agora/default.pgo, with which go build optimizes them.
 # Run it after larger changes of these functions.
 pgo:
-	go run ./bench/perf -pgo
+	go run ./ci/perf -pgo
 
 # Checks whether a stage has become slower, relative to the verification of a signature. STRICT=1 fails if one has.
 # UPDATE=1 makes the results of this run the new baseline.

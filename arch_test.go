@@ -82,15 +82,15 @@ var allowedImports = map[string][]string{
 	"ci/faults":                             {},
 	"ci/faults/cluster":                     {},
 	"sdk/js":                                {},
-	"bench/stage":                           {"didkey", "envelope"},
-	"bench":                                 {"didkey", "envelope"},
-	"bench/perf":                            {"bench"},
+	"internal/bench/stage":                  {"didkey", "envelope"},
+	"internal/bench":                        {"didkey", "envelope"},
+	"ci/perf":                               {"internal/bench"},
 	"testvectors":                           {},
 	"testvectors/schema":                    {},
 	"testvectors/generate":                  {"testvectors"},
 	"testvectors/protocol":                  {"envelope", "thread", "relay"},
 	"testvectors/interop/run":               {"didkey", "envelope", "client"},
-	"cmd/agora":                             {"internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "internal/similar", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "store/sqlite", "store/sqlite/check", "client", "cmd/agora/internal/explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer", "internal/profile"},
+	"cmd/agora":                             {"internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "internal/similar", "internal/bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "store/sqlite", "store/sqlite/check", "client", "cmd/agora/internal/explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer", "internal/profile"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no
@@ -303,16 +303,23 @@ func TestDependenciesHaveReasons(t *testing.T) {
 	}
 }
 
-// TestEveryPackageIsDocumented checks that CONTRIBUTING.md names every package, and README.md every folder at the top.
+// TestEveryPackageIsDocumented checks that CONTRIBUTING.md names every package, and README.md every folder at the top, of
+// which there are at most 16.
 func TestEveryPackageIsDocumented(t *testing.T) {
 	readme, contributing := read(t, "README.md"), read(t, "CONTRIBUTING.md")
+	tops := map[string]bool{}
 	for _, dir := range packages(t) {
 		if dir != "." && !strings.Contains(contributing, "`"+dir+"/`") {
 			t.Errorf("CONTRIBUTING.md does not name %s", dir)
 		}
 		if top, _, _ := strings.Cut(dir, "/"); top != "." && !strings.Contains(readme, "`"+top+"`") {
 			t.Errorf("README.md does not name %s", top)
+		} else if top != "." {
+			tops[top] = true
 		}
+	}
+	if len(tops) > 16 {
+		t.Errorf("%d folders at the top; a folder that only one program uses belongs to internal, ci or that program", len(tops))
 	}
 }
 
@@ -374,7 +381,7 @@ func TestRaceLists(t *testing.T) {
 		}
 	}
 	for _, dir := range packages(t) {
-		if concurrent(t, dir) && len(testsIn(t, dir)) > 0 && !listed[dir] && dir != "bench/perf" && !strings.HasPrefix(dir, "ci/") {
+		if concurrent(t, dir) && len(testsIn(t, dir)) > 0 && !listed[dir] && !strings.HasPrefix(dir, "ci/") {
 			t.Errorf("%s starts goroutines or expects other ones; add it to ci/race", dir)
 		}
 	}

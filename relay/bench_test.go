@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agora-relay/agora/bench"
-	"github.com/agora-relay/agora/bench/stage"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/bench"
+	"github.com/agora-relay/agora/internal/bench/stage"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
 )

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agora-relay/agora/bench/stage"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/bench/stage"
 	"github.com/agora-relay/agora/relay"
 )
 

@@ -5,7 +5,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/agora-relay/agora/bench"
+	"github.com/agora-relay/agora/internal/bench"
 )
 
 type benchCmd struct {

@@ -86,7 +86,7 @@ func TestScripts(t *testing.T) {
 	if raceDetector { // these have the most that is concurrent; a program with race detection takes 200 ms to start
 		files = []string{"testdata/bench.txtar", "testdata/hub.txtar"}
 	}
-	if testing.Short() { // ./bench and ./conformance test the same without processes
+	if testing.Short() { // ./internal/bench and ./conformance test the same without processes
 		files = slices.DeleteFunc(files, func(name string) bool {
 			return !raceDetector && slices.Contains([]string{"bench.txtar", "conformance.txtar"}, filepath.Base(name))
 		})

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agora-relay/agora/bench"
-	"github.com/agora-relay/agora/bench/stage"
+	"github.com/agora-relay/agora/internal/bench"
+	"github.com/agora-relay/agora/internal/bench/stage"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"

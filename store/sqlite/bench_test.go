@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agora-relay/agora/bench"
+	"github.com/agora-relay/agora/internal/bench"
 	"github.com/agora-relay/agora/relay"
 )
 

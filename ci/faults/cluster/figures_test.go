@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agora-relay/agora/bench"
+	"github.com/agora-relay/agora/internal/bench"
 )
 
 // TestFigures compares three nodes with a quorum commit with one node on SQLite, on the same machine and in the same

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agora-relay/agora/bench"
+	"github.com/agora-relay/agora/internal/bench"
 )
 
 // perf runs the measurements and adds their results to results.

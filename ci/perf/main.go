@@ -1,9 +1,9 @@
 // Command perf measures the figures in the generated tables and graphs of docs/PERFORMANCE.md and docs/SCALING.md, and
 // writes these tables and graphs.
 //
-//	make perf [ROWS=post32,deliver]     or     go run ./bench/perf -agora bin/agora [-rows post32,deliver]
-//	make profile                        or     go run ./bench/perf -profile
-//	make pgo                            or     go run ./bench/perf -pgo
+//	make perf [ROWS=post32,deliver]     or     go run ./ci/perf -agora bin/agora [-rows post32,deliver]
+//	make profile                        or     go run ./ci/perf -profile
+//	make pgo                            or     go run ./ci/perf -pgo
 //
 // Each measurement starts the given agora binary in a new folder, with its limits turned off. It then loads the relay
 // with package bench on the same machine. The results go to docs/perf/results.json. A measurement that was not selected

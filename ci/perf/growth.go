@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agora-relay/agora/bench"
+	"github.com/agora-relay/agora/internal/bench"
 )
 
 // stored fills one relay step by step and probes it after each step.

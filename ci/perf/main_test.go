@@ -82,7 +82,7 @@ Duration: 41.10s, Total samples = 40s
 -----------+-------------------------------------------------------
      400ms   crypto/internal/fips140/edwards25519/field.feMul
              crypto/ed25519.Sign
-             github.com/agora-relay/agora/bench/stage.Requests.func1
+             github.com/agora-relay/agora/internal/bench/stage.Requests.func1
 -----------+-------------------------------------------------------
      700ms   syscall.write
              github.com/agora-relay/agora/relay/httpapi_test.poster.post

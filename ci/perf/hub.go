@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agora-relay/agora/bench"
+	"github.com/agora-relay/agora/internal/bench"
 )
 
 // The load of the measurement hub.
