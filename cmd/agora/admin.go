@@ -62,12 +62,6 @@ func (g governing) tell(env environment, printed bool, err error, format string,
 	return err
 }
 
-// printRows prints rows as a table. Its cells may be foreign text.
-func (env environment) printRows(rows [][]string) error {
-	_, err := env.stdout.Write(alignedTable(rows, nil))
-	return err
-}
-
 // subjectText is a client that can be banned, in canonical form.
 type subjectText string
 

@@ -146,7 +146,7 @@ func (s savedKey) keep(key string) (keyLine, error) {
 }
 
 // readText returns an argument, or standard input if it is -. what describes it, such as "the message".
-func (env environment) readText(argument, what string) (string, error) {
+func readText(env environment, argument, what string) (string, error) {
 	if argument == "-" {
 		input, err := env.input("-", what)
 		if err != nil {

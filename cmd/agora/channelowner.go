@@ -121,7 +121,7 @@ func (c channelConnect) Run(env environment) error {
 		return err
 	}
 	defer channel.Close()
-	secret, err := env.readText(c.Connection, "the connection string")
+	secret, err := readText(env, c.Connection, "the connection string")
 	if err != nil {
 		return err
 	}

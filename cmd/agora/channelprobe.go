@@ -46,7 +46,7 @@ func (c channelProbe) options() agentprobe.Options {
 }
 
 func (c channelProbe) Run(env environment) error {
-	connection, err := env.readText(c.Connection, "the connection string")
+	connection, err := readText(env, c.Connection, "the connection string")
 	if err != nil {
 		return err
 	}

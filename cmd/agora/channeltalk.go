@@ -32,7 +32,7 @@ func (c channelSay) Run(env environment) error {
 		return err
 	}
 	defer channel.Close()
-	text, err := env.readText(c.Text, "the message")
+	text, err := readText(env, c.Text, "the message")
 	if err != nil {
 		return err
 	}

@@ -373,7 +373,7 @@ func (c jobsDeliver) Run(env environment) error {
 		r.TimeMS = &took
 	}
 	if c.Output != "" {
-		if r.Output, err = env.object(c.Output, "the result"); err != nil {
+		if r.Output, err = object(env, c.Output, "the result"); err != nil {
 			return err
 		}
 	} else {
@@ -391,8 +391,8 @@ func (c jobsDeliver) Run(env environment) error {
 }
 
 // object returns an argument, or standard input if it is -, which must be a JSON object. what describes it.
-func (env environment) object(argument, what string) (json.RawMessage, error) {
-	text, err := env.readText(argument, what)
+func object(env environment, argument, what string) (json.RawMessage, error) {
+	text, err := readText(env, argument, what)
 	if err != nil {
 		return nil, err
 	}

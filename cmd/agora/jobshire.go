@@ -50,7 +50,7 @@ func (c jobsHire) Run(env environment) error {
 		return err
 	}
 	defer jobs.Close()
-	input, err := env.object(c.Input, "the input")
+	input, err := object(env, c.Input, "the input")
 	if err != nil {
 		return err
 	}

@@ -22,17 +22,6 @@ import (
 // profileSettings are the settings of a profile that are not in a table.
 var profileSettings = []string{"relay", "key", "private"}
 
-// chosenProfile is the profile that a command uses; Profile is nil if there is none.
-type chosenProfile struct{ *profile.Profile }
-
-// text returns a setting that is a text; empty: there is none.
-func (c chosenProfile) text(name string) string {
-	if c.Profile == nil {
-		return ""
-	}
-	return c.Text(name)
-}
-
 // BeforeResolve takes flags from the profile. kong calls it.
 func (c *commandLine) BeforeResolve(ctx *kong.Context) error {
 	chosen := chosenProfile{}
@@ -116,13 +105,6 @@ func loadProfile(name string) (*profile.Profile, error) {
 	names, err := profile.List(folder)
 	return nil, errors.Join(fmt.Errorf("there is no profile %s%s; make it with: agora init --profile %s", name,
 		didYouMean(name, names), name), err)
-}
-
-func orDefault(name string) string {
-	if name == "" {
-		return profile.Default
-	}
-	return name
 }
 
 // fromProfile adds to values what the profile says about the flags of a command. root is the

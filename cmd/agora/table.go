@@ -208,3 +208,9 @@ func (env environment) printStyled(text []byte) error {
 	_, err := env.raw.Write(text)
 	return err
 }
+
+// printRows prints rows as a table. Its cells may be foreign text.
+func (env environment) printRows(rows [][]string) error {
+	_, err := env.stdout.Write(alignedTable(rows, nil))
+	return err
+}
