@@ -61,6 +61,7 @@ var allowedImports = map[string][]string{
 	"gateway/jobs/jobsclient":               {"envelope", "gateway/jobs/credits"},
 	"gateway/hub/hubclient":                 {"internal/fsync", "internal/jsontext", "envelope"},
 	"gateway/channel/channelclient":         {},
+	"cmd/agora/internal/cli":                {"internal/safetext", "internal/similar", "internal/profile", "didkey", "envelope", "relay", "client"},
 	"cmd/agora/internal/explorer":           {"relay", "relay/httpapi", "sdk/js"},
 	"store/ledger":                          {"didkey", "envelope", "thread", "relay"},
 	"store/sqlite/schema":                   {"relay"},
@@ -90,7 +91,7 @@ var allowedImports = map[string][]string{
 	"testvectors/generate":                  {"testvectors"},
 	"testvectors/protocol":                  {"envelope", "thread", "relay"},
 	"testvectors/interop/run":               {"didkey", "envelope", "client"},
-	"cmd/agora":                             {"internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "internal/similar", "internal/bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "store/sqlite", "store/sqlite/check", "client", "cmd/agora/internal/explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer", "internal/profile"},
+	"cmd/agora":                             {"internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "internal/similar", "internal/bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "store/sqlite", "store/sqlite/check", "client", "cmd/agora/internal/cli", "cmd/agora/internal/explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer", "internal/profile"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

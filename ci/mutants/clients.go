@@ -90,7 +90,7 @@ var agora = []mutant{
 		"./cmd/agora -run WhoGetsAnAnswer"},
 	{"agora: offers of agents that were not asked count", "cmd/agora finder.offers", "request.Recipient", never,
 		"./cmd/agora -run WhoGetsAnAnswer"},
-	{"agora: text of others is not escaped", "cmd/agora escapingWriter.Write", "safetext.Escape()", with("p"),
+	{"agora: text of others is not escaped", "cmd/agora/internal/cli EscapingWriter.Write", "safetext.Escape()", with("p"),
 		"./cmd/agora -run NothingHostile"},
 	{"seal: agora answers in plain text", "cmd/agora threaded.shouldSeal", "errSealUnknown", with("nil"),
 		"./cmd/agora -run Scripts/seal"},

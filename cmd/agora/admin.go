@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/store/sqlite"
@@ -43,22 +44,22 @@ type governing struct {
 }
 
 // call sends a request to the relay. If --json is given, it prints the answer and returns printed.
-func (g governing) call(env environment, method, path string, in, out any) (printed bool, err error) {
-	if err := admin.NewClient(g.Data).Call(env.ctx, method, path, in, out); err != nil {
+func (g governing) call(env cli.Environment, method, path string, in, out any) (printed bool, err error) {
+	if err := admin.NewClient(g.Data).Call(env.Ctx, method, path, in, out); err != nil {
 		return false, err
 	}
 	if g.JSON {
-		return true, env.printJSON(out)
+		return true, env.PrintJSON(out)
 	}
 	return false, nil
 }
 
 // tell prints a line, unless --json has printed the answer.
-func (g governing) tell(env environment, printed bool, err error, format string, args ...any) error {
+func (g governing) tell(env cli.Environment, printed bool, err error, format string, args ...any) error {
 	if printed || err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(env.stdout, printable(fmt.Sprintf(format, args...)))
+	_, err = fmt.Fprintln(env.Stdout, cli.Printable(fmt.Sprintf(format, args...)))
 	return err
 }
 
@@ -76,10 +77,10 @@ func (s *subjectText) UnmarshalText(text []byte) error {
 
 type adminBanCmd struct {
 	governing
-	Subject subjectText `arg:"" name:"did|address|network" help:"Whom to refuse, such as did:key:z6Mk…, 192.0.2.7 or 2001:db8::/32."`
-	Reason  string      `placeholder:"TEXT" help:"Why, for agora admin bans. Clients do not see it."`
-	For     lifetime    `placeholder:"DURATION" help:"When the ban ends, such as 7d. Without it, the ban does not end by itself."`
-	Yes     bool        `help:"Do not ask before banning more than a /8 of IPv4 or a /32 of IPv6."`
+	Subject subjectText  `arg:"" name:"did|address|network" help:"Whom to refuse, such as did:key:z6Mk…, 192.0.2.7 or 2001:db8::/32."`
+	Reason  string       `placeholder:"TEXT" help:"Why, for agora admin bans. Clients do not see it."`
+	For     cli.Lifetime `placeholder:"DURATION" help:"When the ban ends, such as 7d. Without it, the ban does not end by itself."`
+	Yes     bool         `help:"Do not ask before banning more than a /8 of IPv4 or a /32 of IPv6."`
 }
 
 func (adminBanCmd) Help() string {
@@ -101,9 +102,9 @@ func isHuge(n netip.Prefix) bool {
 	return n.Addr().Is4() && n.Bits() < 8 || n.Addr().Is6() && n.Bits() < 32
 }
 
-func (c adminBanCmd) Run(env environment) error {
+func (c adminBanCmd) Run(env cli.Environment) error {
 	if c.isHuge() && !c.Yes {
-		if !env.stdinIsTerminal {
+		if !env.StdinIsTerminal {
 			return fmt.Errorf("%s has very many addresses, so this bans many clients that have done nothing; if you mean it, give --yes",
 				c.Subject)
 		}
@@ -128,7 +129,7 @@ type adminUnbanCmd struct {
 
 func (adminUnbanCmd) Help() string { return "Example:\n  agora admin unban 192.0.2.0/24" }
 
-func (c adminUnbanCmd) Run(env environment) error {
+func (c adminUnbanCmd) Run(env cli.Environment) error {
 	printed, err := c.call(env, http.MethodPost, "/unban", admin.BanRequest{Subject: string(c.Subject)}, new(struct{}))
 	return c.tell(env, printed, err, "%s is not banned any more", c.Subject)
 }
@@ -139,7 +140,7 @@ func (adminBansCmd) Help() string {
 	return "Lists the bans of agora admin ban, and those of the setting --ban.\n\nExample:\n  agora admin bans --json"
 }
 
-func (c adminBansCmd) Run(env environment) error {
+func (c adminBansCmd) Run(env cli.Environment) error {
 	var answer struct {
 		Bans []admin.Ban `json:"bans"`
 	}
@@ -164,7 +165,7 @@ func (c adminBansCmd) Run(env environment) error {
 		}
 		rows = append(rows, row)
 	}
-	return env.printRows(rows)
+	return env.PrintRows(rows)
 }
 
 type adminTopCmd struct {
@@ -179,7 +180,7 @@ func (adminTopCmd) Help() string {
 		"Examples:\n  agora admin top\n  agora admin top --by inbox --order bytes --limit 5"
 }
 
-func (c adminTopCmd) Run(env environment) error {
+func (c adminTopCmd) Run(env cli.Environment) error {
 	var answer struct {
 		Top []sqlite.Ranked `json:"top"`
 	}
@@ -192,7 +193,7 @@ func (c adminTopCmd) Run(env environment) error {
 	for _, r := range answer.Top {
 		rows = append(rows, []string{string(r.DID), strconv.FormatInt(r.Events, 10), megabytes(r.Bytes)})
 	}
-	return env.printRows(rows)
+	return env.PrintRows(rows)
 }
 
 type adminWaitersCmd struct {
@@ -202,7 +203,7 @@ type adminWaitersCmd struct {
 
 func (adminWaitersCmd) Help() string { return "Example:\n  agora admin waiters --limit 10" }
 
-func (c adminWaitersCmd) Run(env environment) error {
+func (c adminWaitersCmd) Run(env cli.Environment) error {
 	var answer struct {
 		Waiters []admin.Waiting `json:"waiters"`
 		All     int             `json:"all"`
@@ -221,7 +222,7 @@ func (c adminWaitersCmd) Run(env environment) error {
 		}
 		rows = append(rows, []string{envelope.FormatTime(w.Since), w.Kind, w.Address, string(w.Reader), strings.Join(filter, ", ")})
 	}
-	if err := env.printRows(rows); err != nil {
+	if err := env.PrintRows(rows); err != nil {
 		return err
 	}
 	return c.tell(env, false, nil, "%d of %d", len(answer.Waiters), answer.All)
@@ -238,7 +239,7 @@ func (adminDrainCmd) Help() string {
 		"pause too.\n\nExamples:\n  agora admin drain\n  agora admin drain --undo"
 }
 
-func (c adminDrainCmd) Run(env environment) error {
+func (c adminDrainCmd) Run(env cli.Environment) error {
 	path, text := "/drain", "the relay refuses posts and polls; agora admin drain --undo ends that"
 	if c.Undo {
 		path, text = "/resume", "the relay accepts posts and polls"
@@ -254,7 +255,7 @@ func (adminCheckpointCmd) Help() string {
 		"snapshot of the disk.\n\nExample:\n  agora admin checkpoint"
 }
 
-func (c adminCheckpointCmd) Run(env environment) error {
+func (c adminCheckpointCmd) Run(env cli.Environment) error {
 	printed, err := c.call(env, http.MethodPost, "/checkpoint", nil, new(struct{}))
 	return c.tell(env, printed, err, "the write-ahead log is in the database")
 }
@@ -266,7 +267,7 @@ func (adminBackupCmd) Help() string {
 		"Example:\n  agora admin backup"
 }
 
-func (c adminBackupCmd) Run(env environment) error {
+func (c adminBackupCmd) Run(env cli.Environment) error {
 	var made admin.Made
 	printed, err := c.call(env, http.MethodPost, "/backup", nil, &made)
 	return c.tell(env, printed, err, "%s is complete", made.Folder)
@@ -283,13 +284,13 @@ func (adminProfileCmd) Help() string {
 	return "Examples:\n  agora admin profile cpu --seconds 10 --out cpu.pprof\n  go tool pprof -top cpu.pprof"
 }
 
-func (c adminProfileCmd) Run(env environment) (err error) {
+func (c adminProfileCmd) Run(env cli.Environment) (err error) {
 	out, err := os.OpenFile(c.Out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	path := "/profile/" + url.PathEscape(c.Name) + "?seconds=" + strconv.Itoa(c.Seconds)
-	err = admin.NewClient(c.Data).Copy(env.ctx, path, out)
+	err = admin.NewClient(c.Data).Copy(env.Ctx, path, out)
 	if closed := out.Close(); err == nil {
 		err = closed
 	}
@@ -306,7 +307,7 @@ func (adminStatusCmd) Help() string {
 	return "It reads the whole database. agora stats shows the same of a relay that does not run.\n\nExample:\n  agora admin status --json"
 }
 
-func (c adminStatusCmd) Run(env environment) error {
+func (c adminStatusCmd) Run(env cli.Environment) error {
 	var answer struct {
 		admin.Status
 		Store *sqlite.Usage `json:"store"` // nil: the messages are in PostgreSQL
@@ -334,5 +335,5 @@ func (c adminStatusCmd) Run(env environment) error {
 	if answer.Store != nil {
 		rows = append(rows, usageRows(*answer.Store, answer.Now)...)
 	}
-	return env.printRows(rows)
+	return env.PrintRows(rows)
 }

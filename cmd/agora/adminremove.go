@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admin"
@@ -15,15 +16,15 @@ import (
 
 type adminRemoveCmd struct {
 	governing
-	Event   idText     `placeholder:"ID" help:"Remove the message with this id; give its --sender too."`
-	Sender  senderText `placeholder:"SENDER" help:"The sender of the message. Without --event: remove all that this sender has sent, also at gateways. At the hub a sender is an address, such as bob@relay.example; in a channel it is the id of the channel, a slash and a name."`
-	Since   pastTime   `placeholder:"TIME" help:"With --sender: only what came since then, such as 2026-02-02T15:30:00Z, or 2h for the last two hours."`
-	Seq     int        `placeholder:"NUMBER" help:"Remove the message with this number in the relay's sequence."`
-	Thread  idText     `placeholder:"ID" help:"End the thread with this id, and remove all its messages; give its --client too."`
-	Client  didText    `placeholder:"DID" help:"The client of the thread: the sender of its REQUEST."`
-	Hub     string     `placeholder:"ID" help:"Remove the text of a message of the hub; give its id or its trace_id."`
-	Channel string     `placeholder:"ID" help:"Remove the text of a message of a channel; give its id, such as msg_…, or the id of the channel, a slash and the seq of the message."`
-	Jobs    string     `placeholder:"ID" help:"Remove the content of a job, which fails if it runs, or remove an agent of the registry; give the job_id or the agent_id."`
+	Event   cli.IDText     `placeholder:"ID" help:"Remove the message with this id; give its --sender too."`
+	Sender  cli.SenderText `placeholder:"SENDER" help:"The sender of the message. Without --event: remove all that this sender has sent, also at gateways. At the hub a sender is an address, such as bob@relay.example; in a channel it is the id of the channel, a slash and a name."`
+	Since   cli.PastTime   `placeholder:"TIME" help:"With --sender: only what came since then, such as 2026-02-02T15:30:00Z, or 2h for the last two hours."`
+	Seq     int            `placeholder:"NUMBER" help:"Remove the message with this number in the relay's sequence."`
+	Thread  cli.IDText     `placeholder:"ID" help:"End the thread with this id, and remove all its messages; give its --client too."`
+	Client  cli.DIDText    `placeholder:"DID" help:"The client of the thread: the sender of its REQUEST."`
+	Hub     string         `placeholder:"ID" help:"Remove the text of a message of the hub; give its id or its trace_id."`
+	Channel string         `placeholder:"ID" help:"Remove the text of a message of a channel; give its id, such as msg_…, or the id of the channel, a slash and the seq of the message."`
+	Jobs    string         `placeholder:"ID" help:"Remove the content of a job, which fails if it runs, or remove an agent of the registry; give the job_id or the agent_id."`
 }
 
 func (adminRemoveCmd) Help() string {
@@ -80,7 +81,7 @@ func (c adminRemoveCmd) Validate() error {
 	return err
 }
 
-func (c adminRemoveCmd) Run(env environment) error {
+func (c adminRemoveCmd) Run(env cli.Environment) error {
 	if c.removesSender() {
 		return c.removeSender(env)
 	}
@@ -101,7 +102,7 @@ func (c adminRemoveCmd) Run(env environment) error {
 }
 
 // removeSender removes all that a sender has sent, in batches.
-func (c adminRemoveCmd) removeSender(env environment) error {
+func (c adminRemoveCmd) removeSender(env cli.Environment) error {
 	request := admin.RemoveSenderRequest{Sender: string(c.Sender)}
 	if since := time.Time(c.Since); !since.IsZero() {
 		request.Since = &since
@@ -109,7 +110,7 @@ func (c adminRemoveCmd) removeSender(env environment) error {
 	all := admin.RemovedSender{Gateways: map[string]int{}, More: true}
 	for all.More {
 		var removed admin.RemovedSender
-		if err := admin.NewClient(c.Data).Call(env.ctx, http.MethodPost, "/remove-sender", request, &removed); err != nil {
+		if err := admin.NewClient(c.Data).Call(env.Ctx, http.MethodPost, "/remove-sender", request, &removed); err != nil {
 			return err
 		}
 		all.Events, all.More = all.Events+removed.Events, removed.More
@@ -118,7 +119,7 @@ func (c adminRemoveCmd) removeSender(env environment) error {
 		}
 	}
 	if c.JSON {
-		return env.printJSON(all)
+		return env.PrintJSON(all)
 	}
 	text := "removed " + count(int64(all.Events), "message")
 	for _, name := range slices.Sorted(maps.Keys(all.Gateways)) {

@@ -11,30 +11,31 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 )
 
 // askCmd is the client's side of a thread in one command. The thread at the relay is its only state: every run reads it
 // first, and then does what is missing. So a run can end at any moment, and another one continues.
 type askCmd struct {
-	identified
-	Intent      string        `arg:"" optional:"" help:"The service you want, such as translation.en_zh. Not needed if --thread names a request of yours."`
-	Params      jsonInput     `placeholder:"JSON" help:"The input of the service: JSON, @FILE, or - for standard input."`
-	Description string        `help:"What you want, in words, for the agents to read."`
-	To          didText       `placeholder:"DID" help:"The only agent that may offer. By default every agent may."`
-	Seal        bool          `help:"Encrypt the request for --to, and refuse answers that are not encrypted; see docs/SEALING.md."`
-	AllowPlain  bool          `help:"With --seal: use answers that are not encrypted, too."`
-	MaxCost     *float64      `placeholder:"USD" help:"The most you would pay. The agents see it. Without it only a free offer is accepted."`
-	Deadline    *futureTime   `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339."`
-	Best        client.Rule   `enum:"cheapest,first,fastest" default:"cheapest" placeholder:"RULE" help:"Which offer to accept: the cheapest, the first, or the one with the shortest ETA (cheapest, first or fastest; default: ${default}). Not used with --choose."`
-	Choose      bool          `help:"Choose an offer yourself, at the terminal. Without --max-cost it may have any price."`
-	Wait        time.Duration `default:"1m" placeholder:"DURATION" help:"How long to wait for an offer (default: ${default})."`
-	Settle      time.Duration `default:"3s" placeholder:"DURATION" help:"How long to wait for better offers after the first good one (default: ${default}). Not used with --to or --best first."`
-	Timeout     time.Duration `placeholder:"DURATION" help:"End after this time, also while the agent works."`
-	Thread      idText        `placeholder:"ID" help:"The thread of the request: that of an earlier run to continue, or a new id (default: a new random one)."`
-	Raw         bool          `xor:"form" help:"If the output is a string, print it without JSON quotes, and exactly."`
-	JSON        bool          `xor:"form" help:"Print the whole story as one line of JSON, also if there is no result."`
-	Quiet       bool          `short:"q" help:"Print no progress, only errors."`
+	cli.Identified
+	Intent      string          `arg:"" optional:"" help:"The service you want, such as translation.en_zh. Not needed if --thread names a request of yours."`
+	Params      cli.JSONInput   `placeholder:"JSON" help:"The input of the service: JSON, @FILE, or - for standard input."`
+	Description string          `help:"What you want, in words, for the agents to read."`
+	To          cli.DIDText     `placeholder:"DID" help:"The only agent that may offer. By default every agent may."`
+	Seal        bool            `help:"Encrypt the request for --to, and refuse answers that are not encrypted; see docs/SEALING.md."`
+	AllowPlain  bool            `help:"With --seal: use answers that are not encrypted, too."`
+	MaxCost     *float64        `placeholder:"USD" help:"The most you would pay. The agents see it. Without it only a free offer is accepted."`
+	Deadline    *cli.FutureTime `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339."`
+	Best        client.Rule     `enum:"cheapest,first,fastest" default:"cheapest" placeholder:"RULE" help:"Which offer to accept: the cheapest, the first, or the one with the shortest ETA (cheapest, first or fastest; default: ${default}). Not used with --choose."`
+	Choose      bool            `help:"Choose an offer yourself, at the terminal. Without --max-cost it may have any price."`
+	Wait        time.Duration   `default:"1m" placeholder:"DURATION" help:"How long to wait for an offer (default: ${default})."`
+	Settle      time.Duration   `default:"3s" placeholder:"DURATION" help:"How long to wait for better offers after the first good one (default: ${default}). Not used with --to or --best first."`
+	Timeout     time.Duration   `placeholder:"DURATION" help:"End after this time, also while the agent works."`
+	Thread      cli.IDText      `placeholder:"ID" help:"The thread of the request: that of an earlier run to continue, or a new id (default: a new random one)."`
+	Raw         bool            `xor:"form" help:"If the output is a string, print it without JSON quotes, and exactly."`
+	JSON        bool            `xor:"form" help:"Print the whole story as one line of JSON, also if there is no result."`
+	Quiet       bool            `short:"q" help:"Print no progress, only errors."`
 }
 
 func (askCmd) Help() string {
@@ -76,44 +77,44 @@ func (c askCmd) Validate() error {
 	return nil
 }
 
-func (c askCmd) Run(env environment, used chosenProfile) error {
-	if c.Choose && !env.stdinIsTerminal {
-		return exitError{exitUsage, errors.New("--choose needs a terminal to read your choice from; " +
+func (c askCmd) Run(env cli.Environment, used cli.ChosenProfile) error {
+	if c.Choose && !env.StdinIsTerminal {
+		return cli.ExitError{Code: cli.ExitUsage, Err: errors.New("--choose needs a terminal to read your choice from; " +
 			"without one use --best cheapest, first or fastest")}
 	}
 	key, err := didkey.Load(c.Key)
 	if err != nil {
 		return err
 	}
-	params, err := c.Params.read(env, "the params")
-	if err != nil && env.ctx.Err() != nil {
-		return exitError{outcomeInterrupted.code, err}
+	params, err := c.Params.Read(env, "the params")
+	if err != nil && env.Ctx.Err() != nil {
+		return cli.ExitError{Code: outcomeInterrupted.code, Err: err}
 	}
 	if err != nil {
 		return err
 	}
-	status := newStatusLine(&env, c.Quiet)
-	defer status.end()
-	relay, err := c.connect(env, key)
+	status := cli.NewStatusLine(&env, c.Quiet)
+	defer status.End()
+	relay, err := c.Connect(env, key)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := withTimeout(env.ctx, c.Timeout)
+	ctx, cancel := withTimeout(env.Ctx, c.Timeout)
 	defer cancel()
-	a := &asking{askCmd: c, env: env, status: status, relay: relay, me: key.DID(), people: env.people(key.DID()),
-		params: params, used: used, thread: string(c.Thread), passed: map[[32]byte]bool{}, log: newLog(env)}
+	a := &asking{askCmd: c, env: env, status: status, relay: relay, me: key.DID(), people: env.People(key.DID()),
+		params: params, used: used, thread: string(c.Thread), passed: map[[32]byte]bool{}, log: cli.NewLog(env)}
 	if a.thread == "" {
 		a.thread = client.NewThread()
 	}
 	result, err := a.run(ctx)
 	switch {
 	case err == nil:
-	case env.ctx.Err() != nil:
+	case env.Ctx.Err() != nil:
 		err = askError{outcomeInterrupted, errors.New("interrupted")}
 	case ctx.Err() != nil:
-		err = askError{outcomeTimedOut, fmt.Errorf("there is no result after %s (--timeout)", formatDuration(c.Timeout))}
+		err = askError{outcomeTimedOut, fmt.Errorf("there is no result after %s (--timeout)", cli.FormatDuration(c.Timeout))}
 	}
-	status.clear()
+	status.Clear()
 	return a.report(result, err)
 }
 
@@ -124,16 +125,16 @@ func (a *asking) report(result *client.Result, err error) error {
 		how = outcomeFailed
 	}
 	if a.JSON {
-		if failed := a.env.printJSON(a.story(how, result, err)); failed != nil {
+		if failed := a.env.PrintJSON(a.story(how, result, err)); failed != nil {
 			return failed
 		}
 	}
 	if err == nil {
 		return a.printResult(how, result)
 	}
-	a.env.explain(err)
+	a.env.Explain(err)
 	a.adviseAfter(how, err)
-	return exitError{how.code, errReported}
+	return cli.ExitError{Code: how.code, Err: cli.ErrReported}
 }
 
 // printResult prints the output of a result to standard output.
@@ -147,9 +148,9 @@ func (a *asking) printResult(how outcome, result *client.Result) error {
 	switch {
 	case a.JSON:
 	case a.Raw && json.Unmarshal(output, &text) == nil && !bytes.Equal(output, []byte("null")):
-		_, err = fmt.Fprintln(a.env.exact, text)
+		_, err = fmt.Fprintln(a.env.Exact, text)
 	default:
-		_, err = fmt.Fprintf(a.env.stdout, "%s\n", output)
+		_, err = fmt.Fprintf(a.env.Stdout, "%s\n", output)
 	}
 	if err != nil {
 		return err
@@ -158,8 +159,8 @@ func (a *asking) printResult(how outcome, result *client.Result) error {
 		a.note("the result also has artifacts; the same command with --json prints them")
 	}
 	if how != outcomeResult {
-		a.env.say("the status of the result is %q, not \"success\"", result.Status)
-		return exitError{how.code, errReported}
+		a.env.Say("the status of the result is %q, not \"success\"", result.Status)
+		return cli.ExitError{Code: how.code, Err: cli.ErrReported}
 	}
 	return nil
 }
@@ -195,15 +196,15 @@ func (a *asking) connectionFlags() (words []string) {
 	profileKey := ""
 	if a.used.Profile != nil {
 		profileKey = a.used.File("key")
-		if name := a.used.Name; name != orDefault(os.Getenv("AGORA_PROFILE")) {
+		if name := a.used.Name; name != cli.OrDefault(os.Getenv("AGORA_PROFILE")) {
 			words = append(words, "--profile", name)
 		}
 	}
 	if a.Key != known("AGORA_KEY", profileKey, "") {
-		words = append(words, "--key", shellQuoted(a.Key))
+		words = append(words, "--key", cli.ShellQuoted(a.Key))
 	}
-	if string(a.Relay) != known("AGORA_RELAY", a.used.text("relay"), relayURL) {
-		words = append(words, "--relay", shellQuoted(string(a.Relay)))
+	if string(a.Relay) != known("AGORA_RELAY", a.used.Text("relay"), cli.RelayURL) {
+		words = append(words, "--relay", cli.ShellQuoted(string(a.Relay)))
 	}
 	if a.Private && os.Getenv("AGORA_PRIVATE") == "" && (a.used.Profile == nil || a.used.Values["private"] != true) {
 		words = append(words, "--private")
@@ -214,9 +215,9 @@ func (a *asking) connectionFlags() (words []string) {
 // note prints a line of progress.
 func (a *asking) note(format string, args ...any) {
 	if !a.Quiet {
-		a.env.say(format, args...)
+		a.env.Say(format, args...)
 	}
 }
 
 // command prints a command that the user may run next.
-func (a *asking) command(text string) { fmt.Fprintf(a.env.stderr, "  %s\n", printable(text)) }
+func (a *asking) command(text string) { fmt.Fprintf(a.env.Stderr, "  %s\n", cli.Printable(text)) }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -53,8 +54,8 @@ func (a *asker) ask(args ...string) asked {
 	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	code := run(environment{ctx: ctx, stdin: strings.NewReader(a.stdin), stdout: &stdout, stderr: &stderr,
-		stdinIsTerminal: a.terminal, stderrIsTerminal: a.terminal}, append([]string{"ask", "--key", a.file, "--relay", a.url}, args...))
+	code := run(cli.Environment{Ctx: ctx, Stdin: strings.NewReader(a.stdin), Stdout: &stdout, Stderr: &stderr,
+		StdinIsTerminal: a.terminal, StderrIsTerminal: a.terminal}, append([]string{"ask", "--key", a.file, "--relay", a.url}, args...))
 	return asked{code, stdout.String(), stderr.String()}
 }
 
@@ -283,7 +284,7 @@ func TestAskAgain(t *testing.T) {
 
 	// A request of agora send request can be continued, too; its limit holds.
 	sendRequest := []string{"send", "request", "--key", alice.file, "--relay", s.relay, "--intent", "priced", "--thread", "t3", "--max-cost", "0.01", "--params", `3`}
-	if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}, sendRequest); code != exitOK {
+	if code := run(cli.Environment{Ctx: t.Context(), Stdout: io.Discard, Stderr: io.Discard}, sendRequest); code != cli.ExitOK {
 		t.Fatal(code)
 	}
 	alice.ask("--thread", "t3", quickly).want(t, outcomeResult, "3\n", "")
@@ -389,7 +390,7 @@ func usd(amount float64) *envelope.Price { return &envelope.Price{Amount: amount
 func openThread(t *testing.T, from *asker, id string, flags ...string) (requestID string) {
 	t.Helper()
 	args := []string{"send", "request", "--key", from.file, "--relay", from.url, "--intent", "i", "--thread", id}
-	if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}, append(args, flags...)); code != exitOK {
+	if code := run(cli.Environment{Ctx: t.Context(), Stdout: io.Discard, Stderr: io.Discard}, append(args, flags...)); code != cli.ExitOK {
 		t.Fatal(code)
 	}
 	return from.sent(id, envelope.TypeRequest)[0].RequestID
@@ -490,7 +491,7 @@ func TestAskWaitsForBetterOffers(t *testing.T) {
 	b.post("t1", alice.key.DID(), envelope.Offer{RequestID: "t1", Price: usd(0.5)})
 	alice.awaitSent("t1", envelope.TypeAccept)
 	b.post("t1", alice.key.DID(), envelope.Result{RequestID: "t1", Status: "SUCCESS", Output: json.RawMessage(`1`)})
-	(<-ended).want(t, outcomeResult, "1\n", "- 1  "+shortDID(a.key.DID()))
+	(<-ended).want(t, outcomeResult, "1\n", "- 1  "+cli.ShortDID(a.key.DID()))
 }
 
 // TestAskChoose lets a person choose.
@@ -537,11 +538,11 @@ func TestOffersTable(t *testing.T) {
 	for i, o := range []envelope.Offer{{}, {Plan: long, Price: usd(0.30000000000000004), ETASeconds: 1e300, ValidUntil: &later},
 		{Plan: hostile, Price: &envelope.Price{Amount: 1e308, Currency: hostile}, ETASeconds: 90}, {Price: usd(1e-9), ETASeconds: 0.1}} {
 		shown := client.Offer{Offer: o, Agent: key.DID()}
-		rows = append(rows, []string{fmt.Sprintf("* %d", i+1), shortDID(shown.Agent), priceOf(shown), etaOf(shown), untilOf(shown, later.AddDate(0, 0, 1)), o.Plan})
+		rows = append(rows, []string{fmt.Sprintf("* %d", i+1), cli.ShortDID(shown.Agent), priceOf(shown), etaOf(shown), untilOf(shown, later.AddDate(0, 0, 1)), o.Plan})
 	}
 	lines := tableLines(rows)
 	for _, line := range lines {
-		if n := columns(line); n > 80 || len(foundIn(line)) > 0 || strings.Contains(line, "\n") {
+		if n := cli.Columns(line); n > 80 || len(foundIn(line)) > 0 || strings.Contains(line, "\n") {
 			t.Errorf("%d columns: %q", n, line)
 		}
 	}
@@ -550,11 +551,11 @@ func TestOffersTable(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 	for text, want := range map[string]int{"": 0, "abc": 3, "你好": 4, "e\u0301": 1, "한": 2, "ｱ": 1} {
-		if got := columns(text); got != want {
+		if got := cli.Columns(text); got != want {
 			t.Errorf("%q has %d columns", text, got)
 		}
 	}
-	if got := withoutEnd("你好吗", 4); got != "你…" {
+	if got := cli.WithoutEnd("你好吗", 4); got != "你…" {
 		t.Errorf("cut to %q", got)
 	}
 }

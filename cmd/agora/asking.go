@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -19,14 +20,14 @@ import (
 // asking is one run of agora ask.
 type asking struct {
 	askCmd
-	env    environment
-	status *statusLine
+	env    cli.Environment
+	status *cli.StatusLine
 	relay  *client.Client
 	me     didkey.DID
-	people people
+	people cli.People
 	params json.RawMessage
 	thread string
-	used   chosenProfile
+	used   cli.ChosenProfile
 
 	began       bool // the relay may have the REQUEST
 	call        *client.Call
@@ -84,10 +85,10 @@ func (a *asking) open(ctx context.Context) error {
 	}
 	a.note("asking for %s in the thread %s", a.Intent, a.thread)
 	if !a.Quiet {
-		a.env.say("to go on after an interruption:")
+		a.env.Say("to go on after an interruption:")
 		a.command(a.resumeCommand())
 	}
-	a.status.set("asking")
+	a.status.Set("asking")
 	constraints := &envelope.Constraints{MaxCostUSD: a.MaxCost, Deadline: (*time.Time)(a.Deadline)}
 	if a.MaxCost == nil && a.Deadline == nil {
 		constraints = nil
@@ -139,7 +140,7 @@ func (a *asking) resume(ctx context.Context, record *client.Thread) error {
 	}
 	a.began = true
 	if request != nil {
-		a.Intent, a.To = request.PayloadString("intent"), didText(request.Recipient)
+		a.Intent, a.To = request.PayloadString("intent"), cli.DIDText(request.Recipient)
 	}
 	a.note("continuing the request in the thread %s", a.thread)
 	a.use(call, sent.Constraints)
@@ -215,7 +216,7 @@ func (a *asking) accept(ctx context.Context, offer client.Offer) error {
 	if err != nil {
 		return askError{outcomeNoneGood, err}
 	}
-	a.status.set("accepting")
+	a.status.Set("accepting")
 	posting, cancel := lingering(ctx)
 	defer cancel()
 	e, _, err := a.relay.Post(posting, draft)
@@ -270,10 +271,10 @@ func (a *asking) result(ctx context.Context) (*client.Result, error) {
 		return nil, askError{outcomeFailed, fmt.Errorf("the relay claims that an offer in the thread %s was "+
 			"accepted, but shows no ACCEPT with your signature", a.thread)}
 	}
-	a.status.set("reading the result")
+	a.status.Set("reading the result")
 	if state.State == thread.Active {
 		a.note("%s is working", state.Agent)
-		a.status.set(a.who(state.Agent) + " is working")
+		a.status.Set(a.who(state.Agent) + " is working")
 	}
 	result, err := a.call.Result(ctx)
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -262,7 +263,7 @@ func TestAskOutlivesTheRelay(t *testing.T) {
 		defer g.mu.Unlock()
 		if isPost(r, body, "ACCEPT") {
 			bodies[body] = true
-			if accepts++; accepts <= attempts { // the command gives up once, and then posts the same bytes again
+			if accepts++; accepts <= cli.Attempts { // the command gives up once, and then posts the same bytes again
 				return ""
 			}
 		}
@@ -283,7 +284,7 @@ func TestAskOutlivesTheRelay(t *testing.T) {
 	r := p.end()
 	r.want(t, outcomeResult, "7\n", "will be retried")
 	alice.wantOnce("t1")
-	if g.mu.Lock(); accepts <= attempts || len(bodies) != 1 {
+	if g.mu.Lock(); accepts <= cli.Attempts || len(bodies) != 1 {
 		t.Errorf("the ACCEPT was posted %d times, and signed %d times", accepts, len(bodies))
 	}
 	g.mu.Unlock()
@@ -323,11 +324,11 @@ func TestAskDistrustsTheRelay(t *testing.T) {
 	}).want(t, outcomeRefused, "", "claims that no offer was accepted; do not trust this relay")
 	run("stranger", func(r *http.Request, _, answer string) string {
 		return strings.Replace(answer, `"events":[`, `"events":[`+forged(eve, "stranger")+`,`, 1)
-	}).want(t, outcomeResult, "7\n", shortDID(bob))
+	}).want(t, outcomeResult, "7\n", cli.ShortDID(bob))
 	run("signature", func(r *http.Request, _, answer string) string {
 		false := strings.ReplaceAll(forged(eve, "signature"), string(eve.DID()), string(bob))
 		return strings.Replace(answer, `"events":[`, `"events":[`+false+`,`, 1)
-	}).want(t, outcomeResult, "7\n", shortDID(bob))
+	}).want(t, outcomeResult, "7\n", cli.ShortDID(bob))
 	hidden := run("hidden", func(r *http.Request, body, answer string) string {
 		if r.Method == http.MethodGet && strings.Contains(answer, `"type":"ACCEPT"`) {
 			return `{"ok":true,"thread":{"id":"hidden","client":"` + string(alice.key.DID()) + `","state":"ACTIVE","transitions":[],"offers":[]},"events":[],"cursor":"7"}`

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/thread"
 )
@@ -50,13 +51,13 @@ func (a *asking) chooseOffer(ctx context.Context) error {
 			a.passed[o.Envelope.Hash()] = true
 		}
 	}
-	a.status.clear()
+	a.status.Clear()
 	inTime := time.Now().Before(a.offersUntil)
 	switch {
 	case len(open) == 0 && inTime:
 		return nil // they were taken back
 	case len(open) == 0:
-		return askError{outcomeNoOffer, fmt.Errorf("there was no offer within %s%s", formatDuration(a.Wait), a.hint())}
+		return askError{outcomeNoOffer, fmt.Errorf("there was no offer within %s%s", cli.FormatDuration(a.Wait), a.hint())}
 	case a.Choose:
 		return a.letPick(ctx, open)
 	}
@@ -103,7 +104,7 @@ func (a *asking) collect(ctx context.Context) (accepted bool, err error) {
 	within, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	a.offers = nil
-	a.status.set("waiting for offers")
+	a.status.Set("waiting for offers")
 	var settle *time.Timer
 	for offer, err := range a.call.Offers(within) {
 		switch {
@@ -120,7 +121,7 @@ func (a *asking) collect(ctx context.Context) (accepted bool, err error) {
 		a.offers = append(a.offers, offer)
 		good := a.objection(offer) == nil
 		if a.passed[offer.Envelope.Hash()] || !good && a.limited {
-			a.status.change(fmt.Sprintf("waiting for offers (%d so far)", len(a.offers)))
+			a.status.Change(fmt.Sprintf("waiting for offers (%d so far)", len(a.offers)))
 			continue
 		}
 		if a.To != "" || good && !a.Choose && a.Best == client.First || len(a.offers) >= maxShown {
@@ -130,7 +131,7 @@ func (a *asking) collect(ctx context.Context) (accepted bool, err error) {
 			settle = time.AfterFunc(a.Settle, cancel)
 			defer settle.Stop()
 		}
-		a.status.change(fmt.Sprintf("waiting for more offers (%d so far)", len(a.offers)))
+		a.status.Change(fmt.Sprintf("waiting for more offers (%d so far)", len(a.offers)))
 	}
 	return true, nil
 }
@@ -173,11 +174,11 @@ func (a *asking) showOffers(offers []client.Offer, chosen *client.Offer) {
 			o.Plan})
 	}
 	for _, line := range tableLines(rows) {
-		fmt.Fprintln(a.env.stderr, line)
+		fmt.Fprintln(a.env.Stderr, line)
 	}
 	if chosen == nil {
 		for _, line := range reasons[:min(len(reasons), maxReasons)] {
-			fmt.Fprintln(a.env.stderr, printable(line))
+			fmt.Fprintln(a.env.Stderr, cli.Printable(line))
 		}
 	}
 }
@@ -185,25 +186,25 @@ func (a *asking) showOffers(offers []client.Offer, chosen *client.Offer) {
 // maxReasons is for how many offers the command says why they cannot be accepted.
 const maxReasons = 5
 
-// tableLines returns the rows of a table as lines of at most screenWidth columns. The last column gets the room that
+// tableLines returns the rows of a table as lines of at most cli.ScreenWidth columns. The last column gets the room that
 // the others leave.
 func tableLines(rows [][]string) (lines []string) {
 	widths := make([]int, len(rows[0]))
 	for i, row := range rows {
 		rows[i] = slices.Clone(row)
 		for j, cell := range row {
-			rows[i][j] = printable(cell)
-			widths[j] = max(widths[j], columns(rows[i][j]))
+			rows[i][j] = cli.Printable(cell)
+			widths[j] = max(widths[j], cli.Columns(rows[i][j]))
 		}
 	}
 	for _, row := range rows {
 		line := ""
 		for j, cell := range row {
 			if j == len(row)-1 {
-				line = strings.TrimRight(line+withoutEnd(cell, max(screenWidth-columns(line), 0)), " ")
+				line = strings.TrimRight(line+cli.WithoutEnd(cell, max(cli.ScreenWidth-cli.Columns(line), 0)), " ")
 				break
 			}
-			line += cell + strings.Repeat(" ", widths[j]-columns(cell)+2)
+			line += cell + strings.Repeat(" ", widths[j]-cli.Columns(cell)+2)
 		}
 		lines = append(lines, line)
 	}
@@ -211,7 +212,7 @@ func tableLines(rows [][]string) (lines []string) {
 }
 
 // who returns the name of an agent for tables and progress: that of the address book, or else its DID in short.
-func (a *asking) who(did didkey.DID) string { return cmp.Or(a.people.name(did), shortDID(did)) }
+func (a *asking) who(did didkey.DID) string { return cmp.Or(a.people.Name(did), cli.ShortDID(did)) }
 
 // priceOf returns the price of an offer for people.
 func priceOf(o client.Offer) string {
@@ -221,7 +222,7 @@ func priceOf(o client.Offer) string {
 	case amount == 0:
 		return "free"
 	default:
-		return formatAmount(amount) + " " + withoutEnd(printable(o.Price.Currency), 6)
+		return formatAmount(amount) + " " + cli.WithoutEnd(cli.Printable(o.Price.Currency), 6)
 	}
 }
 
@@ -240,11 +241,11 @@ func etaOf(o client.Offer) string {
 	case eta <= 0:
 		return "-"
 	case eta >= longest.Seconds():
-		return ">" + formatDuration(longest)
+		return ">" + cli.FormatDuration(longest)
 	case eta < 1:
 		return "<1s"
 	default:
-		return formatDuration(time.Duration(eta * float64(time.Second)).Round(time.Second))
+		return cli.FormatDuration(time.Duration(eta * float64(time.Second)).Round(time.Second))
 	}
 }
 
@@ -253,7 +254,7 @@ func untilOf(o client.Offer, now time.Time) string {
 	if o.ValidUntil == nil {
 		return "-"
 	}
-	return shownLeft(*o.ValidUntil, now)
+	return cli.ShownLeft(*o.ValidUntil, now)
 }
 
 // letPick shows the offers and lets the person choose one. It returns nil if run must look at the thread again.
@@ -278,7 +279,7 @@ func (a *asking) letPick(ctx context.Context, offers []client.Offer) error {
 			continue
 		}
 		if why := a.objection(offers[n-1]); why != nil {
-			a.env.say("this offer cannot be accepted: %s", a.reason(why))
+			a.env.Say("this offer cannot be accepted: %s", a.reason(why))
 			continue
 		}
 		return a.accept(ctx, offers[n-1])
@@ -304,15 +305,15 @@ func choices(offers []client.Offer) string {
 // not count: it was no answer to this question, and the answer may cost something. The end of the input counts as q.
 func (a *asking) answerTo(ctx context.Context, question string) (string, error) {
 	if a.typed == nil {
-		a.typed = bufio.NewReader(a.env.stdin)
+		a.typed = bufio.NewReader(a.env.Stdin)
 	}
-	if a.env.dropTyped != nil {
-		if err := a.env.dropTyped(); err != nil {
+	if a.env.DropTyped != nil {
+		if err := a.env.DropTyped(); err != nil {
 			return "", fmt.Errorf("what was typed before the question cannot be dropped: %w", err)
 		}
-		a.typed.Reset(a.env.stdin)
+		a.typed.Reset(a.env.Stdin)
 	}
-	fmt.Fprint(a.env.stderr, question)
+	fmt.Fprint(a.env.Stderr, question)
 	read := make(chan string, 1)
 	go func() { // ends with the line, or with the process
 		line, err := a.typed.ReadString('\n')

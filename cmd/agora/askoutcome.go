@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
 )
@@ -22,9 +23,9 @@ type outcome struct {
 
 // The outcomes of agora ask, in the order of the help. Scripts rely on the codes and the names.
 var (
-	outcomeResult      = outcome{exitOK, "result", "the result is on standard output"}
-	outcomeError       = outcome{exitFailed, "error", "something on this machine failed, such as reading a file"}
-	outcomeUsage       = outcome{exitUsage, "usage", "the command line is wrong, or does not fit to the --thread"}
+	outcomeResult      = outcome{cli.ExitOK, "result", "the result is on standard output"}
+	outcomeError       = outcome{cli.ExitFailed, "error", "something on this machine failed, such as reading a file"}
+	outcomeUsage       = outcome{cli.ExitUsage, "usage", "the command line is wrong, or does not fit to the --thread"}
 	outcomeNoOffer     = outcome{3, "no_offer", "there was no offer in time"}
 	outcomeNoneGood    = outcome{4, "no_acceptable_offer", "no offer was acceptable, for example all were too expensive"}
 	outcomeRefused     = outcome{5, "refused", "the relay refused a message, or has no such thread of yours"}
@@ -102,7 +103,7 @@ func (a *asking) endedByClock(ctx context.Context, failed *client.AgentError) bo
 
 // timedOut returns the error for a thread that the relay has ended at its deadline.
 func (a *asking) timedOut() error {
-	switch state, err := a.call.State(context.WithoutCancel(a.env.ctx)); {
+	switch state, err := a.call.State(context.WithoutCancel(a.env.Ctx)); {
 	case err == nil && state.Agent != "":
 		return askError{outcomeTimedOut, fmt.Errorf("%s has delivered nothing before the deadline of the relay",
 			state.Agent)}
@@ -115,7 +116,7 @@ func (a *asking) timedOut() error {
 // describe says in which state the thread is. open is false if the request has ended.
 func (a *asking) describe(ctx context.Context) (text string, open bool) {
 	record, err := a.relay.Thread(ctx, a.thread, a.me)
-	until := func(t time.Time) string { return shownDeadline(t, time.Now()) }
+	until := func(t time.Time) string { return cli.ShownDeadline(t, time.Now()) }
 	switch {
 	case envelope.CodeOf(err) == envelope.CodeThreadNotFound:
 		return "the relay does not have the request; to ask, run the same command again with --thread " +
@@ -146,27 +147,27 @@ func (a *asking) adviseAfter(how outcome, err error) {
 	}
 	if !a.began {
 		if how == outcomeInterrupted {
-			a.env.say("this run has asked nothing")
+			a.env.Say("this run has asked nothing")
 		}
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.ctx), describePatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.Ctx), describePatience)
 	defer cancel()
 	state, open := a.describe(ctx)
 	if open || how != outcomeFailed { // that of an agent that has failed is clear
-		a.env.say("%s", state)
+		a.env.Say("%s", state)
 	}
 	if !open {
 		return
 	}
 	var more []string
 	if e, ok := errors.AsType[*tooExpensive](err); ok {
-		a.env.say("to accept the offer for %s USD:", formatAmount(e.price))
+		a.env.Say("to accept the offer for %s USD:", formatAmount(e.price))
 		more = []string{"--max-cost", formatAmount(e.price)}
 	} else {
-		a.env.say("to go on:")
+		a.env.Say("to go on:")
 	}
 	a.command(a.resumeCommand(more...))
-	a.env.say("to take it back:")
+	a.env.Say("to take it back:")
 	a.command(strings.Join(append([]string{"agora send cancel --thread", a.thread}, a.connectionFlags()...), " "))
 }

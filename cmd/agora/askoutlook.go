@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 // What agora ask knows from the directory. Agents that decline a broadcast do so silently, so the command says what may
@@ -32,7 +33,7 @@ func (a *asking) foresee(ctx context.Context, opts client.RequestOptions) {
 		if a.Timeout > 0 {
 			wait = min(wait, a.Timeout)
 		}
-		a.note("%s; waiting %s for an offer anyway", why, formatDuration(wait))
+		a.note("%s; waiting %s for an offer anyway", why, cli.FormatDuration(wait))
 	}
 }
 
@@ -60,7 +61,7 @@ func (a *asking) nearest() string {
 	}
 	var names []string
 	for _, name := range a.outlook.Nearest {
-		names = append(names, withoutEnd(printable(name), maxNameShown))
+		names = append(names, cli.WithoutEnd(cli.Printable(name), maxNameShown))
 	}
 	return "; the nearest names are " + strings.Join(names, ", ")
 }
@@ -68,7 +69,7 @@ func (a *asking) nearest() string {
 // explainSilence says why there may be no offer, once.
 func (a *asking) explainSilence() {
 	a.hinted = true
-	a.note("no offer after %s%s", formatDuration(silence), a.hint())
+	a.note("no offer after %s%s", cli.FormatDuration(silence), a.hint())
 }
 
 // hint says what to do if nobody offers, and why nobody may.

@@ -54,7 +54,7 @@ func (a *asking) story(how outcome, result *client.Result, err error) story {
 	if !a.began {
 		return s
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.ctx), describePatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.Ctx), describePatience)
 	defer cancel()
 	if record, err := a.relay.Thread(ctx, a.thread, a.me); err == nil {
 		s.addAccepted(record, a.me)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/internal/fsync"
 	"github.com/agora-relay/agora/relay/admin"
@@ -74,7 +75,7 @@ func (c backupCmd) Validate() error {
 	return c.dataFolder.Validate()
 }
 
-func (c backupCmd) Run(env environment) (err error) {
+func (c backupCmd) Run(env cli.Environment) (err error) {
 	began := time.Now()
 	shown := c.Dest
 	if c.Keep > 0 {
@@ -82,20 +83,20 @@ func (c backupCmd) Run(env environment) (err error) {
 			return err
 		}
 	}
-	copied, err := makeBackup(env.ctx, c.Data, shown, func(done, total int64) {
-		fmt.Fprintf(env.stderr, "agora: copied %s of about %s\n", megabytes(done), megabytes(max(done, total)))
+	copied, err := makeBackup(env.Ctx, c.Data, shown, func(done, total int64) {
+		fmt.Fprintf(env.Stderr, "agora: copied %s of about %s\n", megabytes(done), megabytes(max(done, total)))
 	})
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s: %s up to number %d, %s, in %s\n", printable(shown),
+	_, err = fmt.Fprintf(env.Stdout, "%s: %s up to number %d, %s, in %s\n", cli.Printable(shown),
 		count(copied.Events, "event"), copied.Seq, megabytes(copied.Bytes), time.Since(began).Round(10*time.Millisecond))
 	if err != nil || c.Keep == 0 {
 		return err
 	}
 	removed, err := admin.PruneBackups(c.Dest, filepath.Base(shown), c.Keep)
 	for _, name := range removed {
-		env.say("removed the older backup %s", filepath.Join(c.Dest, name))
+		env.Say("removed the older backup %s", filepath.Join(c.Dest, name))
 	}
 	return err
 }

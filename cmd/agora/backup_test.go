@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/store/sqlite"
 )
@@ -36,7 +37,7 @@ func newDataFolder(t *testing.T) (folder string) {
 
 func runAgora(ctx context.Context, args ...string) (code int, output string) {
 	var out bytes.Buffer
-	code = run(environment{ctx: ctx, stdin: nil, stdout: &out, stderr: &out}, args)
+	code = run(cli.Environment{Ctx: ctx, Stdin: nil, Stdout: &out, Stderr: &out}, args)
 	return code, out.String()
 }
 
@@ -59,17 +60,17 @@ func TestFailedBackupLeavesNothing(t *testing.T) {
 	interrupted, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	code, output := runAgora(interrupted, "backup", "--data", folder, dest)
-	if left := names(t, parent); code != exitFailed || !strings.Contains(output, "interrupted") || len(left) > 0 {
+	if left := names(t, parent); code != cli.ExitFailed || !strings.Contains(output, "interrupted") || len(left) > 0 {
 		t.Errorf("an interrupted backup ends with %d (%s) and leaves %v", code, output, left)
 	}
-	if code, output := runAgora(interrupted, "check", "--data", folder); code != exitFailed || !strings.Contains(output, "interrupted") || strings.Contains(output, "clean") {
+	if code, output := runAgora(interrupted, "check", "--data", folder); code != cli.ExitFailed || !strings.Contains(output, "interrupted") || strings.Contains(output, "clean") {
 		t.Errorf("an interrupted check ends with %d: %s", code, output)
 	}
 	if err := os.Remove(filepath.Join(folder, keyName)); err != nil {
 		t.Fatal(err)
 	}
 	code, output = runAgora(t.Context(), "backup", "--data", folder, dest)
-	if left := names(t, parent); code != exitFailed || !strings.Contains(output, keyName) || len(left) > 0 {
+	if left := names(t, parent); code != cli.ExitFailed || !strings.Contains(output, keyName) || len(left) > 0 {
 		t.Errorf("a backup without a key ends with %d (%s) and leaves %v", code, output, left)
 	}
 }
@@ -79,7 +80,7 @@ func TestFailedBackupLeavesNothing(t *testing.T) {
 func TestBackupFolder(t *testing.T) {
 	folder, parent := newDataFolder(t), t.TempDir()
 	dest := filepath.Join(parent, "week", "monday")
-	if code, output := runAgora(t.Context(), "backup", "--data", folder, dest); code != exitOK {
+	if code, output := runAgora(t.Context(), "backup", "--data", folder, dest); code != cli.ExitOK {
 		t.Fatalf("%d: %s", code, output)
 	}
 	if got := strings.Join(names(t, dest), " "); got != databaseName+" "+keyName {
@@ -106,7 +107,7 @@ func TestBackupFolder(t *testing.T) {
 	}
 	for _, taken := range []string{dest, parent, mine} {
 		before := strings.Join(names(t, parent), " ")
-		if code, output := runAgora(t.Context(), "backup", "--data", folder, taken); code != exitFailed {
+		if code, output := runAgora(t.Context(), "backup", "--data", folder, taken); code != cli.ExitFailed {
 			t.Errorf("a backup into %s: %d, %s", taken, code, output)
 		}
 		if after := strings.Join(names(t, parent), " "); after != before {

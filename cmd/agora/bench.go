@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/internal/bench"
 )
 
@@ -71,28 +72,28 @@ func (c benchCmd) options() (bench.Options, error) {
 	return o, nil
 }
 
-func (c benchCmd) Run(env environment) error {
+func (c benchCmd) Run(env cli.Environment) error {
 	if c.ServeFloor {
-		return bench.ServeFloor(c.URL, env.stdin, env.stdout)
+		return bench.ServeFloor(c.URL, env.Stdin, env.Stdout)
 	}
 	options, err := c.options()
 	if err != nil {
 		return err
 	}
 	options.Progress = func(p bench.Progress) {
-		fmt.Fprintf(env.stderr, "%-13s %9d  %9.0f/s\n", p.Doing, p.Events, p.Rate)
+		fmt.Fprintf(env.Stderr, "%-13s %9d  %9.0f/s\n", p.Doing, p.Events, p.Rate)
 	}
-	report, err := bench.Run(env.ctx, c.URL, options)
+	report, err := bench.Run(env.Ctx, c.URL, options)
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		err = env.printJSON(report)
+		err = env.PrintJSON(report)
 	} else {
-		err = report.WriteText(env.stdout)
+		err = report.WriteText(env.Stdout)
 	}
 	if err == nil && !report.Holds() {
-		err = errReported
+		err = cli.ErrReported
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/gateway/channel/channelclient"
 	"github.com/agora-relay/agora/internal/fsync"
 )
@@ -87,12 +88,12 @@ func readChannelKey(name string, kinds ...channelclient.Key) (string, error) {
 }
 
 // open returns a client of the channel with the key in the file. kinds are as for readChannelKey.
-func (c inChannel) open(env environment, kinds ...channelclient.Key) (*channelclient.Client, error) {
+func (c inChannel) open(env cli.Environment, kinds ...channelclient.Key) (*channelclient.Client, error) {
 	key, err := readChannelKey(c.ChannelKey, kinds...)
 	if err != nil {
 		return nil, err
 	}
-	return channelclient.New(string(c.Channel), key, newLog(env)), nil
+	return channelclient.New(string(c.Channel), key, cli.NewLog(env)), nil
 }
 
 // explain adds to the error of a call what to do.
@@ -146,9 +147,9 @@ func (s savedKey) keep(key string) (keyLine, error) {
 }
 
 // readText returns an argument, or standard input if it is -. what describes it, such as "the message".
-func readText(env environment, argument, what string) (string, error) {
+func readText(env cli.Environment, argument, what string) (string, error) {
 	if argument == "-" {
-		input, err := env.input("-", what)
+		input, err := env.Input("-", what)
 		if err != nil {
 			return "", err
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -72,7 +73,7 @@ func runChannel(t *testing.T, stdin, args string) (stdout, stderr string, code i
 	var out, problems bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	env := environment{ctx: ctx, stdin: strings.NewReader(stdin), stdout: &out, stderr: &problems}
+	env := cli.Environment{Ctx: ctx, Stdin: strings.NewReader(stdin), Stdout: &out, Stderr: &problems}
 	code = run(env, append([]string{"channel"}, strings.Split(args, "|")...))
 	return out.String(), problems.String(), code
 }
@@ -188,7 +189,7 @@ func TestChannelMember(t *testing.T) {
 	none := fmt.Sprintf("%-23s", "-")
 	want := "   1  " + when + "  alice: two\n      lines\n   2  " + none + "  bot (agent) is thinking\n   3  " + none + "  bot (agent) reports an error: no wind (tool_error)\n" +
 		"   4  " + none + "  bot (agent) calls the tool web\n   5  " + none + "  bot (agent) got a result: 3\n"
-	if code != exitOK || !strings.HasPrefix(stdout, want) || !strings.Contains(stdout, `sent {"seq":7,`) {
+	if code != cli.ExitOK || !strings.HasPrefix(stdout, want) || !strings.Contains(stdout, `sent {"seq":7,`) {
 		t.Errorf("read prints\n%s\nwant\n%s", stdout, want)
 	}
 }
@@ -267,12 +268,12 @@ func TestChannelAgent(t *testing.T) {
 		}
 	}
 	f.answers["GET /inboxes"] = `{"ok":true,"inboxes":[]}`
-	if _, stderr, code := runChannel(t, "", "inbox|list"+with); code != exitOK || !strings.Contains(stderr, "inbox new creates one") {
+	if _, stderr, code := runChannel(t, "", "inbox|list"+with); code != cli.ExitOK || !strings.Contains(stderr, "inbox new creates one") {
 		t.Errorf("%d, %s", code, stderr)
 	}
 	f.answers["GET /.well-known/agora.json"] = fmt.Sprintf(`{"ok":true,"did":%q,"url":%q}`, gate.DID(), f.URL)
 	for _, command := range []string{"inbox|new", "follow"} {
-		if _, stderr, code := runChannel(t, "", command+with); code != exitFailed || !strings.Contains(stderr, "agora serve --channel") {
+		if _, stderr, code := runChannel(t, "", command+with); code != cli.ExitFailed || !strings.Contains(stderr, "agora serve --channel") {
 			t.Errorf("%s without a gateway ends with %d and prints %s", command, code, stderr)
 		}
 	}
@@ -284,7 +285,7 @@ func TestChannelProbe(t *testing.T) {
 	f := newFakeGateway(t, map[string]string{"POST /inbox/sk_1": `{}`})
 	fast := "|--wait|200ms|--quiet|20ms"
 	stdout, stderr, code := runChannel(t, f.URL+"/inbox/sk_1\n", "probe|-"+fast)
-	if code != exitFailed || !strings.Contains(stdout, "\nfail        answers ") || !strings.Contains(stdout, "\n\n5 passed, 4 failed, ") || strings.Contains(stdout, "sk_1") || stderr != "" {
+	if code != cli.ExitFailed || !strings.Contains(stdout, "\nfail        answers ") || !strings.Contains(stdout, "\n\n5 passed, 4 failed, ") || strings.Contains(stdout, "sk_1") || stderr != "" {
 		t.Errorf("%d\n%s%s", code, stdout, stderr)
 	}
 	if !strings.Contains(f.asked[0], `"message":{"content":"This is a test`) {
@@ -294,12 +295,12 @@ func TestChannelProbe(t *testing.T) {
 	var report struct {
 		Results []struct{ Name, Status string }
 	}
-	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != exitFailed || !strings.Contains(stderr, "pass        delivery") || len(report.Results) < 25 || report.Results[0].Status != "pass" {
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != cli.ExitFailed || !strings.Contains(stderr, "pass        delivery") || len(report.Results) < 25 || report.Results[0].Status != "pass" {
 		t.Errorf("%d, %v\n%s", code, err, stdout)
 	}
 	for args, want := range map[string]string{"probe|nothing": "want a connection string", "probe|http://x/y|--url|z": "--url|URL at which", "probe|http://x/y|--wait|0s": "must be positive"} {
 		want, other, _ := strings.Cut(want, "|")
-		if _, stderr, code := runChannel(t, "", args); code != exitUsage || !strings.Contains(stderr, want) && !strings.Contains(stderr, other) {
+		if _, stderr, code := runChannel(t, "", args); code != cli.ExitUsage || !strings.Contains(stderr, want) && !strings.Contains(stderr, other) {
 			t.Errorf("%s ends with %d: %s", args, code, stderr)
 		}
 	}

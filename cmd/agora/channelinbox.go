@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -47,7 +48,7 @@ type shownInbox struct {
 }
 
 type inboxNew struct {
-	identified
+	cli.Identified
 	Label string `placeholder:"TEXT" help:"A name for you to read, at most 80 characters."`
 }
 
@@ -57,47 +58,47 @@ func (inboxNew) Help() string {
 		"Example:\n  agora channel inbox new --key bob.key --label 'ops bot'"
 }
 
-func (c inboxNew) Run(env environment) error {
-	relay, _, err := c.client(env)
+func (c inboxNew) Run(env cli.Environment) error {
+	relay, _, err := c.Client(env)
 	if err != nil {
 		return err
 	}
-	inbox, url, err := relay.NewInbox(env.ctx, c.Label)
+	inbox, url, err := relay.NewInbox(env.Ctx, c.Label)
 	if err != nil {
 		return err
 	}
-	return env.printJSON(shownInbox{inbox, url})
+	return env.PrintJSON(shownInbox{inbox, url})
 }
 
-type inboxList struct{ identified }
+type inboxList struct{ cli.Identified }
 
 func (inboxList) Help() string {
 	return "Prints each inbox of your key as one line of JSON, without its connection string.\n\n" +
 		"Example:\n  agora channel inbox list --key bob.key"
 }
 
-func (c inboxList) Run(env environment) error {
-	relay, _, err := c.client(env)
+func (c inboxList) Run(env cli.Environment) error {
+	relay, _, err := c.Client(env)
 	if err != nil {
 		return err
 	}
-	inboxes, err := relay.Inboxes(env.ctx)
+	inboxes, err := relay.Inboxes(env.Ctx)
 	if err != nil {
 		return err
 	}
 	for _, inbox := range inboxes {
-		if err := env.printJSON(inbox); err != nil {
+		if err := env.PrintJSON(inbox); err != nil {
 			return err
 		}
 	}
 	if len(inboxes) == 0 {
-		env.say("you have no inbox at this relay; agora channel inbox new creates one")
+		env.Say("you have no inbox at this relay; agora channel inbox new creates one")
 	}
 	return nil
 }
 
 type inboxRotate struct {
-	identified
+	cli.Identified
 	ID inboxID `arg:"" help:"The id of the inbox."`
 }
 
@@ -107,23 +108,23 @@ func (inboxRotate) Help() string {
 		"Example:\n  agora channel inbox rotate in_h4zcy6t2k5dqmwbn7rfx3ejgva --key bob.key"
 }
 
-func (c inboxRotate) Run(env environment) error {
-	relay, _, err := c.client(env)
+func (c inboxRotate) Run(env cli.Environment) error {
+	relay, _, err := c.Client(env)
 	if err != nil {
 		return err
 	}
-	url, err := relay.RotateInbox(env.ctx, string(c.ID))
+	url, err := relay.RotateInbox(env.Ctx, string(c.ID))
 	if err != nil {
-		return c.explainInbox(err, c.ID)
+		return explainInbox(err, c.Key, c.ID)
 	}
-	return env.printJSON(struct {
+	return env.PrintJSON(struct {
 		ID  inboxID `json:"id"`
 		URL string  `json:"url"`
 	}{c.ID, url})
 }
 
 type inboxDelete struct {
-	identified
+	cli.Identified
 	ID inboxID `arg:"" help:"The id of the inbox."`
 }
 
@@ -132,29 +133,29 @@ func (inboxDelete) Help() string {
 		"Example:\n  agora channel inbox delete in_h4zcy6t2k5dqmwbn7rfx3ejgva --key bob.key"
 }
 
-func (c inboxDelete) Run(env environment) error {
-	relay, _, err := c.client(env)
+func (c inboxDelete) Run(env cli.Environment) error {
+	relay, _, err := c.Client(env)
 	if err != nil {
 		return err
 	}
-	if err := relay.DeleteInbox(env.ctx, string(c.ID)); err != nil {
-		return c.explainInbox(err, c.ID)
+	if err := relay.DeleteInbox(env.Ctx, string(c.ID)); err != nil {
+		return explainInbox(err, c.Key, c.ID)
 	}
-	env.say("deleted the inbox %s", c.ID)
+	env.Say("deleted the inbox %s", c.ID)
 	return nil
 }
 
 // explainInbox adds to a refusal that the key may have no such inbox. A relay does not say whether others have it.
-func (i identified) explainInbox(err error, id inboxID) error {
+func explainInbox(err error, key string, id inboxID) error {
 	if envelope.CodeOf(err) != envelope.CodeForbidden {
 		return err
 	}
 	return fmt.Errorf("%w; the key in %s has no inbox %s; agora channel inbox list prints those that it has",
-		err, i.Key, id)
+		err, key, id)
 }
 
 type channelFollow struct {
-	identified
+	cli.Identified
 	CursorFile string        `placeholder:"FILE" help:"Save in this file how far you have read, and continue from there the next time (default: one for each relay, in a folder beside the key file with .work after its name)."`
 	New        bool          `help:"Begin with new messages. Without --new and without a saved cursor, follow begins with the oldest message that can still be answered."`
 	Count      int           `help:"End after N messages." placeholder:"N"`
@@ -182,17 +183,17 @@ func (channelFollow) Help() string {
 // answerTime is how long a delivery can be answered (CHANNEL, "How the agent answers").
 const answerTime = 24 * time.Hour
 
-func (c channelFollow) Run(env environment) error {
-	relay, me, err := c.client(env)
+func (c channelFollow) Run(env cli.Environment) error {
+	relay, me, err := c.Client(env)
 	if err != nil {
 		return err
 	}
-	if _, _, err := relay.ChannelGateway(env.ctx); err != nil {
+	if _, _, err := relay.ChannelGateway(env.Ctx); err != nil {
 		return err
 	}
 	opts := client.FollowOptions{Filter: client.Filter{Recipient: me, Type: envelope.TypeRequest}, FromOldest: !c.New}
 	if c.CursorFile == "" && !c.New {
-		if c.CursorFile, err = c.placeFile(".channel"); err != nil {
+		if c.CursorFile, err = c.PlaceFile(".channel"); err != nil {
 			return err
 		}
 	}
@@ -204,7 +205,7 @@ func (c channelFollow) Run(env environment) error {
 		opts.Page = 1 // so that the cursor never passes a message that was not printed
 		opts.Cursor = countingCursor{opts.Cursor, func() bool { return printed >= c.Count }}
 	}
-	ctx := env.ctx
+	ctx := env.Ctx
 	if c.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
@@ -219,22 +220,22 @@ func (c channelFollow) Run(env environment) error {
 		}
 		delivery, err := relay.ChannelDelivery(ctx, e)
 		if refused, ok := errors.AsType[*client.AgentError](err); ok {
-			env.say("left out the message %s from %s: %s", e.ID, e.Sender.ID, refused.Message)
+			env.Say("left out the message %s from %s: %s", e.ID, e.Sender.ID, refused.Message)
 			return nil
 		}
 		if err != nil {
 			return err
 		}
 		printed++
-		return env.printJSON(delivery)
+		return env.PrintJSON(delivery)
 	})
 	return c.ended(env, err, printed)
 }
 
 // ended returns the error of the command for the error of Follow.
-func (c channelFollow) ended(env environment, err error, printed int) error {
+func (c channelFollow) ended(env cli.Environment, err error, printed int) error {
 	switch {
-	case errors.Is(err, errCountReached), env.ctx.Err() != nil:
+	case errors.Is(err, errCountReached), env.Ctx.Err() != nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		if c.Count > printed {

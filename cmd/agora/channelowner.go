@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/gateway/channel/channelclient"
 )
 
@@ -31,7 +32,7 @@ func (channelNew) Help() string {
 		"  agora channel new ops --url https://relay.example/channel --operator-key operator.key --context 'On call.'"
 }
 
-func (c channelNew) Run(env environment) error {
+func (c channelNew) Run(env cli.Environment) error {
 	operator, err := readChannelKey(c.OperatorKey, channelclient.OperatorKey)
 	if err == nil {
 		err = c.check()
@@ -39,9 +40,9 @@ func (c channelNew) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	gateway := channelclient.New(string(c.URL), operator, newLog(env))
+	gateway := channelclient.New(string(c.URL), operator, cli.NewLog(env))
 	defer gateway.Close()
-	channel, key, err := gateway.Create(env.ctx, c.Name, c.Context)
+	channel, key, err := gateway.Create(env.Ctx, c.Name, c.Context)
 	if refused, ok := errors.AsType[*channelclient.Error](err); ok && refused.Status == http.StatusUnauthorized {
 		return fmt.Errorf("%w; the key in %s is not that of this relay's operator", err, c.OperatorKey)
 	}
@@ -49,7 +50,7 @@ func (c channelNew) Run(env environment) error {
 		return err
 	}
 	kept, err := c.keep(key)
-	return errors.Join(err, env.printJSON(struct {
+	return errors.Join(err, env.PrintJSON(struct {
 		URL  string `json:"url"`
 		Name string `json:"name"`
 		keyLine
@@ -68,7 +69,7 @@ func (channelMember) Help() string {
 		"Example:\n  agora channel member alice --channel URL --channel-key ops.key --save alice.key"
 }
 
-func (c channelMember) Run(env environment) error {
+func (c channelMember) Run(env cli.Environment) error {
 	channel, err := c.open(env, owners...)
 	if err == nil {
 		err = c.check()
@@ -77,12 +78,12 @@ func (c channelMember) Run(env environment) error {
 		return err
 	}
 	defer channel.Close()
-	key, err := channel.AddMember(env.ctx, c.Name)
+	key, err := channel.AddMember(env.Ctx, c.Name)
 	if err != nil {
 		return c.explain(err)
 	}
 	kept, err := c.keep(key)
-	return errors.Join(err, env.printJSON(struct {
+	return errors.Join(err, env.PrintJSON(struct {
 		Name string     `json:"name"`
 		URL  channelURL `json:"url"`
 		keyLine
@@ -115,7 +116,7 @@ func (channelConnect) Help() string {
 		"  agora channel connect bot - --replace --mcp array --channel URL --channel-key ops.key < bot.url"
 }
 
-func (c channelConnect) Run(env environment) error {
+func (c channelConnect) Run(env cli.Environment) error {
 	channel, err := c.open(env, owners...)
 	if err != nil {
 		return err
@@ -125,14 +126,14 @@ func (c channelConnect) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	made, err := channel.Connect(env.ctx, c.Name, strings.TrimSpace(secret), string(c.MCP), c.Replace)
+	made, err := channel.Connect(env.Ctx, c.Name, strings.TrimSpace(secret), string(c.MCP), c.Replace)
 	if refused, ok := errors.AsType[*channelclient.Error](err); ok && refused.Status == http.StatusConflict && !c.Replace {
 		return fmt.Errorf("%w; if %s is this agent, --replace gives it the new connection string", err, c.Name)
 	}
 	if err != nil {
 		return c.explain(err)
 	}
-	return env.printJSON(made)
+	return env.PrintJSON(made)
 }
 
 type channelRemove struct {
@@ -146,17 +147,17 @@ func (channelRemove) Help() string {
 		"Example:\n  agora channel remove bot --channel URL --channel-key ops.key"
 }
 
-func (c channelRemove) Run(env environment) error {
+func (c channelRemove) Run(env cli.Environment) error {
 	channel, err := c.open(env, owners...)
 	if err != nil {
 		return err
 	}
 	defer channel.Close()
-	kind, err := channel.Remove(env.ctx, c.Name)
+	kind, err := channel.Remove(env.Ctx, c.Name)
 	if err != nil {
 		return c.explain(err)
 	}
-	env.say("removed the %s %s", kind, c.Name)
+	env.Say("removed the %s %s", kind, c.Name)
 	return nil
 }
 
@@ -171,17 +172,17 @@ func (channelRoster) Help() string {
 		"Example:\n  agora channel roster --channel URL --channel-key ops.key"
 }
 
-func (c channelRoster) Run(env environment) error {
+func (c channelRoster) Run(env cli.Environment) error {
 	channel, err := c.open(env, owners...)
 	if err != nil {
 		return err
 	}
 	defer channel.Close()
-	members, err := channel.Members(env.ctx)
+	members, err := channel.Members(env.Ctx)
 	if err != nil {
 		return c.explain(err)
 	}
-	connections, err := channel.Connections(env.ctx)
+	connections, err := channel.Connections(env.Ctx)
 	if err != nil {
 		return c.explain(err)
 	}
@@ -197,22 +198,22 @@ func (c channelRoster) Run(env environment) error {
 		}
 	}
 	if len(members)+len(connections) == 0 {
-		env.say("nobody is in the channel; agora channel member NAME adds somebody")
+		env.Say("nobody is in the channel; agora channel member NAME adds somebody")
 	}
 	return nil
 }
 
 // show prints one line of the roster. entry is what --json prints, with its kind.
-func (c channelRoster) show(env environment, name, kind, status string, entry any) error {
+func (c channelRoster) show(env cli.Environment, name, kind, status string, entry any) error {
 	if !c.JSON {
-		line := strings.TrimRight(fmt.Sprintf("%-20s  %-6s  %s", printable(name), kind, printable(status)), " ")
-		_, err := fmt.Fprintln(env.stdout, line)
+		line := strings.TrimRight(fmt.Sprintf("%-20s  %-6s  %s", cli.Printable(name), kind, cli.Printable(status)), " ")
+		_, err := fmt.Fprintln(env.Stdout, line)
 		return err
 	}
 	text, err := json.Marshal(entry)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.stdout, "{\"kind\":%q,%s\n", kind, text[1:])
+	_, err = fmt.Fprintf(env.Stdout, "{\"kind\":%q,%s\n", kind, text[1:])
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/conformance/agentprobe"
 )
 
@@ -45,28 +46,28 @@ func (c channelProbe) options() agentprobe.Options {
 		Wait: c.Wait, Quiet: c.Quiet}
 }
 
-func (c channelProbe) Run(env environment) error {
+func (c channelProbe) Run(env cli.Environment) error {
 	connection, err := readText(env, c.Connection, "the connection string")
 	if err != nil {
 		return err
 	}
 	options := c.options()
-	out := env.stdout
+	out := env.Stdout
 	if c.JSON {
-		out = env.stderr
+		out = env.Stderr
 	}
-	options.Progress = func(r agentprobe.Result) { fmt.Fprintln(out, printable(r.String())) }
-	report, err := agentprobe.Run(env.ctx, strings.TrimSpace(connection), options)
+	options.Progress = func(r agentprobe.Result) { fmt.Fprintln(out, cli.Printable(r.String())) }
+	report, err := agentprobe.Run(env.Ctx, strings.TrimSpace(connection), options)
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		err = env.printJSON(report)
+		err = env.PrintJSON(report)
 	} else {
-		_, err = fmt.Fprintf(env.stdout, "\n%s\n", report.Summary())
+		_, err = fmt.Fprintf(env.Stdout, "\n%s\n", report.Summary())
 	}
 	if err == nil && !report.Holds() {
-		err = errReported
+		err = cli.ErrReported
 	}
 	return err
 }

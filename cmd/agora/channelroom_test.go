@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -132,7 +133,7 @@ type room struct {
 func (r room) agora(stdin, args string) string {
 	r.t.Helper()
 	stdout, stderr, code := runChannel(r.t, stdin, args)
-	if code != exitOK {
+	if code != cli.ExitOK {
 		r.t.Fatalf("agora channel %s ended with %d: %s", args, code, stderr)
 	}
 	return stdout
@@ -185,11 +186,11 @@ func TestChannelRoom(t *testing.T) {
 			t.Errorf("there is no %q in\n%s", want, text)
 		}
 	}
-	if _, stderr, code := runChannel(t, "", "say|hi"); code != exitFailed || !strings.Contains(stderr, "this needs a member's key") {
+	if _, stderr, code := runChannel(t, "", "say|hi"); code != cli.ExitFailed || !strings.Contains(stderr, "this needs a member's key") {
 		t.Errorf("the owner says something: %d, %s", code, stderr)
 	}
 	r.agora("", "remove|tools")
-	if _, stderr, code := runChannel(t, "", "say|hi|--channel|"+r.relay+"/channel/channels/ch_x"); code != exitFailed || stderr == "" {
+	if _, stderr, code := runChannel(t, "", "say|hi|--channel|"+r.relay+"/channel/channels/ch_x"); code != cli.ExitFailed || stderr == "" {
 		t.Errorf("an unknown channel: %d, %s", code, stderr)
 	}
 }
@@ -218,7 +219,7 @@ func TestProbeOfAnInbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	stdout, stderr, code := runChannel(t, connection, "probe|-|--wait|10s|--quiet|300ms|--old-url|"+old)
-	if code != exitOK || !strings.Contains(stdout, " 0 failed, 0 warnings, 1 not tested, ") {
+	if code != cli.ExitOK || !strings.Contains(stdout, " 0 failed, 0 warnings, 1 not tested, ") {
 		t.Errorf("the probe ends with %d\n%s%s", code, stdout, stderr)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/gateway/channel/channelclient"
 )
 
@@ -26,7 +27,7 @@ func (channelSay) Help() string {
 		"  agora channel say - --channel URL --channel-key alice.key < report.md"
 }
 
-func (c channelSay) Run(env environment) error {
+func (c channelSay) Run(env cli.Environment) error {
 	channel, err := c.open(env, channelclient.MemberKey)
 	if err != nil {
 		return err
@@ -36,14 +37,14 @@ func (c channelSay) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	event, deliveries, err := channel.Say(env.ctx, text)
+	event, deliveries, err := channel.Say(env.Ctx, text)
 	if errors.Is(err, context.Canceled) {
 		return errors.New("interrupted; the message may have been said; agora channel read shows it then")
 	}
 	if err != nil {
 		return c.explain(err)
 	}
-	return env.printJSON(struct {
+	return env.PrintJSON(struct {
 		Seq        int64  `json:"seq"`
 		ID         string `json:"id"`
 		Deliveries int    `json:"deliveries"`
@@ -77,13 +78,13 @@ func (channelRead) Help() string {
 		"  agora channel read --after 12 --follow --json --channel URL --channel-key alice.key"
 }
 
-func (c channelRead) Run(env environment) error {
+func (c channelRead) Run(env cli.Environment) error {
 	channel, err := c.open(env, channelclient.MemberKey, channelclient.ChannelKey, channelclient.OperatorKey)
 	if err != nil {
 		return err
 	}
 	defer channel.Close()
-	ctx := env.ctx
+	ctx := env.Ctx
 	if c.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
@@ -97,10 +98,10 @@ func (c channelRead) Run(env environment) error {
 	o := channelclient.FollowOptions{After: int64(c.After), Limit: c.Limit, Wait: c.Follow}
 	err = channel.Follow(ctx, o, func(e channelclient.Event) error {
 		shown++
-		return show(env.stdout, e)
+		return show(env.Stdout, e)
 	})
 	switch {
-	case env.ctx.Err() != nil && c.Follow:
+	case env.Ctx.Err() != nil && c.Follow:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		if c.Limit > shown {
@@ -127,13 +128,13 @@ func showEvent(w io.Writer, e channelclient.Event) error {
 	}
 	var lines []string
 	for line := range strings.SplitSeq(eventText(e), "\n") {
-		lines = append(lines, printable(strings.TrimRight(line, "\r")))
+		lines = append(lines, cli.Printable(strings.TrimRight(line, "\r")))
 	}
 	when := "-"
 	if !e.TS.IsZero() {
-		when = shownTime(e.TS)
+		when = cli.ShownTime(e.TS)
 	}
-	_, err := fmt.Fprintf(w, "%4d  %-23s  %s%s\n", e.Seq, when, printable(sender), strings.Join(lines, "\n      "))
+	_, err := fmt.Fprintf(w, "%4d  %-23s  %s%s\n", e.Seq, when, cli.Printable(sender), strings.Join(lines, "\n      "))
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
@@ -33,7 +34,7 @@ func (checkCmd) Help() string {
 		"  agora check --repair"
 }
 
-func (c checkCmd) Run(env environment) error {
+func (c checkCmd) Run(env cli.Environment) error {
 	if c.Repair {
 		if err := c.repair(env); err != nil {
 			return fmt.Errorf("--repair: %w", err)
@@ -50,15 +51,15 @@ func (c checkCmd) Run(env environment) error {
 	found := func(f check.Finding) {
 		if c.JSON {
 			report.Findings = append(report.Findings, f)
-		} else if _, err := fmt.Fprintln(env.stdout, printable(f.String())); err != nil {
+		} else if _, err := fmt.Fprintln(env.Stdout, cli.Printable(f.String())); err != nil {
 			writeErr = err
 		}
 	}
 	var recorded didkey.DID // of gateway.key
-	done, err := check.Database(env.ctx, c.database(), check.Options{
+	done, err := check.Database(env.Ctx, c.database(), check.Options{
 		Found: found, Extensions: noteGatewayKey(extensions(), &recorded),
 		Progress: func(events, all int64) {
-			fmt.Fprintf(env.stderr, "agora: checked %d of %s\n", events, count(all, "event"))
+			fmt.Fprintf(env.Stderr, "agora: checked %d of %s\n", events, count(all, "event"))
 		},
 	})
 	if err != nil {
@@ -76,25 +77,25 @@ func (c checkCmd) Run(env environment) error {
 	}
 	if c.JSON {
 		report.OK, report.Report = done.Findings == 0, done
-		writeErr = env.printJSON(report)
+		writeErr = env.PrintJSON(report)
 	} else {
-		_, writeErr = fmt.Fprintln(env.stdout, c.summary(done, time.Since(began)))
+		_, writeErr = fmt.Fprintln(env.Stdout, c.summary(done, time.Since(began)))
 	}
 	if writeErr == nil && done.Findings > 0 {
-		writeErr = errReported
+		writeErr = cli.ErrReported
 	}
 	return writeErr
 }
 
 // repair replaces U+0000 in the texts of gateways.
-func (c checkCmd) repair(env environment) (err error) {
-	store, err := sqlite.Open(env.ctx, c.database(), sqlite.Options{Log: newLog(env), Extensions: extensions()})
+func (c checkCmd) repair(env cli.Environment) (err error) {
+	store, err := sqlite.Open(env.Ctx, c.database(), sqlite.Options{Log: cli.NewLog(env), Extensions: extensions()})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	var repaired []string
-	_, err = store.Update(env.ctx, func(tx relay.StoreTx) error {
+	_, err = store.Update(env.Ctx, func(tx relay.StoreTx) error {
 		repaired = nil // the function may run twice
 		return gateway.RepairTexts(tx, extensions(), func(where string) { repaired = append(repaired, where) })
 	})
@@ -102,7 +103,7 @@ func (c checkCmd) repair(env environment) (err error) {
 		return err
 	}
 	for _, where := range repaired {
-		env.say("replaced U+0000 in %s", printable(where))
+		env.Say("replaced U+0000 in %s", cli.Printable(where))
 	}
 	return nil
 }
@@ -167,7 +168,7 @@ func (c checkCmd) summary(r check.Report, took time.Duration) string {
 	if r.Cut > 0 {
 		cut = fmt.Sprintf(" (%d expired, without their bodies)", r.Cut)
 	}
-	return fmt.Sprintf("%s: %s; %s%s up to number %d, %s, %s checked in %s", printable(c.Data), verdict,
+	return fmt.Sprintf("%s: %s; %s%s up to number %d, %s, %s checked in %s", cli.Printable(c.Data), verdict,
 		count(r.Events, "event"), cut, r.Seq, count(r.Threads, "thread"), count(r.Manifests, "manifest"),
 		took.Round(10*time.Millisecond))
 }

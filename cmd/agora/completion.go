@@ -6,6 +6,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/internal/clidoc"
 )
 
@@ -21,12 +22,12 @@ func (completionCmd) Help() string {
 		"  agora completion fish > ~/.config/fish/completions/agora.fish"
 }
 
-func (c completionCmd) Run(env environment, parsed *kong.Context) error {
+func (c completionCmd) Run(env cli.Environment, parsed *kong.Context) error {
 	script, err := clidoc.Script(c.Shell, parsed.Model.Name)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprint(env.exact, script)
+	_, err = fmt.Fprint(env.Exact, script)
 	return err
 }
 
@@ -40,7 +41,7 @@ func (completeCmd) Help() string {
 		"each with a tab and its help.\n\n" + exampleTitle + "agora complete -- send re"
 }
 
-func (c completeCmd) Run(env environment) error {
+func (c completeCmd) Run(env cli.Environment) error {
 	app, err := wholeCommandLine()
 	if err != nil {
 		return err
@@ -49,12 +50,12 @@ func (c completeCmd) Run(env environment) error {
 	if len(words) > 1 && words[0] == "help" {
 		words = words[1:]
 		if len(words) == 1 && strings.HasPrefix(helpAll, words[0]) {
-			fmt.Fprintf(env.stdout, "%s\tList all commands.\n", helpAll)
+			fmt.Fprintf(env.Stdout, "%s\tList all commands.\n", helpAll)
 		}
 	}
 	known := suggestions{env: env, words: words}
 	for _, candidate := range clidoc.Complete(app, words, known.of) {
-		if _, err := fmt.Fprintf(env.stdout, "%s\t%s\n", candidate.Word, candidate.Help); err != nil {
+		if _, err := fmt.Fprintf(env.Stdout, "%s\t%s\n", candidate.Word, candidate.Help); err != nil {
 			return err
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/alecthomas/kong"
 )
 
@@ -249,7 +250,7 @@ func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, refused []
 				names = append(names, name)
 			}
 			slices.Sort(names)
-			return fmt.Errorf("%q is not a setting%s", name, cmp.Or(didYouMean(name, names), "; agora serve --help lists them"))
+			return fmt.Errorf("%q is not a setting%s", name, cmp.Or(cli.DidYouMean(name, names), "; agora serve --help lists them"))
 		}
 		value, err := tomlValue(members[name], flag.IsSlice())
 		if err == nil {
@@ -259,7 +260,7 @@ func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, refused []
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		if flag.Tag.Has("secret") && readableByOthers(info) {
-			return fmt.Errorf("other users may read this file, and %s is secret; run: chmod 600 %s", name, shellQuoted(path))
+			return fmt.Errorf("other users may read this file, and %s is secret; run: chmod 600 %s", name, cli.ShellQuoted(path))
 		}
 		if c.sources[name] != "command line" {
 			c.sources[name] = "file " + path
@@ -345,7 +346,7 @@ func (c *serveCmd) settingsOf(ctx *kong.Context) (all []setting) {
 		if flags[flag.Name] != nil {
 			value := tomlOf(flag.Target)
 			if flag.Tag.Type == "bytes" {
-				value = strconv.Quote(formatBytes(flag.Target.Int()))
+				value = strconv.Quote(cli.FormatBytes(flag.Target.Int()))
 			}
 			all = append(all, setting{flag, cmp.Or(c.sources[flag.Name], "default"), value})
 		}
@@ -357,7 +358,7 @@ func (c *serveCmd) settingsOf(ctx *kong.Context) (all []setting) {
 func tomlOf(v reflect.Value) string {
 	switch value := v.Interface().(type) {
 	case time.Duration:
-		return strconv.Quote(formatDuration(value))
+		return strconv.Quote(cli.FormatDuration(value))
 	case fmt.Stringer:
 		return tomlQuoted(value.String())
 	}
@@ -413,9 +414,9 @@ func printConfig(w io.Writer, settings []setting) error {
 		case s.value == "":
 			fmt.Fprintf(&b, "# %s is not set\n", s.flag.Name)
 		case s.secret():
-			fmt.Fprintf(&b, "# %s = \"(secret)\"  # %s\n", s.flag.Name, printable(s.source))
+			fmt.Fprintf(&b, "# %s = \"(secret)\"  # %s\n", s.flag.Name, cli.Printable(s.source))
 		default:
-			fmt.Fprintf(&b, "%s = %s  # %s\n", s.flag.Name, s.value, printable(s.source))
+			fmt.Fprintf(&b, "%s = %s  # %s\n", s.flag.Name, s.value, cli.Printable(s.source))
 		}
 	}
 	_, err := w.Write(b.Bytes())
@@ -438,7 +439,7 @@ func strangeVariables(ctx *kong.Context) (warnings []string) {
 		if !ours || slices.Contains(names, name) || slices.Contains(otherVariables, variable) {
 			continue
 		}
-		if near := nearest(name, names); near != "" {
+		if near := cli.Nearest(name, names); near != "" {
 			warnings = append(warnings, fmt.Sprintf("the variable %s is not a setting; did you mean %s%s?", variable, variablePrefix, near))
 		}
 	}

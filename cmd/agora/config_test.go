@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/alecthomas/kong"
 )
 
@@ -171,8 +172,8 @@ func TestWrongSettings(t *testing.T) {
 func printed(t *testing.T, args ...string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	env := environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}
-	if code := run(env, append([]string{"serve", "--print-config"}, args...)); code != exitOK {
+	env := cli.Environment{Ctx: t.Context(), Stdout: &stdout, Stderr: &stderr}
+	if code := run(env, append([]string{"serve", "--print-config"}, args...)); code != cli.ExitOK {
 		t.Fatalf("ended with %d: %s", code, stderr.String())
 	}
 	return stdout.String()
@@ -239,12 +240,12 @@ func TestDependentDefaults(t *testing.T) {
 func TestCheckConfig(t *testing.T) {
 	clearSettings(t)
 	folder := filepath.Join(t.TempDir(), "data")
-	for args, want := range map[string]int{"": exitOK, "--tls-cert=nowhere.pem --tls-key=nowhere.pem": exitFailed,
-		"--config=nowhere.toml": exitUsage, "--domain=relay.example.org --acme-roots=nowhere.pem": exitFailed} {
+	for args, want := range map[string]int{"": cli.ExitOK, "--tls-cert=nowhere.pem --tls-key=nowhere.pem": cli.ExitFailed,
+		"--config=nowhere.toml": cli.ExitUsage, "--domain=relay.example.org --acme-roots=nowhere.pem": cli.ExitFailed} {
 		var stdout, stderr bytes.Buffer
-		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr},
+		code := run(cli.Environment{Ctx: t.Context(), Stdout: &stdout, Stderr: &stderr},
 			append([]string{"serve", "--check-config", "--data", folder}, strings.Fields(args)...))
-		if code != want || (stdout.String() == "the configuration is valid\n") != (want == exitOK) {
+		if code != want || (stdout.String() == "the configuration is valid\n") != (want == cli.ExitOK) {
 			t.Errorf("%s: ended with %d: %s%s", args, code, stdout.String(), stderr.String())
 		}
 	}
@@ -253,13 +254,13 @@ func TestCheckConfig(t *testing.T) {
 	}
 	t.Setenv("AGORA_MAX_BODDY", "1")
 	var stdout, stderr bytes.Buffer
-	code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, []string{"serve", "--check-config",
+	code := run(cli.Environment{Ctx: t.Context(), Stdout: &stdout, Stderr: &stderr}, []string{"serve", "--check-config",
 		"--public-url", "https://relay.example", "--trusted-proxy", "0.0.0.0/0", "--trusted-proxy", "unix", "--jobs-initial", "5",
 		"--hub-agents", "7", "--outbound-allow", "localhost"})
 	for _, want := range []string{"AGORA_MAX_BODDY is not a setting", "0.0.0.0/0 trusts everybody", "unix has no effect",
 		"--jobs-initial has no effect without --jobs\n", "--hub-agents has no effect without --hub\n",
 		"--outbound-allow has no effect without a gateway: --hub, --channel or --jobs\n"} {
-		if code != exitOK || !strings.Contains(stderr.String(), "agora: warning: ") || !strings.Contains(stderr.String(), want) {
+		if code != cli.ExitOK || !strings.Contains(stderr.String(), "agora: warning: ") || !strings.Contains(stderr.String(), want) {
 			t.Errorf("ended with %d, want a warning that says %q:\n%s", code, want, stderr.String())
 		}
 	}

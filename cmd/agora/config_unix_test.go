@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 // TestSettingsInPipes names a pipe where serve expects a file. It must not wait for somebody to write into the pipe.
@@ -21,8 +23,8 @@ func TestSettingsInPipes(t *testing.T) {
 	}
 	for _, args := range [][]string{{"--config", pipe}, {"--tls-cert", pipe, "--tls-key", pipe}} {
 		var stdout, stderr bytes.Buffer
-		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, append([]string{"serve", "--check-config"}, args...))
-		if code == exitOK || !strings.Contains(stderr.String(), "is not a regular file") {
+		code := run(cli.Environment{Ctx: t.Context(), Stdout: &stdout, Stderr: &stderr}, append([]string{"serve", "--check-config"}, args...))
+		if code == cli.ExitOK || !strings.Contains(stderr.String(), "is not a regular file") {
 			t.Errorf("%s with a pipe ended with %d: %s", args[0], code, stderr.String())
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/conformance"
 )
 
@@ -95,7 +96,7 @@ func (c conformanceCmd) jobsOptions(operatorKey string) conformance.JobsOptions 
 		ListenURL: c.WebhookURL, Thorough: c.Thorough}
 }
 
-func (c conformanceCmd) Run(env environment) error {
+func (c conformanceCmd) Run(env cli.Environment) error {
 	if c.List {
 		return c.list(env)
 	}
@@ -109,23 +110,23 @@ func (c conformanceCmd) Run(env environment) error {
 		}
 	}
 	if c.JSON {
-		err = env.printJSON(report)
+		err = env.PrintJSON(report)
 	} else {
-		err = report.WriteText(env.stdout)
+		err = report.WriteText(env.Stdout)
 	}
 	if err == nil && !report.Holds() {
-		err = errReported
+		err = cli.ErrReported
 	}
 	return err
 }
 
 // check runs the selected checks.
-func (c conformanceCmd) check(env environment) (conformance.Report, error) {
+func (c conformanceCmd) check(env cli.Environment) (conformance.Report, error) {
 	progress := func(r conformance.Result) {
-		fmt.Fprintf(env.stderr, "%-7s %-6s %s\n", r.Status, r.Number, r.Title)
+		fmt.Fprintf(env.Stderr, "%-7s %-6s %s\n", r.Status, r.Number, r.Title)
 	}
 	if c.gateways() == 0 {
-		return conformance.Run(env.ctx, c.URL, conformance.Options{Level: c.Level, Only: c.Only, Timeout: c.Timeout,
+		return conformance.Run(env.Ctx, c.URL, conformance.Options{Level: c.Level, Only: c.Only, Timeout: c.Timeout,
 			Progress: progress})
 	}
 	key := ""
@@ -139,15 +140,15 @@ func (c conformanceCmd) check(env environment) (conformance.Report, error) {
 	case c.Channel != "":
 		options := c.channelOptions(key)
 		options.Progress = progress
-		return conformance.RunChannel(env.ctx, c.Channel, options)
+		return conformance.RunChannel(env.Ctx, c.Channel, options)
 	case c.Jobs != "":
 		options := c.jobsOptions(key)
 		options.Progress = progress
-		return conformance.RunJobs(env.ctx, c.Jobs, options)
+		return conformance.RunJobs(env.Ctx, c.Jobs, options)
 	}
 	options := c.hubOptions(key)
 	options.Progress = progress
-	return conformance.RunHub(env.ctx, c.Hub, options)
+	return conformance.RunHub(env.Ctx, c.Hub, options)
 }
 
 // readKeyOfOperator returns the operator's key in a file. The gateway may be another program, so the key is any word of
@@ -164,7 +165,7 @@ func readKeyOfOperator(name string) (string, error) {
 	return key, nil
 }
 
-func (c conformanceCmd) list(env environment) error {
+func (c conformanceCmd) list(env cli.Environment) error {
 	checks := conformance.Checks()
 	switch {
 	case c.Hub != "":
@@ -179,7 +180,7 @@ func (c conformanceCmd) list(env environment) error {
 			continue
 		}
 		if c.JSON {
-			if err := env.printJSON(check); err != nil {
+			if err := env.PrintJSON(check); err != nil {
 				return err
 			}
 			continue
@@ -188,7 +189,7 @@ func (c conformanceCmd) list(env environment) error {
 		if check.Vectors != "" {
 			vectors = "  " + check.Vectors
 		}
-		if _, err := fmt.Fprintf(env.stdout, "%-6s %-11s %s  [%s]%s\n",
+		if _, err := fmt.Fprintf(env.Stdout, "%-6s %-11s %s  [%s]%s\n",
 			check.Number, check.Level(), check.Title, check.Cites, vectors); err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -149,12 +150,12 @@ func TestRecipientsComeFromVerifiedEnvelopes(t *testing.T) {
 			args := append([]string{"send"}, strings.Fields(c.args)...)
 			code, output := runAgora(t.Context(), append(args, "--relay", l.URL, "--key", keyFile(t, c.as), "--thread", "t1")...)
 			if c.to == "" {
-				if code != exitFailed || len(l.posted) > 0 || !strings.Contains(output, c.wantOutput) {
+				if code != cli.ExitFailed || len(l.posted) > 0 || !strings.Contains(output, c.wantOutput) {
 					t.Errorf("ended with %d, posted %d: %s", code, len(l.posted), output)
 				}
 				return
 			}
-			if code != exitOK || len(l.posted) != 1 || !strings.Contains(output, string(c.to)) {
+			if code != cli.ExitOK || len(l.posted) != 1 || !strings.Contains(output, string(c.to)) {
 				t.Fatalf("ended with %d, posted %d: %s", code, len(l.posted), output)
 			}
 			sealed := strings.Contains(c.args, "--seal")
@@ -178,7 +179,7 @@ func TestPlainAnswersAreFoundBySignature(t *testing.T) {
 	l.shown = []json.RawMessage{sealed.Canonical(), signed(t, bob, envelope.Result{RequestID: "r1", Status: "in plain"}, alice.DID())}
 	l.record = map[string]any{"id": "t1", "client": alice.DID(), "state": "COMPLETED", "requestId": "r2"}
 	code, output := runAgora(t.Context(), "follow", "--key", keyFile(t, alice), "--relay", l.URL, "--count", "1", "--timeout", "1s")
-	if code != exitFailed || strings.Contains(output, "in plain\"") || !strings.Contains(output, "left out RESULT") {
+	if code != cli.ExitFailed || strings.Contains(output, "in plain\"") || !strings.Contains(output, "left out RESULT") {
 		t.Errorf("ended with %d: %s", code, output)
 	}
 }

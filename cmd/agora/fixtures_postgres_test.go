@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/store/postgres"
 	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/store/transfer"
@@ -84,7 +85,7 @@ func TestFixtureMigrate(t *testing.T) {
 		server, backup, moved := storeURL(t), x.unpack(t, "backup"), filepath.Join(t.TempDir(), "moved")
 		for _, places := range [][2]string{{backup, server}, {x.restored(t), moved}} {
 			code, output := runAgora(t.Context(), "migrate", "--accept-async", "--from", places[0], "--to", places[1])
-			if code != exitOK || !strings.Contains(output, "the copy has the same rows") {
+			if code != cli.ExitOK || !strings.Contains(output, "the copy has the same rows") {
 				t.Errorf("%d: %s", code, output)
 			}
 		}
@@ -135,14 +136,14 @@ func TestMigrateNamesRow(t *testing.T) {
 		migrate := func() (int, string) {
 			return runAgora(t.Context(), "migrate", "--accept-async", "--from", data, "--to", server)
 		}
-		if code, output := migrate(); code != exitFailed || !strings.Contains(output, "channel_inbox n=1: the text in the column label") ||
+		if code, output := migrate(); code != cli.ExitFailed || !strings.Contains(output, "channel_inbox n=1: the text in the column label") ||
 			!strings.Contains(output, "agora check --repair") {
 			t.Errorf("%d: %s", code, output)
 		}
-		if code, output := runAgora(t.Context(), "check", "--data", data, "--repair"); code != exitOK {
+		if code, output := runAgora(t.Context(), "check", "--data", data, "--repair"); code != cli.ExitOK {
 			t.Errorf("%d: %s", code, output)
 		}
-		if code, output := migrate(); code != exitOK {
+		if code, output := migrate(); code != cli.ExitOK {
 			t.Errorf("%d: %s", code, output)
 		}
 	})

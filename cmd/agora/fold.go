@@ -9,6 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/jobs"
 	"github.com/agora-relay/agora/relay"
@@ -19,7 +20,7 @@ import (
 type foldCmd struct {
 	Data      string       `default:"./agora-data" placeholder:"FOLDER" help:"The data folder (default: ${default})."`
 	Store     storeAddress `secret:"" placeholder:"URL" help:"Fold in PostgreSQL at this URL, and not in the data folder (AGORA_STORE, AGORA_STORE_FILE)."`
-	OlderThan lifetime     `default:"2160h" placeholder:"DURATION" help:"Fold what is older than this, at least 30d (default: 90d)."`
+	OlderThan cli.Lifetime `default:"2160h" placeholder:"DURATION" help:"Fold what is older than this, at least 30d (default: 90d)."`
 	DryRun    bool         `help:"Only say how much would be folded."`
 	JSON      bool         `help:"Print the result as one line of JSON."`
 }
@@ -55,23 +56,23 @@ type foldedRow struct {
 	Books  jobs.Books `json:"books"`
 }
 
-func (c foldCmd) open(env environment) (relay.Extender, func() error, error) {
+func (c foldCmd) open(env cli.Environment) (relay.Extender, func() error, error) {
 	if c.Store != "" {
-		s, err := postgres.Open(env.ctx, string(c.Store), postgres.Options{Log: newLog(env), Extensions: extensions(),
+		s, err := postgres.Open(env.Ctx, string(c.Store), postgres.Options{Log: cli.NewLog(env), Extensions: extensions(),
 			AcceptAsync: true, KeepPolicy: true, Alone: !c.DryRun})
 		if err != nil {
 			return nil, nil, fmt.Errorf("--store: %w", err)
 		}
 		return s, s.Close, nil
 	}
-	s, err := sqlite.Open(env.ctx, dataFolder{c.Data}.database(), sqlite.Options{Log: newLog(env), Extensions: extensions()})
+	s, err := sqlite.Open(env.Ctx, dataFolder{c.Data}.database(), sqlite.Options{Log: cli.NewLog(env), Extensions: extensions()})
 	if err != nil {
 		return nil, nil, err
 	}
 	return s, s.Close, nil
 }
 
-func (c foldCmd) Run(env environment) (err error) {
+func (c foldCmd) Run(env cli.Environment) (err error) {
 	store, closeStore, err := c.open(env)
 	if err != nil {
 		return err
@@ -79,25 +80,25 @@ func (c foldCmd) Run(env environment) (err error) {
 	defer func() { err = errors.Join(err, closeStore()) }()
 	before := time.Now().Add(-time.Duration(c.OlderThan))
 	row := foldedRow{Before: envelope.FormatTime(before), Dry: c.DryRun}
-	if row.Books, err = booksOf(env.ctx, store); err != nil {
+	if row.Books, err = booksOf(env.Ctx, store); err != nil {
 		return err
 	}
 	if c.DryRun {
-		row.Folded, err = foldable(env.ctx, store, before)
-	} else if row.Folded, err = jobs.Fold(env.ctx, store, before); err == nil {
-		err = c.compare(env.ctx, store, row.Books)
+		row.Folded, err = foldable(env.Ctx, store, before)
+	} else if row.Folded, err = jobs.Fold(env.Ctx, store, before); err == nil {
+		err = c.compare(env.Ctx, store, row.Books)
 	}
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		return env.printJSON(row)
+		return env.PrintJSON(row)
 	}
 	verb := "folded"
 	if c.DryRun {
 		verb = "would fold"
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s %s and %s from before %s\nbooks: %s, %v credits issued, %s in all; the same before and after: %s\n",
+	_, err = fmt.Fprintf(env.Stdout, "%s %s and %s from before %s\nbooks: %s, %v credits issued, %s in all; the same before and after: %s\n",
 		verb, count(row.Records, "record"), count(row.Jobs, "job"), envelope.FormatTime(before), count(row.Books.Accounts, "account"),
 		row.Books.Issued, count(row.Books.Records, "record"), row.Books.Hash)
 	return err
@@ -136,6 +137,6 @@ func keptByPrune(ctx context.Context, folder string, store relay.Extender, now t
 	}
 	old, err := foldable(ctx, store, now.Add(-jobs.MinFoldAge))
 	return fmt.Sprintf("prune cannot free the %s and %s of the registry of jobs; agora fold --data %s --older-than 30d would fold "+
-		"%d and %d of them", count(all.Records, "record"), count(all.Jobs, "ended job"), shellQuoted(filepath.Clean(folder)),
+		"%d and %d of them", count(all.Records, "record"), count(all.Jobs, "ended job"), cli.ShellQuoted(filepath.Clean(folder)),
 		old.Records, old.Jobs), err
 }

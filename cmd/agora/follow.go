@@ -12,27 +12,28 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/safetext"
 )
 
 type followCmd struct {
-	remote
-	Key        string        `needed:"all" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file. With --all, only relays that show messages to their parties only need it."`
-	CursorFile string        `placeholder:"FILE" help:"Save in this file how far you have read, and continue from there the next time."`
-	New        bool          `help:"Begin with new messages. Without --new and without a saved cursor, follow begins with the oldest message that the relay still has."`
-	Broadcast  bool          `help:"Show messages without a recipient too."`
-	All        bool          `help:"Show all messages that the relay shows to you, not only those sent to you."`
-	Type       typeText      `help:"Only messages of this type." placeholder:"TYPE"`
-	Sender     didText       `help:"Only messages from this agent." placeholder:"DID"`
-	Thread     idText        `complete:"thread" help:"Only messages of threads with this id." placeholder:"ID"`
-	Count      int           `help:"End after N messages." placeholder:"N"`
-	Timeout    time.Duration `help:"End after this time. The exit code is 1 if --count was not reached." placeholder:"DURATION"`
-	JSON       bool          `xor:"form" help:"Print one JSON envelope per line, also on a terminal."`
-	Text       bool          `xor:"form" help:"Print all of each message in a readable form, also if standard output is not a terminal."`
-	Format     *rowFormat    `xor:"form" placeholder:"TEMPLATE" help:"Print a line for each message with this Go template, such as '{{.Type}} {{.Thread}}'."`
-	AllowPlain bool          `help:"Show plain answers to your sealed requests too."`
+	cli.Remote
+	Key        string         `needed:"all" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file. With --all, only relays that show messages to their parties only need it."`
+	CursorFile string         `placeholder:"FILE" help:"Save in this file how far you have read, and continue from there the next time."`
+	New        bool           `help:"Begin with new messages. Without --new and without a saved cursor, follow begins with the oldest message that the relay still has."`
+	Broadcast  bool           `help:"Show messages without a recipient too."`
+	All        bool           `help:"Show all messages that the relay shows to you, not only those sent to you."`
+	Type       cli.TypeText   `help:"Only messages of this type." placeholder:"TYPE"`
+	Sender     cli.DIDText    `help:"Only messages from this agent." placeholder:"DID"`
+	Thread     cli.IDText     `complete:"thread" help:"Only messages of threads with this id." placeholder:"ID"`
+	Count      int            `help:"End after N messages." placeholder:"N"`
+	Timeout    time.Duration  `help:"End after this time. The exit code is 1 if --count was not reached." placeholder:"DURATION"`
+	JSON       bool           `xor:"form" help:"Print one JSON envelope per line, also on a terminal."`
+	Text       bool           `xor:"form" help:"Print all of each message in a readable form, also if standard output is not a terminal."`
+	Format     *cli.RowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line for each message with this Go template, such as '{{.Type}} {{.Thread}}'."`
+	AllowPlain bool           `help:"Show plain answers to your sealed requests too."`
 }
 
 func (c followCmd) Validate() error {
@@ -47,7 +48,7 @@ func (followCmd) Help() string {
 		"line with the most important of it (--text shows all). Times are local, and as the sender claims. " +
 		"Verifies every signature first. Decrypts payloads that are sealed to your key and prints " +
 		"{\"envelope\":…,\"opened\":…} for them: the signed message and its decrypted payload. Runs until it is " +
-		"interrupted, and keeps trying while the relay does not answer.\n\n" + formatHelp(messageRow{}) +
+		"interrupted, and keeps trying while the relay does not answer.\n\n" + cli.FormatHelp(messageRow{}) +
 		"Examples:\n  agora follow --key bob.key --cursor-file bob.cursor\n" +
 		"  agora follow --key bob.key --type REQUEST --broadcast --count 1 --timeout 30s\n" +
 		"  agora follow --format '{{.Type}} {{.Thread}} {{.Price}}'\n  agora follow --all"
@@ -82,11 +83,11 @@ func (c countingCursor) Save(ctx context.Context, cursor string) error {
 	return nil
 }
 
-func (c followCmd) Run(env environment) error {
-	if err := c.Format.check(messageRow{}); err != nil {
+func (c followCmd) Run(env cli.Environment) error {
+	if err := c.Format.Check(messageRow{}); err != nil {
 		return err
 	}
-	relay, me, err := reader{c.remote, c.Key}.identity(env)
+	relay, me, err := cli.Reader{Remote: c.Remote, Key: c.Key}.Identity(env)
 	if err != nil {
 		return err
 	}
@@ -106,13 +107,13 @@ func (c followCmd) Run(env environment) error {
 		opts.Page = 1 // so that the cursor never passes a message that was not printed
 		opts.Cursor = countingCursor{opts.Cursor, func() bool { return printed >= c.Count }}
 	}
-	ctx := env.ctx
+	ctx := env.Ctx
 	if c.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 	}
-	p := env.people(me)
+	p := env.People(me)
 	show := c.printer(env, p)
 	c.announce(ctx, env, relay, p)
 	plain := plainAnswers{relay: relay, me: me, asked: map[string][]didkey.DID{}}
@@ -121,14 +122,14 @@ func (c followCmd) Run(env environment) error {
 			return errCountReached // the first page of --new may contain more messages than --count
 		}
 		if !c.AllowPlain && plain.refused(ctx, e) {
-			env.say("left out %s %s: it is a plain answer to a sealed request; --allow-plain shows it", e.Type, e.ID)
+			env.Say("left out %s %s: it is a plain answer to a sealed request; --allow-plain shows it", e.Type, e.ID)
 			return nil
 		}
 		printed++
 		return show(e)
 	})
 	switch {
-	case errors.Is(err, errCountReached), env.ctx.Err() != nil:
+	case errors.Is(err, errCountReached), env.Ctx.Err() != nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		if c.Count > printed {
@@ -140,14 +141,14 @@ func (c followCmd) Run(env environment) error {
 }
 
 // printer returns a function that prints a message in the form that the flags choose.
-func (c followCmd) printer(env environment, p people) func(*envelope.Envelope) error {
+func (c followCmd) printer(env cli.Environment, p cli.People) func(*envelope.Envelope) error {
 	switch {
 	case c.Format != nil:
-		return func(e *envelope.Envelope) error { return env.printRow(c.Format, newMessageRow(p, e)) }
+		return func(e *envelope.Envelope) error { return env.PrintRow(c.Format, newMessageRow(p, e)) }
 	case c.Text:
-		return func(e *envelope.Envelope) error { return showText(env.stdout, env, p, e) }
-	case c.JSON || !env.stdoutIsTerminal:
-		return func(e *envelope.Envelope) error { return showJSON(env.stdout, e) }
+		return func(e *envelope.Envelope) error { return showText(env.Stdout, env, p, e) }
+	case c.JSON || !env.StdoutIsTerminal:
+		return func(e *envelope.Envelope) error { return showJSON(env.Stdout, e) }
 	}
 	to := len("me")
 	switch {
@@ -166,25 +167,25 @@ const threadCheckTimeout = 5 * time.Second
 
 // announce prints a warning if the thread of --thread does not exist. On a terminal it also prints which messages are
 // shown.
-func (c followCmd) announce(ctx context.Context, env environment, relay *client.Client, p people) {
+func (c followCmd) announce(ctx context.Context, env cli.Environment, relay *client.Client, p cli.People) {
 	if c.Thread != "" {
 		ctx, cancel := context.WithTimeout(ctx, threadCheckTimeout)
 		defer cancel()
 		if _, err := relay.Thread(ctx, string(c.Thread), ""); envelope.CodeOf(err) == envelope.CodeThreadNotFound {
-			env.say("there is no thread %s here, or the relay does not show it to you; waiting for it to begin", c.Thread)
+			env.Say("there is no thread %s here, or the relay does not show it to you; waiting for it to begin", c.Thread)
 		}
 	}
-	if !env.stdoutIsTerminal {
+	if !env.StdoutIsTerminal {
 		return
 	}
-	what := "messages to " + cmp.Or(p.book.Name(p.me), shortDID(p.me))
+	what := "messages to " + cmp.Or(p.Book.Name(p.Me), cli.ShortDID(p.Me))
 	switch {
 	case c.All:
 		what = "all messages that you may read"
 	case c.Broadcast:
 		what += " and to everybody"
 	}
-	env.say("waiting for %s… Ctrl-C ends it", what)
+	env.Say("waiting for %s… Ctrl-C ends it", what)
 }
 
 // showJSON prints a message for programs.
@@ -199,27 +200,27 @@ func showJSON(w io.Writer, e *envelope.Envelope) error {
 
 // showText prints a message for people, with all of its payload. env says where: on a terminal a long payload has more
 // lines. What it writes is escaped.
-func showText(w io.Writer, env environment, p people, e *envelope.Envelope) error {
-	from, to := p.who(e.Sender.ID), "everybody"
+func showText(w io.Writer, env cli.Environment, p cli.People, e *envelope.Envelope) error {
+	from, to := p.Who(e.Sender.ID), "everybody"
 	if e.Sender.Name != "" {
-		from = quoted(e.Sender.Name) + " " + from
+		from = cli.Quoted(e.Sender.Name) + " " + from
 	}
 	if e.Recipient != "" {
-		to = p.who(e.Recipient)
+		to = p.Who(e.Recipient)
 	}
 	thread := ""
 	if e.Thread != "" {
-		thread = "\n  thread  " + printable(e.Thread)
+		thread = "\n  thread  " + cli.Printable(e.Thread)
 	}
 	const indent = "  payload "
-	payload := printable(e.Payload)
-	if len(indent)+columns(payload) > env.columns() {
+	payload := cli.Printable(e.Payload)
+	if len(indent)+cli.Columns(payload) > env.Columns() {
 		var lines bytes.Buffer
 		if json.Indent(&lines, e.Payload, strings.Repeat(" ", len(indent)), "  ") == nil {
 			payload = string(safetext.Escape(lines.Bytes(), "\n"))
 		}
 	}
 	_, err := fmt.Fprintf(w, "%s  %s  (signature verified%s)\n  from    %s\n  to      %s%s\n%s%s\n\n",
-		shownTime(e.TS), e.Type, sealNote(e), from, to, thread, indent, payload)
+		cli.ShownTime(e.TS), e.Type, sealNote(e), from, to, thread, indent, payload)
 	return err
 }

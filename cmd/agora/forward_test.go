@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
@@ -21,7 +22,7 @@ import (
 func newLocalPage(t *testing.T, url string) (http.Handler, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
-	forward := newForwarder(url, newLog(environment{stderr: &log}))
+	forward := newForwarder(url, cli.NewLog(cli.Environment{Stderr: &log}))
 	t.Cleanup(forward.transport.CloseIdleConnections)
 	return localOnly{httpapi.Routes("", forward.routes()...), slog.New(slog.NewTextHandler(&log, nil))}, &log
 }
@@ -213,7 +214,7 @@ func TestPageEndsWithItsPolls(t *testing.T) {
 	ended := make(chan int, 1)
 	var stderr bytes.Buffer
 	go func() {
-		ended <- run(environment{ctx: ctx, stdout: in, stderr: &stderr}, []string{"page", relay.URL, "--addr", "127.0.0.1:0"})
+		ended <- run(cli.Environment{Ctx: ctx, Stdout: in, Stderr: &stderr}, []string{"page", relay.URL, "--addr", "127.0.0.1:0"})
 	}()
 	lines := bufio.NewScanner(out)
 	at := ""
@@ -234,7 +235,7 @@ func TestPageEndsWithItsPolls(t *testing.T) {
 	<-polled
 	began := time.Now()
 	interrupt()
-	if code := <-ended; code != exitOK || time.Since(began) > 5*time.Second {
+	if code := <-ended; code != cli.ExitOK || time.Since(began) > 5*time.Second {
 		t.Errorf("ended with %d after %v: %s", code, time.Since(began), stderr.String())
 	}
 	<-answered

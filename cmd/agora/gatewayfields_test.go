@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
@@ -384,15 +385,15 @@ func TestRepairTexts(t *testing.T) {
 		data := x.unpack(t, "backup")
 		spoilLabel(t, x, data)
 		code, output := runAgora(t.Context(), "check", "--data", data)
-		if code != exitFailed || !strings.Contains(output, "channel_inbox n=1: the text in the column label has the character U+0000") {
+		if code != cli.ExitFailed || !strings.Contains(output, "channel_inbox n=1: the text in the column label has the character U+0000") {
 			t.Errorf("%d: %s", code, output)
 		}
 		code, output = runAgora(t.Context(), "check", "--data", data, "--repair")
-		if code != exitOK || !strings.Contains(output, "replaced U+0000 in channel_inbox n=1") {
+		if code != cli.ExitOK || !strings.Contains(output, "replaced U+0000 in channel_inbox n=1") {
 			t.Errorf("%d: %s", code, output)
 		}
 		code, output = runAgora(t.Context(), "check", "--data", data, "--repair")
-		if code != exitOK || strings.Contains(output, "replaced") {
+		if code != cli.ExitOK || strings.Contains(output, "replaced") {
 			t.Errorf("%d: %s", code, output)
 		}
 	})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/channel"
@@ -134,7 +135,7 @@ func (a *creditAmount) Decode(ctx *kong.DecodeContext) error {
 		_, err := credits.Parse(next)
 		return err
 	}
-	return decode(ctx, "amount", func(text string) error {
+	return cli.Decode(ctx, "amount", func(text string) error {
 		n, err := credits.Parse(text)
 		*a = creditAmount(n)
 		return err
@@ -396,7 +397,7 @@ func readOperatorKey(path string) (string, error) {
 	}
 	if openToOthers(info) {
 		return "", fmt.Errorf("the file %s has mode %#o, so other users may access it; run: chmod 600 %s",
-			path, info.Mode().Perm(), shellQuoted(path))
+			path, info.Mode().Perm(), cli.ShellQuoted(path))
 	}
 	text, err := os.ReadFile(path)
 	return strings.TrimSuffix(string(text), "\n"), err

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 // served is a relay that runs in this process.
@@ -77,7 +79,7 @@ func startServe(t *testing.T, flags ...string) (s served) {
 		if !slices.Contains(flags, "--addr") {
 			args = append(args, "--addr", "127.0.0.1:0")
 		}
-		ended <- run(environment{ctx: ctx, stdout: write, stderr: s.log}, args)
+		ended <- run(cli.Environment{Ctx: ctx, Stdout: write, Stderr: s.log}, args)
 		write.Close()
 	}()
 	for lines := bufio.NewScanner(read); s.relay == "" && lines.Scan(); {
@@ -95,7 +97,7 @@ func startServe(t *testing.T, flags ...string) (s served) {
 		}
 		stopped = true
 		cancel()
-		if code := <-ended; code != exitOK {
+		if code := <-ended; code != cli.ExitOK {
 			t.Errorf("agora serve ended with %d: %s", code, s.log.String())
 		}
 	}
@@ -251,7 +253,7 @@ func TestServedBackup(t *testing.T) {
 	}
 	answers(s) // hands the message out, which changes its state
 	before := answers(s)
-	if code, output := runAgora(t.Context(), "backup", "--data", data, backup); code != exitOK {
+	if code, output := runAgora(t.Context(), "backup", "--data", data, backup); code != cli.ExitOK {
 		t.Fatal(output)
 	}
 	for n := range 3 {
@@ -278,7 +280,7 @@ func TestServedBackup(t *testing.T) {
 		t.Errorf("the original gave ids up to %d, and the backup gives %d", given, n)
 	}
 	s.stop()
-	if code, output := runAgora(t.Context(), "check", "--data", backup); code != exitOK {
+	if code, output := runAgora(t.Context(), "check", "--data", backup); code != cli.ExitOK {
 		t.Error(output)
 	}
 }
@@ -308,7 +310,7 @@ func TestCheckReadsGatewayTables(t *testing.T) {
 	s := startServe(t, "--hub", "--data", data)
 	registerAgent(t, s.relay+"/hub", "alice@relay.example")
 	s.stop()
-	if code, output := runAgora(t.Context(), "check", "--data", data); code != exitOK {
+	if code, output := runAgora(t.Context(), "check", "--data", data); code != cli.ExitOK {
 		t.Fatal(output)
 	}
 	db, err := sql.Open("sqlite", filepath.Join(data, databaseName))
@@ -324,7 +326,7 @@ func TestCheckReadsGatewayTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, output := runAgora(t.Context(), "check", "--data", data)
-	if code != exitFailed || !strings.Contains(output, "gate_counter") || !strings.Contains(output, "hub_agent") {
+	if code != cli.ExitFailed || !strings.Contains(output, "gate_counter") || !strings.Contains(output, "hub_agent") {
 		t.Errorf("%d: %s", code, output)
 	}
 }

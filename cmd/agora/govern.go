@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/relay/policycmd"
@@ -88,11 +89,11 @@ type retentionText string
 
 func (r *retentionText) UnmarshalText(text []byte) error {
 	kind, span, _ := strings.Cut(string(text), "=")
-	var t typeText
+	var t cli.TypeText
 	if err := t.UnmarshalText([]byte(kind)); err != nil {
 		return err
 	}
-	d, err := parseDuration(span)
+	d, err := cli.ParseDuration(span)
 	if err != nil || d < time.Second {
 		return fmt.Errorf("%q: want a type and a duration of at least 1s, such as MANIFEST=24h", text)
 	}
@@ -103,7 +104,7 @@ func (r *retentionText) UnmarshalText(text []byte) error {
 // parts returns the type and the duration. UnmarshalText has checked both.
 func (r retentionText) parts() (envelope.Type, time.Duration) {
 	kind, span, _ := strings.Cut(string(r), "=")
-	d, _ := parseDuration(span)
+	d, _ := cli.ParseDuration(span)
 	return envelope.Type(kind), d
 }
 
@@ -121,7 +122,7 @@ type governed struct {
 func (s *server) openGoverned(store openedStore) (err error) {
 	g := &s.governed
 	g.log = s.log
-	if g.bans, err = admin.OpenBans(s.env.ctx, s.relay, s.Limits.bans()); err != nil {
+	if g.bans, err = admin.OpenBans(s.env.Ctx, s.relay, s.Limits.bans()); err != nil {
 		return err
 	}
 	if s.Govern.BackupDir != "" {

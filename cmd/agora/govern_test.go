@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 )
 
@@ -60,17 +61,17 @@ func testPolicy(t *testing.T, argv ...string) {
 	s := startServe(t, flags...)
 	send := func(args ...string) (int, string) {
 		var out bytes.Buffer
-		code := run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &out, stderr: &out},
+		code := run(cli.Environment{Ctx: t.Context(), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out},
 			append([]string{"send", "request", "--key", key, "--relay", s.relay}, args...))
 		return code, out.String()
 	}
-	if code, text := send("--intent", "echo"); code != exitOK {
+	if code, text := send("--intent", "echo"); code != cli.ExitOK {
 		t.Errorf("%d: %s", code, text)
 	}
-	if code, text := send("--intent", "gamble"); code != exitFailed || !strings.Contains(text, "refuses this message: no gambling") {
+	if code, text := send("--intent", "gamble"); code != cli.ExitFailed || !strings.Contains(text, "refuses this message: no gambling") {
 		t.Errorf("%d: %s", code, text)
 	}
-	if code, text := send("--intent", "echo", "--params", `{"text":"`+strings.Repeat("x", 40_000)+`"}`); code != exitFailed ||
+	if code, text := send("--intent", "echo", "--params", `{"text":"`+strings.Repeat("x", 40_000)+`"}`); code != cli.ExitFailed ||
 		!strings.Contains(text, "at most 32 KiB") {
 		t.Errorf("%d: %.300s", code, text)
 	}
@@ -115,7 +116,7 @@ func TestScheduledBackup(t *testing.T) {
 		t.Fatalf("%q, %v", made, err)
 	}
 	var out bytes.Buffer
-	if code := run(environment{ctx: context.Background(), stdout: &out, stderr: &out}, []string{"check", "--data", made[0]}); code != exitOK {
+	if code := run(cli.Environment{Ctx: context.Background(), Stdout: &out, Stderr: &out}, []string{"check", "--data", made[0]}); code != cli.ExitOK {
 		t.Errorf("check: %s", out.String())
 	}
 	_, text := call(t, "GET", s.printed["metrics at"])
@@ -137,8 +138,8 @@ func TestWrongGovernSettings(t *testing.T) {
 		"--retention MANIFEST=1h --retention MANIFEST=2h": "twice",
 	} {
 		var out bytes.Buffer
-		code := run(environment{ctx: context.Background(), stdout: &out, stderr: &out}, append([]string{"serve"}, strings.Fields(args)...))
-		if code == exitOK || !strings.Contains(out.String(), want) {
+		code := run(cli.Environment{Ctx: context.Background(), Stdout: &out, Stderr: &out}, append([]string{"serve"}, strings.Fields(args)...))
+		if code == cli.ExitOK || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %d %s", args, code, out.String())
 		}
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 type healthCmd struct {
-	remote
+	cli.Remote
 	Timeout time.Duration `default:"5s" placeholder:"DURATION" help:"How long to wait for the answer (default: ${default})."`
 }
 
@@ -16,10 +18,10 @@ func (healthCmd) Help() string {
 		"use it to check a relay.\n\n" + exampleTitle + "agora health --relay https://relay.example"
 }
 
-func (c healthCmd) Run(env environment) error {
-	ctx, cancel := context.WithTimeout(env.ctx, c.Timeout)
+func (c healthCmd) Run(env cli.Environment) error {
+	ctx, cancel := context.WithTimeout(env.Ctx, c.Timeout)
 	defer cancel()
-	relay, err := c.connect(env, nil)
+	relay, err := c.Connect(env, nil)
 	if err != nil {
 		return err
 	}
@@ -27,6 +29,6 @@ func (c healthCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s accepts messages (protocol %s)\n", printable(c.Relay), printable(version))
+	_, err = fmt.Fprintf(env.Stdout, "%s accepts messages (protocol %s)\n", cli.Printable(c.Relay), cli.Printable(version))
 	return err
 }

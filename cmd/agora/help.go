@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/alecthomas/kong"
 )
 
@@ -53,7 +54,7 @@ func helpPrinter(all bool) kong.HelpPrinter {
 		var text bytes.Buffer
 		text.WriteString("Usage: agora COMMAND [FLAG...]\n\n" + strings.Replace(ctx.Model.Help, ". ", ".\n", 1) +
 			"\n\nCommands for every day:\n")
-		text.Write(alignedTable(rows, nil))
+		text.Write(cli.AlignedTable(rows, nil))
 		text.WriteString("\nagora help COMMAND explains a command, with examples.\nagora help all lists all commands.\n")
 		_, err := ctx.Stdout.Write(text.Bytes())
 		return err

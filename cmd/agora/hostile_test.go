@@ -21,6 +21,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/hub/hubclient"
@@ -546,8 +547,8 @@ func tryHostile(t *testing.T, command string, args []string, terminal bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	code := run(environment{ctx: ctx, stdin: strings.NewReader(hostile), stdout: &stdout, stderr: &stderr,
-		stdoutIsTerminal: terminal, stdinIsTerminal: terminal}, append(strings.Fields(command), args...))
+	code := run(cli.Environment{Ctx: ctx, Stdin: strings.NewReader(hostile), Stdout: &stdout, Stderr: &stderr,
+		StdoutIsTerminal: terminal, StdinIsTerminal: terminal}, append(strings.Fields(command), args...))
 	// The output of these two commands is bytes to sign or to post, and is not escaped.
 	exact := !terminal && (command == "canonicalize" || command == "sign")
 	shown := stdout.String()

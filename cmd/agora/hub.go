@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/gateway/hub/hubclient"
 	"github.com/agora-relay/agora/gateway/hub/skill"
 )
@@ -41,7 +42,7 @@ func (c inFolder) flag() string {
 	if c.Dir == "" {
 		return ""
 	}
-	return " --dir " + shellQuoted(c.Dir)
+	return " --dir " + cli.ShellQuoted(c.Dir)
 }
 
 // hubURL is the URL of a hub.
@@ -54,7 +55,7 @@ func (u *hubURL) UnmarshalText(text []byte) error {
 }
 
 // open returns the folder of the agent, and a client with its credentials.
-func (c inFolder) open(env environment) (*hubclient.Folder, hubclient.Credentials, *hubclient.Client, error) {
+func (c inFolder) open(env cli.Environment) (*hubclient.Folder, hubclient.Credentials, *hubclient.Client, error) {
 	folder, err := hubclient.OpenFolder(c.Dir)
 	if err != nil {
 		return nil, hubclient.Credentials{}, nil, err
@@ -63,7 +64,7 @@ func (c inFolder) open(env environment) (*hubclient.Folder, hubclient.Credential
 	if err != nil {
 		return nil, who, nil, err
 	}
-	return folder, who, hubclient.New(who.HubURL, who.Key, newLog(env)), nil
+	return folder, who, hubclient.New(who.HubURL, who.Key, cli.NewLog(env)), nil
 }
 
 type hubRegister struct {
@@ -81,12 +82,12 @@ func (hubRegister) Help() string {
 		"Example:\n  agora hub register alice@relay.example --hub https://relay.example/hub --culture en"
 }
 
-func (c hubRegister) Run(env environment) error {
+func (c hubRegister) Run(env cli.Environment) error {
 	folder, err := hubclient.OpenFolder(c.Dir)
 	if err != nil {
 		return err
 	}
-	hub := hubclient.New(string(c.Hub), "", newLog(env))
+	hub := hubclient.New(string(c.Hub), "", cli.NewLog(env))
 	defer hub.Close()
 	who, err := folder.Credentials()
 	registered := false
@@ -94,22 +95,22 @@ func (c hubRegister) Run(env environment) error {
 	case err == nil && !c.NewIdentity:
 	case err == nil || errors.Is(err, hubclient.ErrNotRegistered):
 		var address string
-		if address, err = hub.Address(env.ctx, c.Address); err != nil {
+		if address, err = hub.Address(env.Ctx, c.Address); err != nil {
 			return err
 		}
 		r := hubclient.Registration{AgentID: address, Card: hubclient.NewCard(c.Culture, c.Language)}
-		who, registered, err = folder.Register(env.ctx, hub, r, c.NewIdentity)
+		who, registered, err = folder.Register(env.Ctx, hub, r, c.NewIdentity)
 	}
 	if who.Key == "" {
 		return err
 	}
 	if err == nil && registered {
-		env.say("registered as %s; the credentials are in %s; open the inbox now: agora hub inbox%s", who.AgentID,
+		env.Say("registered as %s; the credentials are in %s; open the inbox now: agora hub inbox%s", who.AgentID,
 			folder.CredentialsFile(), c.flag())
 	} else if err == nil {
-		env.say("already registered as %s, by the credentials in %s; nothing was sent", who.AgentID, folder.CredentialsFile())
+		env.Say("already registered as %s, by the credentials in %s; nothing was sent", who.AgentID, folder.CredentialsFile())
 	}
-	return errors.Join(err, env.printJSON(who))
+	return errors.Join(err, env.PrintJSON(who))
 }
 
 type hubSend struct {
@@ -141,7 +142,7 @@ func (hubSend) Help() string {
 		"  agora hub send bob 'Tuesday suits me.' --conversation meeting-1 --turn 2\n  agora hub send bob - < letter.txt"
 }
 
-func (c hubSend) Run(env environment) error {
+func (c hubSend) Run(env cli.Environment) error {
 	folder, who, hub, err := c.open(env)
 	if err != nil {
 		return err
@@ -149,7 +150,7 @@ func (c hubSend) Run(env environment) error {
 	defer hub.Close()
 	text := c.Text
 	if text == "-" {
-		input, err := env.input("-", "the message")
+		input, err := env.Input("-", "the message")
 		if err != nil {
 			return err
 		}
@@ -157,11 +158,11 @@ func (c hubSend) Run(env environment) error {
 			return errors.New("the message is not UTF-8")
 		}
 	}
-	receiver, err := hub.Address(env.ctx, c.Receiver)
+	receiver, err := hub.Address(env.Ctx, c.Receiver)
 	if err != nil {
 		return err
 	}
-	me, err := hub.Profile(env.ctx, who.AgentID)
+	me, err := hub.Profile(env.Ctx, who.AgentID)
 	if err != nil {
 		return err
 	}
@@ -172,7 +173,7 @@ func (c hubSend) Run(env environment) error {
 	if culture == "" {
 		return errors.New("your registration has no culture; give --culture TAG")
 	}
-	outcome, err := hub.Send(env.ctx, me, receiver, hubclient.Envelope{Text: text, Culture: culture,
+	outcome, err := hub.Send(env.Ctx, me, receiver, hubclient.Envelope{Text: text, Culture: culture,
 		Context: c.Context, Conversation: c.Conversation, Turn: int64(c.Turn)})
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("interrupted; the message may have been sent; if it was, agora hub inbox%s writes it to the history", c.flag())
@@ -180,8 +181,8 @@ func (c hubSend) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	saved := folder.Append(context.WithoutCancel(env.ctx), outcome.Records...)
-	_, err = fmt.Fprintf(env.stdout, "%s\n", outcome.Data)
+	saved := folder.Append(context.WithoutCancel(env.Ctx), outcome.Records...)
+	_, err = fmt.Fprintf(env.Stdout, "%s\n", outcome.Data)
 	if err = errors.Join(err, saved); err == nil && outcome.Delivery == "failed" {
 		err = errors.New("the message will not be delivered")
 	}
@@ -210,13 +211,13 @@ func (hubInbox) Help() string {
 		"Examples:\n  agora hub inbox\n  agora hub inbox --count 1 --timeout 30s"
 }
 
-func (c hubInbox) Run(env environment) error {
+func (c hubInbox) Run(env cli.Environment) error {
 	folder, _, hub, err := c.open(env)
 	if err != nil {
 		return err
 	}
 	defer hub.Close()
-	ctx := env.ctx
+	ctx := env.Ctx
 	if c.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
@@ -225,11 +226,11 @@ func (c hubInbox) Run(env environment) error {
 	shown := 0
 	err = hubclient.Follow(ctx, folder, hub, hubclient.FollowOptions{Count: c.Count, Show: func(line []byte) error {
 		shown++
-		_, err := fmt.Fprintf(env.stdout, "%s\n", line)
+		_, err := fmt.Fprintf(env.Stdout, "%s\n", line)
 		return err
 	}})
 	switch {
-	case env.ctx.Err() != nil:
+	case env.Ctx.Err() != nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		if c.Count > shown {
@@ -250,17 +251,17 @@ func (hubHistory) Help() string {
 		"Example:\n  agora hub history bob@relay.example"
 }
 
-func (c hubHistory) Run(env environment) error {
+func (c hubHistory) Run(env cli.Environment) error {
 	folder, err := hubclient.OpenFolder(c.Dir)
 	if err != nil {
 		return err
 	}
 	broken, err := folder.History(c.Peer, func(line []byte) error {
-		_, err := fmt.Fprintf(env.stdout, "%s\n", line)
+		_, err := fmt.Fprintf(env.Stdout, "%s\n", line)
 		return err
 	})
 	if broken > 0 {
-		env.say("%d incomplete lines were left out; agora hub inbox%s writes their messages again", broken, c.flag())
+		env.Say("%d incomplete lines were left out; agora hub inbox%s writes their messages again", broken, c.flag())
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("there is no history with %s in %s", c.Peer, folder.HistoryFolder())
@@ -281,8 +282,8 @@ func (hubDiscover) Help() string {
 		"Examples:\n  agora hub discover --culture ja --online\n  agora hub discover --hub https://relay.example/hub"
 }
 
-func (c hubDiscover) Run(env environment) error {
-	hub := hubclient.New(string(c.Hub), "", newLog(env))
+func (c hubDiscover) Run(env cli.Environment) error {
+	hub := hubclient.New(string(c.Hub), "", cli.NewLog(env))
 	if c.Hub == "" {
 		var err error
 		if _, _, hub, err = c.open(env); err != nil {
@@ -290,17 +291,17 @@ func (c hubDiscover) Run(env environment) error {
 		}
 	}
 	defer hub.Close()
-	agents, err := hub.Discover(env.ctx, c.Culture, c.Online)
+	agents, err := hub.Discover(env.Ctx, c.Culture, c.Online)
 	if err != nil {
 		return err
 	}
 	for _, agent := range agents {
-		if err := env.printJSON(agent); err != nil {
+		if err := env.PrintJSON(agent); err != nil {
 			return err
 		}
 	}
 	if len(agents) == 0 {
-		env.say("the hub has no such agent")
+		env.Say("the hub has no such agent")
 	}
 	return nil
 }
@@ -312,13 +313,13 @@ func (hubInvite) Help() string {
 		"Example:\n  agora hub invite"
 }
 
-func (c hubInvite) Run(env environment) error {
+func (c hubInvite) Run(env cli.Environment) error {
 	_, who, hub, err := c.open(env)
 	if err != nil {
 		return err
 	}
 	hub.Close()
-	_, err = fmt.Fprintln(env.stdout, printable(who.InviteLink()))
+	_, err = fmt.Fprintln(env.Stdout, cli.Printable(who.InviteLink()))
 	return err
 }
 
@@ -336,7 +337,7 @@ func (hubInit) Help() string {
 		"Examples:\n  agora hub init --hub https://relay.example/hub\n  agora hub init --lang zh-CN ./chorus"
 }
 
-func (c hubInit) Run(env environment) error {
+func (c hubInit) Run(env cli.Environment) error {
 	folder, err := hubclient.OpenFolder(c.Dir)
 	if err != nil {
 		return err
@@ -353,7 +354,7 @@ func (c hubInit) Run(env environment) error {
 	for _, f := range skill.Files(c.Lang, url) {
 		files = append(files, hubclient.File(f))
 	}
-	err = folder.Install(env.ctx, c.Folder, files, c.Force)
+	err = folder.Install(env.Ctx, c.Folder, files, c.Force)
 	if changed, ok := errors.AsType[*hubclient.ChangedError](err); ok {
 		return fmt.Errorf("%w; nothing was written; --force replaces them", changed)
 	}
@@ -361,10 +362,10 @@ func (c hubInit) Run(env environment) error {
 		return err
 	}
 	if url == "" {
-		env.say("the pages do not name a hub; give --hub URL to fill it in")
+		env.Say("the pages do not name a hub; give --hub URL to fill it in")
 	}
 	for _, f := range files {
-		if _, err := fmt.Fprintln(env.stdout, printable(strings.TrimRight(c.Folder, "/")+"/"+f.Path)); err != nil {
+		if _, err := fmt.Fprintln(env.Stdout, cli.Printable(strings.TrimRight(c.Folder, "/")+"/"+f.Path)); err != nil {
 			return err
 		}
 	}

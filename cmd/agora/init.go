@@ -15,6 +15,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/fsync"
@@ -22,12 +23,12 @@ import (
 )
 
 type initCmd struct {
-	Name     string   `placeholder:"NAME" help:"Your name: in your address book, and in the manifest."`
-	Relay    urlText  `placeholder:"URL" help:"The relay (default: AGORA_RELAY, or else ${relay})."`
-	Key      string   `placeholder:"FILE" help:"Your key file. It is created if it does not exist (default: a file beside the profile)."`
-	Intent   []string `sep:"none" placeholder:"INTENT" help:"A service that you offer, such as translation.en_zh. It goes into a first manifest. May be repeated."`
-	Price    *float64 `placeholder:"USD" help:"The price of a service, with --intent."`
-	Announce bool     `help:"Post the manifest."`
+	Name     string      `placeholder:"NAME" help:"Your name: in your address book, and in the manifest."`
+	Relay    cli.URLText `placeholder:"URL" help:"The relay (default: AGORA_RELAY, or else ${relay})."`
+	Key      string      `placeholder:"FILE" help:"Your key file. It is created if it does not exist (default: a file beside the profile)."`
+	Intent   []string    `sep:"none" placeholder:"INTENT" help:"A service that you offer, such as translation.en_zh. It goes into a first manifest. May be repeated."`
+	Price    *float64    `placeholder:"USD" help:"The price of a service, with --intent."`
+	Announce bool        `help:"Post the manifest."`
 }
 
 func (initCmd) Help() string {
@@ -67,7 +68,7 @@ func checkIntent(intent string) error {
 // beginning is what agora init does, and what it finds.
 type beginning struct {
 	initCmd
-	env     environment
+	env     cli.Environment
 	folder  string
 	profile string           // its name
 	before  *profile.Profile // nil: there is no such profile yet
@@ -76,12 +77,12 @@ type beginning struct {
 	changed bool
 }
 
-func (c initCmd) Run(env environment, parsed *kong.Context) error {
-	b := beginning{initCmd: c, env: env, profile: orDefault(profileName(parsed))}
+func (c initCmd) Run(env cli.Environment, parsed *kong.Context) error {
+	b := beginning{initCmd: c, env: env, profile: cli.OrDefault(profileName(parsed))}
 	if err := b.find(); err != nil {
 		return err
 	}
-	if b.before == nil && c.withoutFlags() && env.stdinIsTerminal && env.stdoutIsTerminal {
+	if b.before == nil && c.withoutFlags() && env.StdinIsTerminal && env.StdoutIsTerminal {
 		if err := b.askAll(); err != nil {
 			return err
 		}
@@ -122,7 +123,7 @@ func (b *beginning) find() (err error) {
 		err = fmt.Errorf("the profile %s exists already, with the relay %s and the key %s; edit %s, or make another profile with "+
 			"--profile NAME", b.profile, cmp.Or(relay, "of AGORA_RELAY"), cmp.Or(key, "of AGORA_KEY"), shownPath(b.before.Path))
 	}
-	b.Relay, b.Key = urlText(relay), key
+	b.Relay, b.Key = cli.URLText(relay), key
 	return err
 }
 
@@ -142,7 +143,7 @@ func (b *beginning) complete() (err error) {
 	return profile.MakeFolder(b.folder)
 }
 
-func defaultRelay() string { return cmp.Or(os.Getenv("AGORA_RELAY"), relayURL) }
+func defaultRelay() string { return cmp.Or(os.Getenv("AGORA_RELAY"), cli.RelayURL) }
 
 // add adds a line to the report. found says that what it names existed before.
 func (b *beginning) add(what, text string, found bool) {
@@ -191,7 +192,7 @@ func (b *beginning) makeName() error {
 		}
 		return err
 	}
-	before, err := names.Set(b.env.ctx, b.Name, b.key.DID())
+	before, err := names.Set(b.env.Ctx, b.Name, b.key.DID())
 	if errors.Is(err, profile.ErrTaken) {
 		return fmt.Errorf("--name: %w; choose another, or remove it: agora name --remove %s", err, b.Name)
 	}
@@ -222,7 +223,7 @@ func (b *beginning) makeManifest() error {
 	_, missing := os.Stat(b.manifestFile())
 	switch {
 	case missing == nil && len(b.Intent) > 0:
-		b.env.say("the manifest %s exists already, and is not changed; edit it to offer other services", shownPath(b.manifestFile()))
+		b.env.Say("the manifest %s exists already, and is not changed; edit it to offer other services", shownPath(b.manifestFile()))
 	case missing == nil:
 	case len(b.Intent) == 0 && b.Announce:
 		return errors.New("there is no manifest to announce; say what you offer with --intent")
@@ -261,10 +262,10 @@ const relayCheckTimeout = 5 * time.Second
 // useRelay checks that the relay answers, and announces the manifest if it is to be announced. posted says that it was.
 // That the relay does not answer is an error only if there is something to announce.
 func (b *beginning) useRelay() (posted bool, err error) {
-	ctx, cancel := context.WithTimeout(b.env.ctx, relayCheckTimeout)
+	ctx, cancel := context.WithTimeout(b.env.Ctx, relayCheckTimeout)
 	defer cancel()
-	at := remote{Relay: b.Relay}
-	relay, err := at.connect(b.env, b.key)
+	at := cli.Remote{Relay: b.Relay}
+	relay, err := at.Connect(b.env, b.key)
 	if err != nil {
 		return false, err
 	}
@@ -278,9 +279,9 @@ func (b *beginning) useRelay() (posted bool, err error) {
 	b.rows = append(b.rows, []string{"relay", string(b.Relay) + "  (" + answers + ")"})
 	switch {
 	case err != nil && b.Announce:
-		return false, fmt.Errorf("the manifest was not announced: %w", explainDial(err))
+		return false, fmt.Errorf("the manifest was not announced: %w", cli.ExplainDial(err))
 	case err != nil:
-		b.env.explain(err)
+		b.env.Explain(err)
 		return false, nil
 	case !b.Announce:
 		return false, nil
@@ -301,7 +302,7 @@ func (b *beginning) useRelay() (posted bool, err error) {
 // report prints what there is now, and which commands could come next.
 func (b *beginning) report(posted bool) error {
 	var text strings.Builder
-	text.Write(alignedTable(b.rows, nil))
+	text.Write(cli.AlignedTable(b.rows, nil))
 	if !b.changed {
 		text.WriteString("Nothing has changed: all of this was there before.\n")
 	}
@@ -326,10 +327,10 @@ func (b *beginning) report(posted bool) error {
 	}
 	for name, value := range map[string]string{"AGORA_RELAY": string(b.Relay), "AGORA_KEY": b.Key} {
 		if set := os.Getenv(name); set != "" && set != value {
-			b.env.say("the variable %s is set to %s, and comes before the profile; unset it to use the profile", name, set)
+			b.env.Say("the variable %s is set to %s, and comes before the profile; unset it to use the profile", name, set)
 		}
 	}
-	_, err := io.WriteString(b.env.stdout, text.String())
+	_, err := io.WriteString(b.env.Stdout, text.String())
 	return err
 }
 
@@ -337,7 +338,7 @@ func (b *beginning) report(posted bool) error {
 func shownPath(path string) string {
 	home, err := os.UserHomeDir()
 	if rest, ok := strings.CutPrefix(path, home+string(filepath.Separator)); ok && err == nil && home != "" {
-		return "~/" + shellQuoted(filepath.ToSlash(rest))
+		return "~/" + cli.ShellQuoted(filepath.ToSlash(rest))
 	}
-	return shellQuoted(path)
+	return cli.ShellQuoted(path)
 }

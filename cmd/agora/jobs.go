@@ -15,6 +15,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway/jobs/jobsclient"
 	"github.com/agora-relay/agora/internal/fsync"
@@ -63,11 +64,11 @@ type atJobs struct {
 }
 
 // AfterApply sets the default. kong calls it after Validate.
-func (c *atJobs) AfterApply(vars kong.Vars, used chosenProfile) error {
+func (c *atJobs) AfterApply(vars kong.Vars, used cli.ChosenProfile) error {
 	if c.Jobs != "" {
 		return nil
 	}
-	relay := cmp.Or(os.Getenv("AGORA_RELAY"), used.text("relay"), vars["relay"])
+	relay := cmp.Or(os.Getenv("AGORA_RELAY"), used.Text("relay"), vars["relay"])
 	if err := c.Jobs.UnmarshalText([]byte(strings.TrimRight(relay, "/") + "/jobs")); err != nil {
 		return fmt.Errorf("the URL of the relay in AGORA_RELAY or the profile: %w", err)
 	}
@@ -103,9 +104,9 @@ func (c inJobs) file() string {
 func (c inJobs) flags() string {
 	switch {
 	case c.KeyFile != "":
-		return " --key-file " + shellQuoted(c.KeyFile)
+		return " --key-file " + cli.ShellQuoted(c.KeyFile)
 	case c.Key != "":
-		return " --key " + shellQuoted(c.Key)
+		return " --key " + cli.ShellQuoted(c.Key)
 	}
 	return ""
 }
@@ -122,8 +123,8 @@ func (c inJobs) Validate() error {
 }
 
 // client returns a client for a caller who is nobody yet.
-func (c atJobs) client(env environment) *jobsclient.Client {
-	return jobsclient.New(string(c.Jobs), newLog(env))
+func (c atJobs) client(env cli.Environment) *jobsclient.Client {
+	return jobsclient.New(string(c.Jobs), cli.NewLog(env))
 }
 
 // jobsKeyNames describe the kinds of keys.
@@ -155,7 +156,7 @@ func readJobsKey(name string, kinds ...jobsclient.Key) (string, error) {
 }
 
 // open returns a client for the caller that the flags name. kinds are as for readJobsKey.
-func (c inJobs) open(env environment, kinds ...jobsclient.Key) (*jobsclient.Client, error) {
+func (c inJobs) open(env cli.Environment, kinds ...jobsclient.Key) (*jobsclient.Client, error) {
 	jobs := c.client(env)
 	switch {
 	case c.Key != "":
@@ -198,7 +199,7 @@ func (newcomer) Validate() error { return nil }
 
 // join returns a client for the caller that the flags name. If that is nobody yet, join checks that the key file can be
 // written, because the gateway tells a key only once.
-func (c newcomer) join(env environment) (*jobsclient.Client, error) {
+func (c newcomer) join(env cli.Environment) (*jobsclient.Client, error) {
 	file := c.file()
 	if file == "" {
 		return c.open(env)
@@ -227,18 +228,18 @@ type jobsKeyLine struct {
 }
 
 // keep stores the key of a new principal, and returns what to print. If the key cannot be stored, it is printed.
-func (c newcomer) keep(env environment, key string) (jobsKeyLine, error) {
+func (c newcomer) keep(env cli.Environment, key string) (jobsKeyLine, error) {
 	if key == "" {
 		return jobsKeyLine{}, nil
 	}
 	if c.file() == "" {
-		env.say("save api_key now, because it is shown only once; with --key-file FILE, the command writes it to a file")
+		env.Say("save api_key now, because it is shown only once; with --key-file FILE, the command writes it to a file")
 		return jobsKeyLine{Key: key}, nil
 	}
 	if err := fsync.Create(c.file(), []byte(key+"\n")); err != nil {
 		return jobsKeyLine{Key: key}, fmt.Errorf("the key could not be written to the file, so it is printed: %w", err)
 	}
-	env.say("your key is in %s; do not lose it, and keep it secret", c.file())
+	env.Say("your key is in %s; do not lose it, and keep it secret", c.file())
 	return jobsKeyLine{File: c.file()}, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -33,7 +34,7 @@ func checkJobs(t *testing.T, terminal bool, commands []jobsCommand) {
 	for _, c := range commands {
 		var out, problems bytes.Buffer
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		env := environment{ctx: ctx, stdin: strings.NewReader(c.stdin), stdout: &out, stderr: &problems, stdoutIsTerminal: terminal}
+		env := cli.Environment{Ctx: ctx, Stdin: strings.NewReader(c.stdin), Stdout: &out, Stderr: &problems, StdoutIsTerminal: terminal}
 		code := run(env, append([]string{"jobs"}, strings.Split(c.args, "|")...))
 		cancel()
 		stdout, stderr := out.String(), problems.String()
@@ -158,9 +159,9 @@ func TestJobsFindTheRegistry(t *testing.T) {
 // TestMissingCommand checks that the error names all commands if the name of one is missing.
 func TestMissingCommand(t *testing.T) {
 	var problems bytes.Buffer
-	code := run(environment{ctx: t.Context(), stdout: new(bytes.Buffer), stderr: &problems}, []string{"jobs"})
+	code := run(cli.Environment{Ctx: t.Context(), Stdout: new(bytes.Buffer), Stderr: &problems}, []string{"jobs"})
 	if want := "agora: the name of a command must follow: account, balance, register, discover, agent, hire, status, pull, deliver, " +
-		"heartbeat, unregister, transfer, audit, grant\nTry: agora jobs --help\n"; code != exitUsage || problems.String() != want {
+		"heartbeat, unregister, transfer, audit, grant\nTry: agora jobs --help\n"; code != cli.ExitUsage || problems.String() != want {
 		t.Errorf("agora jobs ends with %d and prints %s", code, problems.String())
 	}
 }
@@ -249,8 +250,8 @@ func TestTablesFit(t *testing.T) {
 		{[]string{long, "x"}, nil, long + "  x\n"},
 	} {
 		rows := [][]string{c.cells}
-		narrow(rows, c.long, defaultWidth)
-		if got := string(alignedTable(rows, nil)); got != c.want || c.long != nil && utf8.RuneCountInString(got) > defaultWidth+1 {
+		cli.Narrow(rows, c.long, cli.DefaultWidth)
+		if got := string(cli.AlignedTable(rows, nil)); got != c.want || c.long != nil && utf8.RuneCountInString(got) > cli.DefaultWidth+1 {
 			t.Errorf("%q has %d columns, want %q", got, utf8.RuneCountInString(got)-1, c.want)
 		}
 	}
@@ -285,7 +286,7 @@ func TestJobsHire(t *testing.T) {
 		{"status|" + testJob + "|--timeout|300ms", "", 1, "", "has not ended within 300ms"},
 	})
 	var progress bytes.Buffer
-	env := environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: new(bytes.Buffer), stderr: &progress, stderrIsTerminal: true}
+	env := cli.Environment{Ctx: t.Context(), Stdin: strings.NewReader(""), Stdout: new(bytes.Buffer), Stderr: &progress, StderrIsTerminal: true}
 	run(env, strings.Split("jobs|"+hire+"|--timeout|300ms", "|"))
 	if !strings.HasPrefix(progress.String(), "agora: waiting for the result of the job "+testJob+"\n") {
 		t.Errorf("on a terminal, agora jobs hire says %q", progress.String())
@@ -333,8 +334,8 @@ func TestJobsInterrupted(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		f.during = cancel
 		var out, problems bytes.Buffer
-		code := run(environment{ctx: ctx, stdin: strings.NewReader(""), stdout: &out, stderr: &problems}, strings.Split("jobs|"+args+"|--key-file|"+key, "|"))
-		if code != exitFailed || !strings.Contains(problems.String(), want) {
+		code := run(cli.Environment{Ctx: ctx, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &problems}, strings.Split("jobs|"+args+"|--key-file|"+key, "|"))
+		if code != cli.ExitFailed || !strings.Contains(problems.String(), want) {
 			t.Errorf("agora jobs %s ends with %d and prints %s", args, code, problems.String())
 		}
 	}
@@ -343,8 +344,8 @@ func TestJobsInterrupted(t *testing.T) {
 	f.during = nil
 	f.asked = nil
 	var problems bytes.Buffer
-	if code := run(environment{ctx: ctx, stdin: strings.NewReader(""), stdout: new(bytes.Buffer), stderr: &problems},
-		[]string{"jobs", "heartbeat", testAgent, "--every", "1s", "--key-file", key}); code != exitOK || len(f.asked) != 2 ||
+	if code := run(cli.Environment{Ctx: ctx, Stdin: strings.NewReader(""), Stdout: new(bytes.Buffer), Stderr: &problems},
+		[]string{"jobs", "heartbeat", testAgent, "--every", "1s", "--key-file", key}); code != cli.ExitOK || len(f.asked) != 2 ||
 		strings.Count(problems.String(), "is online") != 1 {
 		t.Errorf("%d after %q: %s", code, f.asked, problems.String())
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/gateway/jobs/jobsclient"
 )
@@ -52,10 +53,10 @@ func (jobsRegister) Help() string {
 		"--key-file acme.key"
 }
 
-func (c jobsRegister) Run(env environment) error {
+func (c jobsRegister) Run(env cli.Environment) error {
 	skills := []jobsclient.Skill{}
 	if c.Skills != "" {
-		text, err := env.input(c.Skills, "the skills")
+		text, err := env.Input(c.Skills, "the skills")
 		if err != nil {
 			return err
 		}
@@ -67,20 +68,20 @@ func (c jobsRegister) Run(env environment) error {
 		skills = append(skills, jobsclient.Skill{Name: s.name, Cost: s.cost})
 	}
 	if len(skills) == 0 {
-		env.say("the agent has no skill, so nobody can hire it; give --skill NAME=COST")
+		env.Say("the agent has no skill, so nobody can hire it; give --skill NAME=COST")
 	}
 	jobs, err := c.join(env)
 	if err != nil {
 		return err
 	}
 	defer jobs.Close()
-	done, key, err := jobs.Register(env.ctx, jobsclient.Registration{AgentID: c.Agent.orNew(), Name: c.Name,
+	done, key, err := jobs.Register(env.Ctx, jobsclient.Registration{AgentID: c.Agent.orNew(), Name: c.Name,
 		OwnerID: c.Owner, Endpoint: c.Endpoint, Skills: skills})
 	if err != nil && key == "" {
 		return c.explainJoin(err, jobs, c.Owner)
 	}
 	kept, failed := c.keep(env, key)
-	return errors.Join(err, failed, env.printJSON(struct {
+	return errors.Join(err, failed, env.PrintJSON(struct {
 		jobsclient.Registered
 		jobsKeyLine
 	}{done, kept}))
@@ -88,7 +89,7 @@ func (c jobsRegister) Run(env environment) error {
 
 type jobsDiscover struct {
 	atJobs
-	listing
+	cli.Listing
 	Skill         string        `arg:"" optional:"" help:"The skill. Without it, the command lists all skills."`
 	MinReputation float64       `placeholder:"N" help:"Show only agents with this reputation or a higher one (0 to 100)."`
 	MaxCost       *creditAmount `placeholder:"N" help:"Show only agents that cost at most this much."`
@@ -107,16 +108,16 @@ func (jobsDiscover) Help() string {
 		"Examples:\n  agora jobs discover\n  agora jobs discover analyze_text --min-reputation 60 --max-cost 0.2"
 }
 
-func (c jobsDiscover) Run(env environment) error {
+func (c jobsDiscover) Run(env cli.Environment) error {
 	jobs := c.client(env)
 	defer jobs.Close()
 	if c.Skill == "" {
-		skills, err := jobs.Skills(env.ctx)
+		skills, err := jobs.Skills(env.Ctx)
 		if err != nil {
 			return err
 		}
 		if len(skills) == 0 {
-			env.say("no agent is online")
+			env.Say("no agent is online")
 		}
 		type named struct {
 			Name string `json:"skill_name"`
@@ -125,17 +126,17 @@ func (c jobsDiscover) Run(env environment) error {
 		for _, name := range skills {
 			all = append(all, named{name})
 		}
-		return show(env, c.listing, []string{"SKILL"}, all, func(s named) []string { return []string{s.Name} })
+		return cli.Show(env, c.Listing, []string{"SKILL"}, all, func(s named) []string { return []string{s.Name} })
 	}
-	agents, err := jobs.Discover(env.ctx, jobsclient.Query{Skill: c.Skill, MinReputation: c.MinReputation,
+	agents, err := jobs.Discover(env.Ctx, jobsclient.Query{Skill: c.Skill, MinReputation: c.MinReputation,
 		MaxCost: (*credits.Amount)(c.MaxCost)})
 	if err != nil {
 		return err
 	}
 	if len(agents) == 0 {
-		env.say("no such agent is online")
+		env.Say("no such agent is online")
 	}
-	return show(env, c.listing, []string{"AGENT", "NAME", "OWNER", "COST", "REPUTATION"}, agents,
+	return cli.Show(env, c.Listing, []string{"AGENT", "NAME", "OWNER", "COST", "REPUTATION"}, agents,
 		func(a jobsclient.Agent) []string {
 			cost := ""
 			if a.Skill != nil {
@@ -150,7 +151,7 @@ func score(reputation float64) string { return strconv.FormatFloat(reputation, '
 
 type jobsAgent struct {
 	atJobs
-	listing
+	cli.Listing
 	Agent jobsID `arg:"" help:"The agent's id."`
 }
 
@@ -160,14 +161,14 @@ func (jobsAgent) Help() string {
 		"Example:\n  agora jobs agent a3b8d1b6-0b3b-4b1a-9c1a-1a2b3c4d5e6f"
 }
 
-func (c jobsAgent) Run(env environment) error {
+func (c jobsAgent) Run(env cli.Environment) error {
 	jobs := c.client(env)
 	defer jobs.Close()
-	agent, err := jobs.Agent(env.ctx, string(c.Agent))
+	agent, err := jobs.Agent(env.Ctx, string(c.Agent))
 	if err != nil {
 		return err
 	}
-	reputation, err := jobs.Reputation(env.ctx, string(c.Agent))
+	reputation, err := jobs.Reputation(env.Ctx, string(c.Agent))
 	if err != nil {
 		return err
 	}
@@ -176,7 +177,7 @@ func (c jobsAgent) Run(env environment) error {
 		Stats jobsclient.Stats `json:"stats"`
 	}
 	head := []string{"NAME", "OWNER", "STATUS", "REPUTATION", "SUCCESSES", "FAILURES", "SKILLS"}
-	return show(env, c.listing, head, []shown{{agent, reputation.Stats}}, func(s shown) []string {
+	return cli.Show(env, c.Listing, head, []shown{{agent, reputation.Stats}}, func(s shown) []string {
 		var skills []string
 		for _, skill := range s.Skills {
 			skills = append(skills, skill.Name+"="+skill.Cost.String())
@@ -206,30 +207,30 @@ func (jobsHeartbeat) Help() string {
 		"Example:\n  agora jobs heartbeat a3b8d1b6-0b3b-4b1a-9c1a-1a2b3c4d5e6f --every 30s --key-file acme.key"
 }
 
-func (c jobsHeartbeat) Run(env environment) error {
+func (c jobsHeartbeat) Run(env cli.Environment) error {
 	jobs, err := c.open(env, jobsclient.PrincipalKey)
 	if err != nil {
 		return err
 	}
 	defer jobs.Close()
 	for told := false; ; {
-		err := jobs.Heartbeat(env.ctx, string(c.Agent))
+		err := jobs.Heartbeat(env.Ctx, string(c.Agent))
 		_, refused := errors.AsType[*jobsclient.Error](err)
 		if err == nil && !told {
-			env.say("the agent %s is online for 90 seconds after each heartbeat", c.Agent)
+			env.Say("the agent %s is online for 90 seconds after each heartbeat", c.Agent)
 			told = true
 		}
 		switch {
 		case c.Every == 0 || refused && !jobsclient.Unknown(err):
 			return c.explain(err)
-		case env.ctx.Err() != nil:
+		case env.Ctx.Err() != nil:
 			return nil
 		case err != nil:
-			env.say("the heartbeat failed, and will be sent again: %v", err)
+			env.Say("the heartbeat failed, and will be sent again: %v", err)
 		}
 		select {
 		case <-time.After(c.Every):
-		case <-env.ctx.Done():
+		case <-env.Ctx.Done():
 			return nil
 		}
 	}
@@ -245,16 +246,16 @@ func (jobsUnregister) Help() string {
 		"Example:\n  agora jobs unregister a3b8d1b6-0b3b-4b1a-9c1a-1a2b3c4d5e6f --key-file acme.key"
 }
 
-func (c jobsUnregister) Run(env environment) error {
+func (c jobsUnregister) Run(env cli.Environment) error {
 	jobs, err := c.open(env, jobsclient.PrincipalKey)
 	if err != nil {
 		return err
 	}
 	defer jobs.Close()
-	if err := jobs.Unregister(env.ctx, string(c.Agent)); err != nil {
+	if err := jobs.Unregister(env.Ctx, string(c.Agent)); err != nil {
 		return c.explain(err)
 	}
-	env.say("removed the agent %s", c.Agent)
+	env.Say("removed the agent %s", c.Agent)
 	return nil
 }
 
@@ -284,7 +285,7 @@ func (jobsPull) Help() string {
 // pullRound is how long one request of pull waits. After it comes a heartbeat, which keeps the agent online.
 const pullRound = 45 * time.Second
 
-func (c jobsPull) Run(env environment) error {
+func (c jobsPull) Run(env cli.Environment) error {
 	jobs, err := c.open(env, jobsclient.PrincipalKey)
 	if err != nil {
 		return err
@@ -297,19 +298,19 @@ func (c jobsPull) Run(env environment) error {
 			wait = max(0, min(wait, time.Until(end)))
 		}
 		began := time.Now()
-		err := jobs.Heartbeat(env.ctx, string(c.Agent))
+		err := jobs.Heartbeat(env.Ctx, string(c.Agent))
 		var next []jobsclient.Job
 		if err == nil {
-			next, err = jobs.Pull(env.ctx, string(c.Agent), wait)
+			next, err = jobs.Pull(env.Ctx, string(c.Agent), wait)
 		}
 		switch {
-		case env.ctx.Err() != nil:
+		case env.Ctx.Err() != nil:
 			return errors.New("interrupted; a job that was handed out just now is handed out again in five minutes")
 		case err != nil:
 			return c.explain(err)
 		case len(next) > 0:
 			for _, job := range next {
-				if err := env.printJSON(job); err != nil {
+				if err := env.PrintJSON(job); err != nil {
 					return err
 				}
 			}
@@ -317,7 +318,7 @@ func (c jobsPull) Run(env environment) error {
 		case c.Timeout > 0 && time.Until(end) < time.Second:
 			return fmt.Errorf("no job came within %v", c.Timeout)
 		}
-		if err := atLeast(env.ctx, time.Second, began); err != nil {
+		if err := atLeast(env.Ctx, time.Second, began); err != nil {
 			return err
 		}
 	}
@@ -361,7 +362,7 @@ func (jobsDeliver) Help() string {
 		"  agora jobs deliver AGENT JOB --failure 'The text is empty.' --key-file acme.key"
 }
 
-func (c jobsDeliver) Run(env environment) error {
+func (c jobsDeliver) Run(env cli.Environment) error {
 	jobs, err := c.open(env, jobsclient.PrincipalKey)
 	if err != nil {
 		return err
@@ -379,19 +380,19 @@ func (c jobsDeliver) Run(env environment) error {
 	} else {
 		r.Status, r.ErrorMessage, r.ErrorCode = jobsclient.Failure, c.Failure, jobsclient.ExecutionError
 	}
-	err = jobs.Report(env.ctx, string(c.Agent), r)
+	err = jobs.Report(env.Ctx, string(c.Agent), r)
 	if refused, ok := errors.AsType[*jobsclient.Error](err); ok && refused.Status == http.StatusConflict {
 		return fmt.Errorf("the job has ended already, in another way; agora jobs status %s%s shows how", c.Job, c.flags())
 	}
 	if err != nil {
 		return c.explain(err)
 	}
-	env.say("reported the result of the job %s", c.Job)
+	env.Say("reported the result of the job %s", c.Job)
 	return nil
 }
 
 // object returns an argument, or standard input if it is -, which must be a JSON object. what describes it.
-func object(env environment, argument, what string) (json.RawMessage, error) {
+func object(env cli.Environment, argument, what string) (json.RawMessage, error) {
 	text, err := readText(env, argument, what)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/gateway/jobs/jobsclient"
 )
@@ -44,7 +45,7 @@ func (jobsHire) Help() string {
 		"  agora jobs hire AGENT analyze_text --budget 0.15 --input - --timeout 10m --key-file bob.key < input.json"
 }
 
-func (c jobsHire) Run(env environment) error {
+func (c jobsHire) Run(env cli.Environment) error {
 	jobs, err := c.open(env, jobsclient.PrincipalKey)
 	if err != nil {
 		return err
@@ -56,14 +57,14 @@ func (c jobsHire) Run(env environment) error {
 	}
 	job := jobsclient.Job{ID: c.JobID.orNew(), Orchestrator: c.Orchestrator, Skill: c.Skill, Input: input,
 		Budget: credits.Amount(c.Budget), Callback: c.Callback}
-	ctx, cancel := withTimeout(env.ctx, c.Timeout)
+	ctx, cancel := withTimeout(env.Ctx, c.Timeout)
 	defer cancel()
 	var r jobsclient.Result
 	if c.NoWait {
 		r, err = jobs.Start(ctx, string(c.Agent), job, 0)
 	} else {
-		if env.stderrIsTerminal {
-			env.say("waiting for the result of the job %s", job.ID)
+		if env.StderrIsTerminal {
+			env.Say("waiting for the result of the job %s", job.ID)
 		}
 		r, err = jobs.Hire(ctx, string(c.Agent), job)
 	}
@@ -88,8 +89,8 @@ func withTimeout(ctx context.Context, d time.Duration) (context.Context, context
 }
 
 // ended prints a result. It returns an error if the job failed, or if it runs and runningIsFine is false.
-func ended(env environment, r jobsclient.Result, runningIsFine bool) error {
-	if err := env.printJSON(r); err != nil {
+func ended(env cli.Environment, r jobsclient.Result, runningIsFine bool) error {
+	if err := env.PrintJSON(r); err != nil {
 		return err
 	}
 	switch {
@@ -122,13 +123,13 @@ func (jobsStatus) Help() string {
 		"  agora jobs status f81d4fae-7dec-11d0-a765-00a0c91e6bf6 --timeout 10m --key-file bob.key"
 }
 
-func (c jobsStatus) Run(env environment) error {
+func (c jobsStatus) Run(env cli.Environment) error {
 	jobs, err := c.open(env, jobsclient.PrincipalKey)
 	if err != nil {
 		return err
 	}
 	defer jobs.Close()
-	ctx, cancel := withTimeout(env.ctx, c.Timeout)
+	ctx, cancel := withTimeout(env.Ctx, c.Timeout)
 	defer cancel()
 	var r jobsclient.Result
 	if c.Timeout > 0 {

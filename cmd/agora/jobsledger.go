@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/gateway/jobs/jobsclient"
 )
@@ -27,18 +28,18 @@ func (jobsAccount) Help() string {
 		"  agora jobs account acme-tests --initial 5 --key-file acme.key\n  agora jobs account carol --key carol.key"
 }
 
-func (c jobsAccount) Run(env environment) error {
+func (c jobsAccount) Run(env cli.Environment) error {
 	jobs, err := c.join(env)
 	if err != nil {
 		return err
 	}
 	defer jobs.Close()
-	account, key, err := jobs.Open(env.ctx, c.Owner, (*credits.Amount)(c.Initial))
+	account, key, err := jobs.Open(env.Ctx, c.Owner, (*credits.Amount)(c.Initial))
 	if err != nil && key == "" {
 		return c.explainJoin(err, jobs, c.Owner)
 	}
 	kept, failed := c.keep(env, key)
-	return errors.Join(err, failed, env.printJSON(struct {
+	return errors.Join(err, failed, env.PrintJSON(struct {
 		jobsclient.Account
 		jobsKeyLine
 	}{account, kept}))
@@ -46,7 +47,7 @@ func (c jobsAccount) Run(env environment) error {
 
 type jobsBalance struct {
 	inJobs
-	listing
+	cli.Listing
 	Owner string `arg:"" optional:"" help:"Show only this account. With the operator's key it may be anybody's."`
 }
 
@@ -55,7 +56,7 @@ func (jobsBalance) Help() string {
 		"Examples:\n  agora jobs balance --key-file acme.key\n  agora jobs balance bob --key-file agora-data/operator.key"
 }
 
-func (c jobsBalance) Run(env environment) error {
+func (c jobsBalance) Run(env cli.Environment) error {
 	jobs, err := c.open(env, jobsclient.PrincipalKey, jobsclient.OperatorKey)
 	if err != nil {
 		return err
@@ -63,13 +64,13 @@ func (c jobsBalance) Run(env environment) error {
 	defer jobs.Close()
 	var all []jobsclient.Account
 	if c.Owner != "" {
-		account, err := jobs.Account(env.ctx, c.Owner)
+		account, err := jobs.Account(env.Ctx, c.Owner)
 		if err != nil {
 			return c.explain(err)
 		}
 		all = append(all, account)
 	} else {
-		economy, err := jobs.Economy(env.ctx)
+		economy, err := jobs.Economy(env.Ctx)
 		if err != nil {
 			return c.explain(err)
 		}
@@ -77,10 +78,10 @@ func (c jobsBalance) Run(env environment) error {
 			all = append(all, jobsclient.Account{OwnerID: owner, Balance: economy.Balances[owner]})
 		}
 		if len(all) == 0 {
-			env.say("%s", noAccount(jobs.Key))
+			env.Say("%s", noAccount(jobs.Key))
 		}
 	}
-	return show(env, c.listing, []string{"OWNER", "BALANCE"}, all,
+	return cli.Show(env, c.Listing, []string{"OWNER", "BALANCE"}, all,
 		func(a jobsclient.Account) []string { return []string{a.OwnerID, a.Balance.String()} })
 }
 
@@ -110,14 +111,14 @@ func (jobsTransfer) Help() string {
 		"Example:\n  agora jobs transfer bob acme 0.5 --key-file bob.key"
 }
 
-func (c jobsTransfer) Run(env environment) error {
+func (c jobsTransfer) Run(env cli.Environment) error {
 	jobs, err := c.open(env, jobsclient.PrincipalKey)
 	if err != nil {
 		return err
 	}
 	defer jobs.Close()
 	id := c.TransferID.orNew()
-	done, err := jobs.Transfer(env.ctx, jobsclient.Transfer{ID: id, From: c.From, To: c.To,
+	done, err := jobs.Transfer(env.Ctx, jobsclient.Transfer{ID: id, From: c.From, To: c.To,
 		Amount: credits.Amount(c.Amount), JobID: c.Job})
 	if jobsclient.Unknown(err) {
 		return undecided(err, "it is unknown if the credits have moved; the same command with --transfer-id %s moves them "+
@@ -126,12 +127,12 @@ func (c jobsTransfer) Run(env environment) error {
 	if err != nil {
 		return c.explain(err)
 	}
-	return env.printJSON(done)
+	return env.PrintJSON(done)
 }
 
 type jobsAudit struct {
 	inJobs
-	listing
+	cli.Listing
 	Owner string `placeholder:"OWNER" help:"Show only records of this account."`
 	Job   string `placeholder:"ID" help:"Show only records of this job."`
 	Limit int    `default:"50" placeholder:"N" help:"Show the last N records, at most 500 (default: ${default})."`
@@ -151,25 +152,25 @@ func (jobsAudit) Help() string {
 		"  agora jobs audit --job a3b8d1b6-0b3b-4b1a-9c1a-1a2b3c4d5e6f --json --key-file acme.key"
 }
 
-func (c jobsAudit) Run(env environment) error {
+func (c jobsAudit) Run(env cli.Environment) error {
 	jobs, err := c.open(env, jobsclient.PrincipalKey, jobsclient.OperatorKey)
 	if err != nil {
 		return err
 	}
 	defer jobs.Close()
-	records, total, err := jobs.Audit(env.ctx, jobsclient.AuditQuery{OwnerID: c.Owner, JobID: c.Job, Limit: c.Limit})
+	records, total, err := jobs.Audit(env.Ctx, jobsclient.AuditQuery{OwnerID: c.Owner, JobID: c.Job, Limit: c.Limit})
 	if err != nil {
 		return c.explain(err)
 	}
 	if total == 0 {
-		env.say("no record")
+		env.Say("no record")
 	}
 	if total > len(records) {
-		env.say("the last %d of %d records; --limit N shows more", len(records), total)
+		env.Say("the last %d of %d records; --limit N shows more", len(records), total)
 	}
-	return show(env, c.listing, []string{"TIME", "KIND", "AMOUNT", "FROM", "TO", "JOB"}, records,
+	return cli.Show(env, c.Listing, []string{"TIME", "KIND", "AMOUNT", "FROM", "TO", "JOB"}, records,
 		func(r jobsclient.Record) []string {
-			return []string{shownTime(r.Time), r.Kind, r.Amount.String(), r.From, r.To, r.JobID}
+			return []string{cli.ShownTime(r.Time), r.Kind, r.Amount.String(), r.From, r.To, r.JobID}
 		}, 3, 4, 5)
 }
 
@@ -187,7 +188,7 @@ func (jobsGrant) Help() string {
 		"Example:\n  agora jobs grant acme 100 --operator-key agora-data/operator.key"
 }
 
-func (c jobsGrant) Run(env environment) error {
+func (c jobsGrant) Run(env cli.Environment) error {
 	operator, err := readJobsKey(c.OperatorKey, jobsclient.OperatorKey)
 	if err != nil {
 		return err
@@ -196,7 +197,7 @@ func (c jobsGrant) Run(env environment) error {
 	defer jobs.Close()
 	jobs.Key = operator
 	id := c.GrantID.orNew()
-	record, err := jobs.Grant(env.ctx, id, c.Owner, credits.Amount(c.Amount))
+	record, err := jobs.Grant(env.Ctx, id, c.Owner, credits.Amount(c.Amount))
 	if jobsclient.Unknown(err) {
 		return undecided(err, "it is unknown if the credits were issued; the same command with --grant-id %s issues them "+
 			"only once", id)
@@ -204,5 +205,5 @@ func (c jobsGrant) Run(env environment) error {
 	if err != nil {
 		return inJobs{atJobs: c.atJobs, KeyFile: c.OperatorKey}.explain(err)
 	}
-	return env.printJSON(record)
+	return env.PrintJSON(record)
 }

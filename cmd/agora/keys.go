@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 )
 
@@ -18,7 +19,7 @@ func (keygenCmd) Help() string {
 		"Example:\n  agora keygen alice.key"
 }
 
-func (c keygenCmd) Run(env environment) error {
+func (c keygenCmd) Run(env cli.Environment) error {
 	key, err := didkey.Generate()
 	if err != nil {
 		return err
@@ -27,9 +28,9 @@ func (c keygenCmd) Run(env environment) error {
 		return err
 	}
 	// The file name is printed to standard error, so that standard output contains only the identity.
-	fmt.Fprintf(env.stderr, "The private key is in %s; do not lose it, and keep it secret. The identity is:\n",
-		printable(c.File))
-	_, err = fmt.Fprintln(env.stdout, key.DID())
+	fmt.Fprintf(env.Stderr, "The private key is in %s; do not lose it, and keep it secret. The identity is:\n",
+		cli.Printable(c.File))
+	_, err = fmt.Fprintln(env.Stdout, key.DID())
 	return err
 }
 
@@ -51,12 +52,12 @@ func (c didCmd) Validate() error {
 	return nil
 }
 
-func (c didCmd) Run(env environment) error {
+func (c didCmd) Run(env cli.Environment) error {
 	did, err := c.did()
 	if err != nil {
 		return err
 	}
-	return env.printJSON(struct {
+	return env.PrintJSON(struct {
 		DID       didkey.DID `json:"did"`
 		PublicKey string     `json:"publicKeyHex"`
 	}{did, hex.EncodeToString(did.PublicKey())})
@@ -67,7 +68,7 @@ func (c didCmd) did() (didkey.DID, error) {
 	if c.DID != nil {
 		_, missing := os.Stat(*c.DID)
 		if missing != nil || strings.HasPrefix(*c.DID, "did:") {
-			did, err := personDID(*c.DID)
+			did, err := cli.PersonDID(*c.DID)
 			if err != nil && !strings.HasPrefix(*c.DID, "did:") {
 				err = fmt.Errorf("there is no key file %q, and it is neither a did:key nor a name: %w", *c.DID, err)
 			}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -22,8 +23,8 @@ const (
 
 // liner prints a line for each message.
 type liner struct {
-	env    environment
-	people people
+	env    cli.Environment
+	people cli.People
 	to     int // the width of the recipient's column
 	thread bool
 	party  int
@@ -32,10 +33,10 @@ type liner struct {
 
 // newLiner returns a liner. to is the width of the recipient's column. thread says that there is a column with the
 // thread.
-func newLiner(env environment, p people, to int, thread bool) *liner {
-	p.short = env.stdoutIsTerminal
+func newLiner(env cli.Environment, p cli.People, to int, thread bool) *liner {
+	p.Short = env.StdoutIsTerminal
 	l := &liner{env: env, people: p, thread: thread, party: partyWidth, to: to}
-	if env.columns() < wideColumns {
+	if env.Columns() < wideColumns {
 		l.party, l.to = tightWidth, min(to, tightWidth)
 	}
 	return l
@@ -60,48 +61,48 @@ func (l *liner) message(e *envelope.Envelope) line {
 // print prints a line, and before it a line with the day and the time zone if they are others than before. A
 // summary that does not fit into the line stands below, where it has more room.
 func (l *liner) print(one line) error {
-	row, widths := []string{shownClock(one.at), one.kind}, []int{clockWidth, typeWidth}
+	row, widths := []string{cli.ShownClock(one.at), one.kind}, []int{cli.ClockWidth, typeWidth}
 	if l.thread {
 		row, widths = append(row, shortThread(one.thread)), append(widths, threadWidth)
 	}
 	from, to := one.fromName, one.toName
 	if one.from != "" {
-		from = l.people.who(one.from)
+		from = l.people.Who(one.from)
 	}
 	if to == "" {
 		if to = "everybody"; one.to != "" {
-			to = l.people.who(one.to)
+			to = l.people.Who(one.to)
 		}
 	}
-	if l.people.short {
-		from, to = withoutMiddle(from, l.party), withoutMiddle(to, l.to)
+	if l.people.Short {
+		from, to = cli.WithoutMiddle(from, l.party), cli.WithoutMiddle(to, l.to)
 	}
 	parties := pad(from, l.party) + " → " + to
-	row, widths = append(row, parties), append(widths, l.party+columns(" → ")+l.to)
-	text := printable(one.summary)
-	left := l.env.columns()
+	row, widths = append(row, parties), append(widths, l.party+cli.Columns(" → ")+l.to)
+	text := cli.Printable(one.summary)
+	left := l.env.Columns()
 	for _, w := range widths {
-		left -= w + columnGap
+		left -= w + cli.ColumnGap
 	}
 	below := ""
-	if indent := clockWidth + columnGap; columns(text) > left {
-		below = strings.Repeat(" ", indent) + withoutEnd(text, max(l.env.columns()-indent, fewest)) + "\n"
+	if indent := cli.ClockWidth + cli.ColumnGap; cli.Columns(text) > left {
+		below = strings.Repeat(" ", indent) + cli.WithoutEnd(text, max(l.env.Columns()-indent, fewest)) + "\n"
 	} else if text != "" {
 		row = append(row, text)
 	}
 	var b bytes.Buffer
-	if day := shownDay(one.at); day != l.day {
+	if day := cli.ShownDay(one.at); day != l.day {
 		b.WriteString(day + "\n")
 		l.day = day
 	}
-	writeLine(&b, row, append(widths, 0), l.env.style())
+	cli.WriteLine(&b, row, append(widths, 0), l.env.Style())
 	b.WriteString(below)
-	return l.env.printStyled(b.Bytes())
+	return l.env.PrintStyled(b.Bytes())
 }
 
 // pad adds spaces to a text until it takes width columns.
 func pad(text string, width int) string {
-	for columns(text) < width {
+	for cli.Columns(text) < width {
 		text += " "
 	}
 	return text
@@ -109,7 +110,7 @@ func pad(text string, width int) string {
 
 // shortThread returns the end of the id of a thread. The beginning is a time, which many threads share.
 func shortThread(id string) string {
-	runes := []rune(printable(id))
+	runes := []rune(cli.Printable(id))
 	if len(runes) <= threadWidth {
 		return string(runes)
 	}

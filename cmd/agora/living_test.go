@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/profile"
@@ -41,8 +42,8 @@ func atHome(t *testing.T) (folder string) {
 func atTerminal(t *testing.T, typed string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
-	code = run(environment{ctx: t.Context(), stdin: strings.NewReader(typed), stdout: &out, stderr: &err, stdinIsTerminal: true,
-		stdoutIsTerminal: true, stderrIsTerminal: true, width: func() int { return 80 }}, args)
+	code = run(cli.Environment{Ctx: t.Context(), Stdin: strings.NewReader(typed), Stdout: &out, Stderr: &err, StdinIsTerminal: true,
+		StdoutIsTerminal: true, StderrIsTerminal: true, Width: func() int { return 80 }}, args)
 	return code, out.String(), err.String()
 }
 
@@ -131,8 +132,8 @@ Tue 24 Nov 2026 CET
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		env := environment{stdout: &out, raw: &out, stderr: &out, stdoutIsTerminal: true}
-		l := newLiner(env, env.people(alice.DID()), c.to, true)
+		env := cli.Environment{Stdout: &out, Raw: &out, Stderr: &out, StdoutIsTerminal: true}
+		l := newLiner(env, env.People(alice.DID()), c.to, true)
 		for _, e := range conversation(t, alice, bob) {
 			if err := l.print(l.message(e)); err != nil {
 				t.Fatal(err)
@@ -143,7 +144,7 @@ Tue 24 Nov 2026 CET
 			t.Errorf("got:\n%s\nwant:\n%s", got, c.want)
 		}
 		for line := range strings.Lines(ownColours.ReplaceAllString(out.String(), "")) {
-			if n := columns(strings.TrimSuffix(line, "\n")); n > 80 {
+			if n := cli.Columns(strings.TrimSuffix(line, "\n")); n > 80 {
 				t.Errorf("%d columns: %s", n, line)
 			}
 		}
@@ -159,8 +160,8 @@ func TestColours(t *testing.T) {
 	}{{true, "", "xterm", true, true}, {false, "", "xterm", true, false}, {true, "1", "xterm", true, false}, {true, "", "dumb", true, false}} {
 		t.Setenv("NO_COLOR", c.noColor)
 		t.Setenv("TERM", c.kind)
-		env := environment{stdoutIsTerminal: c.terminal}
-		if got := env.styled("COMPLETED") != "COMPLETED"; got != c.want {
+		env := cli.Environment{StdoutIsTerminal: c.terminal}
+		if got := env.Styled("COMPLETED") != "COMPLETED"; got != c.want {
 			t.Errorf("terminal %v, NO_COLOR %q, TERM %s: colours %v", c.terminal, c.noColor, c.kind, got)
 		}
 	}
@@ -174,28 +175,28 @@ func TestCells(t *testing.T) {
 		most    int
 		want    string
 	}{
-		{withoutEnd, "hello", 5, "hello"}, {withoutEnd, "hello!", 5, "hell…"}, {withoutEnd, "你好你好", 7, "你好你…"}, {withoutEnd, "你好你好", 6, "你好…"},
-		{withoutEnd, "e\u0301e\u0301e\u0301", 2, "e\u0301…"}, {withoutEnd, "abc", 1, "…"}, {withoutEnd, "", 0, ""},
-		{withoutMiddle, "abcdefgh", 5, "ab…gh"}, {withoutMiddle, "abcdefgh", 6, "abc…gh"}, {withoutMiddle, "你好你好", 6, "你…好"},
-		{shortened, "two words", 5, "two …"}, {shortened, "twowords", 5, "tw…ds"},
+		{cli.WithoutEnd, "hello", 5, "hello"}, {cli.WithoutEnd, "hello!", 5, "hell…"}, {cli.WithoutEnd, "你好你好", 7, "你好你…"}, {cli.WithoutEnd, "你好你好", 6, "你好…"},
+		{cli.WithoutEnd, "e\u0301e\u0301e\u0301", 2, "e\u0301…"}, {cli.WithoutEnd, "abc", 1, "…"}, {cli.WithoutEnd, "", 0, ""},
+		{cli.WithoutMiddle, "abcdefgh", 5, "ab…gh"}, {cli.WithoutMiddle, "abcdefgh", 6, "abc…gh"}, {cli.WithoutMiddle, "你好你好", 6, "你…好"},
+		{cli.Shortened, "two words", 5, "two …"}, {cli.Shortened, "twowords", 5, "tw…ds"},
 	} {
-		if got := c.shorten(c.text, c.most); got != c.want || columns(got) > max(c.most, 0) && c.text != "" {
+		if got := c.shorten(c.text, c.most); got != c.want || cli.Columns(got) > max(c.most, 0) && c.text != "" {
 			t.Errorf("%q in %d columns is %q, want %q", c.text, c.most, got, c.want)
 		}
 	}
 	for since, want := range map[time.Duration]string{-time.Hour: "0s", 59 * time.Second: "59s", time.Minute: "1m", 3 * time.Hour: "3h",
 		47 * time.Hour: "47h", 48 * time.Hour: "2d", 90000 * time.Hour: "3750d"} {
-		if got := age(since); got != want {
+		if got := cli.Age(since); got != want {
 			t.Errorf("%v is %s, want %s", since, got, want)
 		}
 	}
 	bob := seedKey(t, 2).DID()
-	if got := shortDID(bob); got != string(bob)[8:16]+"…"+string(bob)[50:] {
+	if got := cli.ShortDID(bob); got != string(bob)[8:16]+"…"+string(bob)[50:] {
 		t.Errorf("%s is shown as %s", bob, got)
 	}
 	for _, odd := range []didkey.DID{"", "did:key:", "x", hostile} {
-		if found := foundIn(shortDID(odd)); len(found) > 0 || columns(shortDID(odd)) > 15 {
-			t.Errorf("%q is shown as %q", odd, shortDID(odd))
+		if found := foundIn(cli.ShortDID(odd)); len(found) > 0 || cli.Columns(cli.ShortDID(odd)) > 15 {
+			t.Errorf("%q is shown as %q", odd, cli.ShortDID(odd))
 		}
 	}
 }
@@ -226,7 +227,7 @@ func TestTablesOnATerminal(t *testing.T) {
 	post(eve, me.DID(), envelope.Request{RequestID: "r1", Intent: "a.very.long.name.of.a.service.with.many.words"}, "from-eve")
 	t.Setenv("AGORA_KEY", keyFile(t, me))
 	t.Setenv("AGORA_RELAY", origin)
-	short := shortDID(eve.DID())
+	short := cli.ShortDID(eve.DID())
 	numbers := regexp.MustCompile(`\b[0-9]+s `)
 	for command, want := range map[string][]string{
 		"agents": {"AGENT            SEEN    NAME   PRICE           INTENTS", "bob              <32>online<0>  \"eve\"  free            translation.en_zh a.very.long.n…",
@@ -238,7 +239,7 @@ func TestTablesOnATerminal(t *testing.T) {
 	} {
 		code, stdout, stderr := atTerminal(t, "", strings.Fields(command)...)
 		got := numbers.ReplaceAllString(ownColours.ReplaceAllString(stdout, "<$1>"), "Ns ")
-		if code != exitOK || stderr != "" {
+		if code != cli.ExitOK || stderr != "" {
 			t.Errorf("agora %s: %d, %s", command, code, stderr)
 		}
 		for _, line := range want {
@@ -247,7 +248,7 @@ func TestTablesOnATerminal(t *testing.T) {
 			}
 		}
 		for line := range strings.Lines(ownColours.ReplaceAllString(stdout, "")) {
-			if n := columns(strings.TrimSuffix(line, "\n")); n > 80 {
+			if n := cli.Columns(strings.TrimSuffix(line, "\n")); n > 80 {
 				t.Errorf("agora %s: %d columns: %s", command, n, line)
 			}
 		}
@@ -262,7 +263,7 @@ func TestInitAsks(t *testing.T) {
 	t.Setenv("AGORA_RELAY", origin)
 	for _, typed := range []string{"", "alice", "alice\n", "alice\n\n", strings.Repeat("x", 1<<20)} {
 		code, _, stderr := atTerminal(t, typed, "init")
-		if _, err := os.Stat(folder); code != exitFailed || !strings.Contains(stderr, "nothing was changed") || err == nil {
+		if _, err := os.Stat(folder); code != cli.ExitFailed || !strings.Contains(stderr, "nothing was changed") || err == nil {
 			t.Errorf("%.20q: %d, %s, %v", typed, code, stderr, err)
 		}
 	}
@@ -277,10 +278,10 @@ func TestInitAsks(t *testing.T) {
 			t.Errorf("there is no %q in\n%s", part, stderr)
 		}
 	}
-	if code != exitOK {
+	if code != cli.ExitOK {
 		t.Errorf("ended with %d", code)
 	}
-	if code, stdout, _ := atTerminal(t, "", "init"); code != exitOK || !strings.Contains(stdout, "Nothing has changed") {
+	if code, stdout, _ := atTerminal(t, "", "init"); code != cli.ExitOK || !strings.Contains(stdout, "Nothing has changed") {
 		t.Errorf("the second run ended with %d: %s", code, stdout)
 	}
 	if _, stdout, _ := atTerminal(t, "", "agents"); !strings.Contains(stdout, "me ") || !strings.Contains(stdout, "0.01 USD") {
@@ -294,9 +295,9 @@ func TestInitDoesNotHang(t *testing.T) {
 	t.Setenv("AGORA_RELAY", "http://127.0.0.1:1")
 	for i, terminal := range [][2]bool{{false, true}, {true, false}, {false, false}} {
 		var stdout, stderr bytes.Buffer
-		code := run(environment{ctx: t.Context(), stdin: unreadable{t}, stdout: &stdout, stderr: &stderr, stdinIsTerminal: terminal[0],
-			stdoutIsTerminal: terminal[1]}, []string{"init", "--profile", fmt.Sprintf("p%d", i)})
-		if code != exitOK || !strings.Contains(stdout.String(), "(new)") {
+		code := run(cli.Environment{Ctx: t.Context(), Stdin: unreadable{t}, Stdout: &stdout, Stderr: &stderr, StdinIsTerminal: terminal[0],
+			StdoutIsTerminal: terminal[1]}, []string{"init", "--profile", fmt.Sprintf("p%d", i)})
+		if code != cli.ExitOK || !strings.Contains(stdout.String(), "(new)") {
 			t.Errorf("%v: %d, %s%s", terminal, code, stdout.String(), stderr.String())
 		}
 	}
@@ -310,9 +311,9 @@ func TestInitWithFlagsDoesNotAsk(t *testing.T) {
 	for i, flags := range []string{"--name alice", "--relay http://127.0.0.1:1", "--key " + filepath.Join(t.TempDir(), "a.key"),
 		"--intent echo", "--intent echo --price 1", "--intent echo --announce"} {
 		var stdout, stderr bytes.Buffer
-		code := run(environment{ctx: t.Context(), stdin: unreadable{t}, stdout: &stdout, stderr: &stderr, stdinIsTerminal: true,
-			stdoutIsTerminal: true}, append([]string{"init", "--profile", fmt.Sprintf("f%d", i)}, strings.Fields(flags)...))
-		if code != exitOK || !strings.Contains(stdout.String(), "(new)") {
+		code := run(cli.Environment{Ctx: t.Context(), Stdin: unreadable{t}, Stdout: &stdout, Stderr: &stderr, StdinIsTerminal: true,
+			StdoutIsTerminal: true}, append([]string{"init", "--profile", fmt.Sprintf("f%d", i)}, strings.Fields(flags)...))
+		if code != cli.ExitOK || !strings.Contains(stdout.String(), "(new)") {
 			t.Errorf("%s: %d, %s%s", flags, code, stdout.String(), stderr.String())
 		}
 	}
@@ -328,9 +329,9 @@ func (u unreadable) Read([]byte) (int, error) {
 
 // TestFormat checks templates: texts are escaped, wrong fields are usage errors, and rows lack nothing by accident.
 func TestFormat(t *testing.T) {
-	parse := func(text string) *rowFormat {
+	parse := func(text string) *cli.RowFormat {
 		t.Helper()
-		f := new(rowFormat)
+		f := new(cli.RowFormat)
 		if err := f.UnmarshalText([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
@@ -338,11 +339,11 @@ func TestFormat(t *testing.T) {
 	}
 	row := messageRow{Type: hostile, Payload: map[string]any{"a\nb": []any{hostile, map[string]any{"c": hostile}}}}
 	var out bytes.Buffer
-	env := environment{stdout: escapingWriter{&out}}
+	env := cli.Environment{Stdout: cli.EscapingWriter{Writer: &out}}
 	for text, want := range map[string]string{"{{.Type}}": "", "{{.Payload}}": "", "{{json .Payload}}": "", "{{index .Payload \"a\\\\u000ab\"}}": "",
 		"{{range .Payload}}{{.}}{{end}}": "", "{{printf \"%.3s\" .Intent}}|{{.Sealed}}": "|false\n"} {
 		out.Reset()
-		if err := env.printRow(parse(text), row); err != nil {
+		if err := env.PrintRow(parse(text), row); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 		if found := foundIn(out.String()); len(found) > 0 || strings.Count(out.String(), "\n") != 1 || want != "" && out.String() != want {
@@ -354,12 +355,12 @@ func TestFormat(t *testing.T) {
 	}
 	for text, bad := range map[string]bool{"{{.Type}}": false, "{{.Typ}}": true, "{{.Payload.output.text}}": false, "{{.Payload.x}}": false,
 		"{{range $k, $v := .Payload}}{{$v.y}}{{end}}": false, "{{with .From}}{{.Nope}}{{end}}": false, "{{json .}}": false, "{{if .Nope}}{{end}}": true} {
-		if err := parse(text).check(messageRow{Payload: map[string]any{}}); errors.Is(err, errFormat) != bad {
+		if err := parse(text).Check(messageRow{Payload: map[string]any{}}); errors.Is(err, cli.ErrFormat) != bad {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
 	for _, text := range []string{"{{", "{{.Type", "{{nosuch .}}", "{{end}}"} {
-		if err := new(rowFormat).UnmarshalText([]byte(text)); err == nil || strings.Contains(err.Error(), "template:") {
+		if err := new(cli.RowFormat).UnmarshalText([]byte(text)); err == nil || strings.Contains(err.Error(), "template:") {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -383,10 +384,10 @@ func TestFollowConnectsAgain(t *testing.T) {
 	})
 	var stdout bytes.Buffer
 	stderr := watchedOutput{until: "connected again", found: cancel}
-	code := run(environment{ctx: ctx, stdout: &stdout, stderr: &stderr, stdoutIsTerminal: true}, []string{"follow", "--key", keyFile(t, me), "--relay", url})
+	code := run(cli.Environment{Ctx: ctx, Stdout: &stdout, Stderr: &stderr, StdoutIsTerminal: true}, []string{"follow", "--key", keyFile(t, me), "--relay", url})
 	text := stderr.String()
-	waiting, failed, again := strings.Index(text, "waiting for messages to "+shortDID(me.DID())+"…"), strings.Index(text, "will be retried"), strings.Index(text, "agora: connected again\n")
-	if code != exitOK || waiting < 0 || failed < waiting || again < failed || stdout.Len() > 0 {
+	waiting, failed, again := strings.Index(text, "waiting for messages to "+cli.ShortDID(me.DID())+"…"), strings.Index(text, "will be retried"), strings.Index(text, "agora: connected again\n")
+	if code != cli.ExitOK || waiting < 0 || failed < waiting || again < failed || stdout.Len() > 0 {
 		t.Errorf("ended with %d and printed %q, %q", code, stdout.String(), text)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 // TestWarningsAreReadableLines checks that a warning of the client is printed as one readable line, and that the same
@@ -17,7 +19,7 @@ import (
 func TestWarningsAreReadableLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stderr bytes.Buffer
-		log := newLog(environment{stderr: &stderr})
+		log := cli.NewLog(cli.Environment{Stderr: &stderr})
 		refused := &url.Error{Op: "Get", URL: "http://127.0.0.1:1/events?cursor=0",
 			Err: &net.OpError{Op: "dial", Err: errors.New("connection refused")}}
 		for range 120 {
@@ -39,7 +41,7 @@ func TestFollowSaysWhyItWaits(t *testing.T) {
 	file := keyFile(t, newKey(t))
 	wrong := hostileRelay(t, func(*http.Request) string { return raw("404 Not Found", []byte("<html>")) })
 	code, output := runAgora(t.Context(), "follow", "--key", file, "--relay", wrong, "--timeout", "1s", "--count", "1")
-	if code != exitFailed || strings.Count(output, "polling failed, will be retried: ") != 1 || !strings.Contains(output, "check its URL") {
+	if code != cli.ExitFailed || strings.Count(output, "polling failed, will be retried: ") != 1 || !strings.Contains(output, "check its URL") {
 		t.Errorf("ended with %d: %s", code, output)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/alecthomas/kong"
 )
 
@@ -23,7 +24,7 @@ type commandLine struct {
 	Serve        serveCmd        `cmd:"" everyday:"" help:"Run a relay."`
 	Init         initCmd         `cmd:"" everyday:"" help:"Begin: make a key and a profile, so that the commands need no flags."`
 	Profile      profileCmd      `cmd:"" help:"List your profiles."`
-	Name         nameCmd         `cmd:"" everyday:"" help:"Give names to DIDs, in your own address book."`
+	Name         cli.NameCmd     `cmd:"" everyday:"" help:"Give names to DIDs, in your own address book."`
 	Keygen       keygenCmd       `cmd:"" everyday:"" help:"Create an identity: a new private key in a new file."`
 	Key          keyCmd          `cmd:"" help:"Share the keys of a relay among its nodes."`
 	Did          didCmd          `cmd:"" help:"Check a did:key and show its public key."`
@@ -67,22 +68,22 @@ type commandLine struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	env := environment{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
-		stdinIsTerminal: isTerminal(os.Stdin), stdoutIsTerminal: isTerminal(os.Stdout),
-		stderrIsTerminal: isTerminal(os.Stderr), width: func() int { return terminalWidth(os.Stdout) }}
-	if env.stdinIsTerminal {
-		env.dropTyped = func() error { return dropTyped(os.Stdin) }
+	env := cli.Environment{Ctx: ctx, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		StdinIsTerminal: cli.IsTerminal(os.Stdin), StdoutIsTerminal: cli.IsTerminal(os.Stdout),
+		StderrIsTerminal: cli.IsTerminal(os.Stderr), Width: func() int { return cli.TerminalWidth(os.Stdout) }}
+	if env.StdinIsTerminal {
+		env.DropTyped = func() error { return cli.DropTyped(os.Stdin) }
 	}
 	code := run(env, os.Args[1:])
 	stop()
 	os.Exit(code)
 }
 
-func run(env environment, args []string) (code int) {
-	env.args, env.exact, env.raw = args, env.stdout, env.stdout
-	env.stdout, env.stderr = escapingWriter{env.stdout}, escapingWriter{env.stderr}
-	if env.stdoutIsTerminal {
-		env.exact = env.stdout
+func run(env cli.Environment, args []string) (code int) {
+	env.Args, env.Exact, env.Raw = args, env.Stdout, env.Stdout
+	env.Stdout, env.Stderr = cli.EscapingWriter{Writer: env.Stdout}, cli.EscapingWriter{Writer: env.Stderr}
+	if env.StdoutIsTerminal {
+		env.Exact = env.Stdout
 	}
 	// kong prints help and the version itself and then calls the function of kong.Exit.
 	type exit int
@@ -97,11 +98,11 @@ func run(env environment, args []string) (code int) {
 	}()
 	line := new(commandLine)
 	words, all := rewriteHelp(args)
-	parser, err := newParser(line, kong.Writers(env.stdout, env.stderr), kong.Help(helpPrinter(all)),
+	parser, err := newParser(line, kong.Writers(env.Stdout, env.Stderr), kong.Help(helpPrinter(all)),
 		kong.Exit(func(code int) { panic(exit(code)) }), onlyCommand(words))
 	if err != nil {
-		env.say("%v", err)
-		return exitFailed
+		env.Say("%v", err)
+		return cli.ExitFailed
 	}
 	parsed, err := parser.Parse(words)
 	if err != nil {
@@ -109,15 +110,15 @@ func run(env environment, args []string) (code int) {
 	}
 	err = parsed.Run(env)
 	switch {
-	case err == nil, errors.Is(err, errReported):
-	case errors.Is(err, errFormat):
-		env.say("%v", err)
-		fmt.Fprintf(env.stderr, "Try: agora %s --help\n", parsed.Selected().Name)
-		return exitUsage
+	case err == nil, errors.Is(err, cli.ErrReported):
+	case errors.Is(err, cli.ErrFormat):
+		env.Say("%v", err)
+		fmt.Fprintf(env.Stderr, "Try: agora %s --help\n", parsed.Selected().Name)
+		return cli.ExitUsage
 	default:
-		env.explain(err)
+		env.Explain(err)
 	}
-	return exitCode(err)
+	return cli.ExitCode(err)
 }
 
 // newParser returns the parser of the command line. It writes the parsed values to line.
@@ -126,11 +127,11 @@ func newParser(line *commandLine, options ...kong.Option) (*kong.Kong, error) {
 		kong.Name("agora"),
 		kong.Description("A relay for AI agents. They find each other, negotiate and deliver work with signed messages."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
-		kong.NamedMapper("bytes", kong.MapperFunc(decodeBytes)),
-		kong.KindMapper(reflect.Int, decodeNumber("a whole number such as 10", setInt)),
-		kong.KindMapper(reflect.Float64, decodeNumber("a number such as 10 or 0.5", setFloat)),
-		kong.Vars{"relay": relayURL, "version": versionLine()},
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(cli.DecodeDuration)),
+		kong.NamedMapper("bytes", kong.MapperFunc(cli.DecodeBytes)),
+		kong.KindMapper(reflect.Int, cli.DecodeNumber("a whole number such as 10", cli.SetInt)),
+		kong.KindMapper(reflect.Float64, cli.DecodeNumber("a number such as 10 or 0.5", cli.SetFloat)),
+		kong.Vars{"relay": cli.RelayURL, "version": versionLine()},
 	)...)
 }
 
@@ -166,7 +167,7 @@ func wholeCommandLine() (*kong.Application, error) {
 }
 
 // usageError reports a wrong command line and returns the exit code.
-func usageError(env environment, err error, args []string, serve *serveCmd) int {
+func usageError(env cli.Environment, err error, args []string, serve *serveCmd) int {
 	command := ""
 	if parseErr, ok := errors.AsType[*kong.ParseError](err); ok && parseErr.Context != nil &&
 		parseErr.Context.Command() != "" {
@@ -181,9 +182,9 @@ func usageError(env environment, err error, args []string, serve *serveCmd) int 
 	if negativeArgument.MatchString(err.Error()) {
 		err = errors.New("no number may be negative here")
 	}
-	env.say("%v", serve.withSource(err))
-	fmt.Fprintf(env.stderr, "Try: agora%s --help\n", command)
-	return exitUsage
+	env.Say("%v", serve.withSource(err))
+	fmt.Fprintf(env.Stderr, "Try: agora%s --help\n", command)
+	return cli.ExitUsage
 }
 
 // missingCommand returns the error of a command line that ends where the name of a command must follow. kong's own error

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 // commandNames returns the names of all commands, such as "send offer", in the order of the help.
@@ -60,8 +62,8 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 		}
 		for _, args := range [][]string{append(strings.Fields(name), "--help"), append([]string{"help"}, strings.Fields(name)...)} {
 			var stdout, stderr bytes.Buffer
-			env := environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr}
-			if code := run(env, args); code != exitOK || !strings.Contains(stdout.String(), "Example") {
+			env := cli.Environment{Ctx: t.Context(), Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr}
+			if code := run(env, args); code != cli.ExitOK || !strings.Contains(stdout.String(), "Example") {
 				t.Errorf("agora %q ended with %d:\n%s%s", args, code, stdout.String(), stderr.String())
 			}
 		}
@@ -76,14 +78,14 @@ func TestHelpListsCommands(t *testing.T) {
 	hidden := []string{"complete", "generate"}
 	for _, args := range [][]string{nil, {"help"}, {"--help"}, {"help", "all"}} {
 		var stdout, stderr bytes.Buffer
-		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, args)
+		code := run(cli.Environment{Ctx: t.Context(), Stdout: &stdout, Stderr: &stderr}, args)
 		for _, name := range commandNames(t) {
 			command, _, _ := strings.Cut(name, " ")
 			want := slices.Contains(everyday, command)
 			if len(args) == 2 {
 				want = !slices.Contains(hidden, command)
 			}
-			if named := strings.Contains(stdout.String(), "\n  "+command+" "); code != exitOK || named != want {
+			if named := strings.Contains(stdout.String(), "\n  "+command+" "); code != cli.ExitOK || named != want {
 				t.Errorf("agora %q ends with %d and names %s: %v", args, code, command, named)
 			}
 		}
@@ -91,7 +93,7 @@ func TestHelpListsCommands(t *testing.T) {
 			t.Errorf("agora %q prints no way to the other commands:\n%s", args, stdout.String())
 		}
 		for line := range strings.Lines(stdout.String()) {
-			if len(strings.TrimSuffix(line, "\n")) > defaultWidth {
+			if len(strings.TrimSuffix(line, "\n")) > cli.DefaultWidth {
 				t.Errorf("agora %q prints a line of %d columns: %s", args, len(line), line)
 			}
 		}
@@ -118,8 +120,8 @@ func TestInterruptWhileReadingInput(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	var stdout, stderr bytes.Buffer
-	code := run(environment{ctx: ctx, stdin: stdin, stdout: &stdout, stderr: &stderr}, []string{"canonicalize"})
-	if code != exitFailed || !strings.Contains(stderr.String(), "interrupted") || stdout.Len() > 0 {
+	code := run(cli.Environment{Ctx: ctx, Stdin: stdin, Stdout: &stdout, Stderr: &stderr}, []string{"canonicalize"})
+	if code != cli.ExitFailed || !strings.Contains(stderr.String(), "interrupted") || stdout.Len() > 0 {
 		t.Errorf("ended with %d: %s%s", code, stdout.String(), stderr.String())
 	}
 }
@@ -130,8 +132,8 @@ func TestStopDuringStart(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	var stdout, stderr bytes.Buffer
-	code := run(environment{ctx: ctx, stdin: nil, stdout: &stdout, stderr: &stderr}, []string{"serve", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data")})
-	if code != exitOK || !strings.Contains(stderr.String(), `"msg":"stopping"`) || strings.Contains(stderr.String(), "agora: ") || stdout.Len() > 0 {
+	code := run(cli.Environment{Ctx: ctx, Stdin: nil, Stdout: &stdout, Stderr: &stderr}, []string{"serve", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data")})
+	if code != cli.ExitOK || !strings.Contains(stderr.String(), `"msg":"stopping"`) || strings.Contains(stderr.String(), "agora: ") || stdout.Len() > 0 {
 		t.Errorf("ended with %d: %s%s", code, stdout.String(), stderr.String())
 	}
 }
@@ -142,7 +144,7 @@ func TestPromptsForTerminalInput(t *testing.T) {
 		for _, command := range []string{"canonicalize", "verify", "send", "send raw", "send manifest --key KEY", "sign --key KEY"} {
 			file := keyFile(t, newKey(t))
 			var stdout, stderr bytes.Buffer
-			run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, stdinIsTerminal: typed},
+			run(cli.Environment{Ctx: t.Context(), Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr, StdinIsTerminal: typed},
 				strings.Fields(strings.ReplaceAll(command, "KEY", file)))
 			if said := strings.Contains(stderr.String(), "from the terminal; end it with Ctrl-D"); said != typed {
 				t.Errorf("agora %s, typed %v, says %q", command, typed, stderr.String())
@@ -165,9 +167,9 @@ func TestReceipts(t *testing.T) {
 		"terminal": {true, "--seal", "\n  to      " + string(bob) + "  (sealed: only the recipient can read it)\n"},
 	} {
 		var stdout, stderr bytes.Buffer
-		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr, stdoutIsTerminal: c.shown},
+		code := run(cli.Environment{Ctx: t.Context(), Stdout: &stdout, Stderr: &stderr, StdoutIsTerminal: c.shown},
 			[]string{"send", "request", "--key", file, "--relay", l.URL, "--to", string(bob), "--intent", "i", c.flag})
-		if code != exitOK || !strings.Contains(stdout.String(), c.want) || json.Valid(stdout.Bytes()) != (name != "terminal") {
+		if code != cli.ExitOK || !strings.Contains(stdout.String(), c.want) || json.Valid(stdout.Bytes()) != (name != "terminal") {
 			t.Errorf("%s: %d, %s%s", name, code, stdout.String(), stderr.String())
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver"
 	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
 	"github.com/agora-relay/agora/didkey"
@@ -47,7 +48,7 @@ func (k mcpKey) open() (key didkey.Key, book *spending.Book, file string, err er
 	if key, err = didkey.LoadOrCreate(k.Key); err != nil {
 		return key, nil, "", err
 	}
-	if file, err = realPath(k.Key); err != nil {
+	if file, err = cli.RealPath(k.Key); err != nil {
 		return key, nil, "", err
 	}
 	book, err = spending.Open(file, key.DID(), nil)
@@ -55,7 +56,7 @@ func (k mcpKey) open() (key didkey.Key, book *spending.Book, file string, err er
 }
 
 type mcpServe struct {
-	remote
+	cli.Remote
 	mcpKey
 	HTTP        string `name:"http" placeholder:"ADDR" help:"Serve streamable HTTP at this loopback address, such as 127.0.0.1:8790, instead of standard input and output."`
 	TokenFile   string `placeholder:"FILE" help:"With --http: the file with the token that clients need. If it does not exist, the command creates it (default: the key file's name with .token after it). AGORA_MCP_TOKEN replaces the file."`
@@ -103,10 +104,10 @@ func loopback(address string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-func (c mcpServe) Run(env environment) error {
+func (c mcpServe) Run(env cli.Environment) error {
 	switch {
 	case c.PrintSkill:
-		_, err := io.WriteString(env.stdout, mcpserver.Skill)
+		_, err := io.WriteString(env.Stdout, mcpserver.Skill)
 		return err
 	case c.PrintConfig:
 		return c.printConfig(env)
@@ -120,21 +121,21 @@ func (c mcpServe) Run(env environment) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
 	}
-	log := newLog(env)
-	relay, err := client.New(string(c.Relay), key, client.Options{Logger: log, Attempts: attempts, RequireParties: c.Private})
+	log := cli.NewLog(env)
+	relay, err := client.New(string(c.Relay), key, client.Options{Logger: log, Attempts: cli.Attempts, RequireParties: c.Private})
 	if err != nil {
 		return err
 	}
 	server := mcpserver.New(mcpserver.Options{Client: relay, DID: key.DID(), Relay: string(c.Relay), Book: book, Folder: folder,
 		Version: build(), Log: log,
-		Tools: c.Tools, RaiseLimits: "agora mcp limits --key " + shellQuoted(file)})
+		Tools: c.Tools, RaiseLimits: "agora mcp limits --key " + cli.ShellQuoted(file)})
 	if c.HTTP != "" {
 		return c.serveHTTP(env, server, file)
 	}
-	if env.stdinIsTerminal {
-		env.say("a host of an LLM starts this command and talks with it; agora mcp --print-config shows how. End it with Ctrl-D")
+	if env.StdinIsTerminal {
+		env.Say("a host of an LLM starts this command and talks with it; agora mcp --print-config shows how. End it with Ctrl-D")
 	}
-	return server.Run(env.ctx, &mcp.IOTransport{Reader: io.NopCloser(env.stdin), Writer: openWriter{env.stdout}})
+	return server.Run(env.Ctx, &mcp.IOTransport{Reader: io.NopCloser(env.Stdin), Writer: openWriter{env.Stdout}})
 }
 
 // openWriter is a writer that stays open.
@@ -142,7 +143,7 @@ type openWriter struct{ io.Writer }
 
 func (openWriter) Close() error { return nil }
 
-func (c mcpServe) serveHTTP(env environment, server *mcpserver.Server, keyFile string) error {
+func (c mcpServe) serveHTTP(env cli.Environment, server *mcpserver.Server, keyFile string) error {
 	token, where, err := c.token(keyFile)
 	if err != nil {
 		return err
@@ -151,12 +152,12 @@ func (c mcpServe) serveHTTP(env environment, server *mcpserver.Server, keyFile s
 	if err != nil {
 		return err
 	}
-	l, err := new(net.ListenConfig).Listen(env.ctx, "tcp", address)
+	l, err := new(net.ListenConfig).Listen(env.Ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("--http: %w", err)
 	}
-	env.say("listening on http://%s%s; clients need the token in %s", l.Addr(), mcpserver.Path, where)
-	return server.RunHTTP(env.ctx, l, token)
+	env.Say("listening on http://%s%s; clients need the token in %s", l.Addr(), mcpserver.Path, where)
+	return server.RunHTTP(env.Ctx, l, token)
 }
 
 // shortestToken is how many characters a token must have at least.
@@ -181,7 +182,7 @@ func (c mcpServe) token(keyFile string) (token, where string, err error) {
 	return token, where, err
 }
 
-func (c mcpServe) printConfig(env environment) error {
+func (c mcpServe) printConfig(env cli.Environment) error {
 	program, err := os.Executable()
 	if err != nil {
 		return err
@@ -201,8 +202,8 @@ func (c mcpServe) printConfig(env environment) error {
 	if err != nil {
 		return err
 	}
-	env.say("%s", where)
-	_, err = io.WriteString(env.stdout, text)
+	env.Say("%s", where)
+	_, err = io.WriteString(env.Stdout, text)
 	return err
 }
 
@@ -212,7 +213,7 @@ type mcpLimits struct {
 	PerDay    *creditAmount `placeholder:"USD" help:"The most that all jobs of 24 hours may cost."`
 	Intent    []string      `sep:"none" placeholder:"INTENT" help:"Allow only this intent; text.* allows all that begin with text. May be repeated."`
 	AnyIntent bool          `help:"Allow all intents again."`
-	Agent     []didText     `sep:"none" placeholder:"DID" help:"Allow to hire only this agent. May be repeated."`
+	Agent     []cli.DIDText `sep:"none" placeholder:"DID" help:"Allow to hire only this agent. May be repeated."`
 	AnyAgent  bool          `help:"Allow to hire any agent again."`
 }
 
@@ -232,27 +233,27 @@ func (mcpLimits) Help() string {
 		"  agora mcp limits --key alice.key --intent 'translation.*' --any-agent"
 }
 
-func (c mcpLimits) Run(env environment) error {
+func (c mcpLimits) Run(env cli.Environment) error {
 	if _, err := os.Stat(c.Key); errors.Is(err, fs.ErrNotExist) { // a mistyped name must not become a new identity
-		return fmt.Errorf("there is no key %s; create one with agora keygen %s", c.Key, shellQuoted(c.Key))
+		return fmt.Errorf("there is no key %s; create one with agora keygen %s", c.Key, cli.ShellQuoted(c.Key))
 	}
 	_, book, _, err := c.open()
 	if err != nil {
 		return err
 	}
 	if c.PerJob != nil || c.PerDay != nil || len(c.Intent) > 0 || len(c.Agent) > 0 || c.AnyIntent || c.AnyAgent {
-		if err := book.SetLimits(env.ctx, c.change); err != nil {
+		if err := book.SetLimits(env.Ctx, c.change); err != nil {
 			return err
 		}
 	}
-	status, err := book.Status(env.ctx)
+	status, err := book.Status(env.Ctx)
 	if err != nil {
 		return err
 	}
 	if status.Limits.PerJob > status.Limits.PerDay {
-		env.say("a job can cost at most the limit of a day, %v USD", status.Limits.PerDay)
+		env.Say("a job can cost at most the limit of a day, %v USD", status.Limits.PerDay)
 	}
-	return env.printJSON(struct {
+	return env.PrintJSON(struct {
 		Limits   spending.Limits        `json:"limits"`
 		Reserved credits.Amount         `json:"reserved_usd"`
 		Jobs     []spending.Reservation `json:"jobs"`

@@ -24,6 +24,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -130,11 +131,11 @@ func limits(t *testing.T, key string, flags ...string) (reserved float64) {
 		t.Fatal(err)
 	}
 	var stdout, stderr bytes.Buffer
-	code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, append([]string{"mcp", "limits", "--key", key}, flags...))
+	code := run(cli.Environment{Ctx: t.Context(), Stdout: &stdout, Stderr: &stderr}, append([]string{"mcp", "limits", "--key", key}, flags...))
 	var answer struct {
 		Reserved float64 `json:"reserved_usd"`
 	}
-	if err := json.Unmarshal(stdout.Bytes(), &answer); err != nil || code != exitOK {
+	if err := json.Unmarshal(stdout.Bytes(), &answer); err != nil || code != cli.ExitOK {
 		t.Fatalf("agora mcp limits ended with %d: %s%s", code, stdout.String(), stderr.String())
 	}
 	return answer.Reserved
@@ -144,7 +145,7 @@ func limits(t *testing.T, key string, flags ...string) (reserved float64) {
 func TestMCPLimitsNeedAKey(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "typo.key")
 	code, output := runAgora(t.Context(), "mcp", "limits", "--key", key, "--per-job", "1")
-	if _, err := os.Stat(key); code == exitOK || !strings.Contains(output, "agora keygen "+key) || !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(key); code == cli.ExitOK || !strings.Contains(output, "agora keygen "+key) || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("ended with %d: %s; the key: %v", code, output, err)
 	}
 }

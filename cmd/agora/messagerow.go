@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -30,9 +31,9 @@ type messageRow struct {
 }
 
 // newMessageRow returns what a template shows of a message.
-func newMessageRow(p people, e *envelope.Envelope) messageRow {
+func newMessageRow(p cli.People, e *envelope.Envelope) messageRow {
 	row := messageRow{Time: envelope.FormatTime(e.TS), Type: string(e.Type), ID: e.ID, Thread: e.Thread, From: e.Sender.ID,
-		FromName: p.name(e.Sender.ID), SenderName: e.Sender.Name, To: e.Recipient, ToName: p.name(e.Recipient),
+		FromName: p.Name(e.Sender.ID), SenderName: e.Sender.Name, To: e.Recipient, ToName: p.Name(e.Recipient),
 		Intent: e.PayloadString("intent"), Price: price(e), Summary: summary(e), Sealed: e.Sealed(), Payload: map[string]any{},
 		Envelope: string(e.Canonical())}
 	if !e.Sealed() || e.Opened {
@@ -84,12 +85,12 @@ func requestSummary(e *envelope.Envelope) string {
 	if c := request.Constraints; c != nil && c.MaxCostUSD != nil {
 		most = "≤ " + amount(*c.MaxCostUSD, "USD")
 	}
-	return joinWords(cmp.Or(request.Intent, e.PayloadString("intent")), most, quoted(request.Title), string(request.Params))
+	return joinWords(cmp.Or(request.Intent, e.PayloadString("intent")), most, cli.Quoted(request.Title), string(request.Params))
 }
 
 func manifestSummary(e *envelope.Envelope) string {
 	m := manifestOf(e)
-	return joinWords(quoted(m.Name), strings.Join(m.intents(), " "))
+	return joinWords(cli.Quoted(m.Name), strings.Join(m.intents(), " "))
 }
 
 // joinWords joins the texts that are not empty.

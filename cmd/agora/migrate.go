@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/postgres"
 	"github.com/agora-relay/agora/store/sqlite"
@@ -71,8 +72,8 @@ type migrated interface {
 }
 
 // open opens a store with this policy; the zero Policy for the source.
-func (c migrateCmd) open(ctx context.Context, env environment, place migratePlace) (migrated, error) {
-	log := newLog(env)
+func (c migrateCmd) open(ctx context.Context, env cli.Environment, place migratePlace) (migrated, error) {
+	log := cli.NewLog(env)
 	if place.isServer() {
 		return postgres.Open(ctx, string(place), postgres.Options{Log: log, Extensions: extensions(), AcceptAsync: c.AcceptAsync,
 			KeepPolicy: true, Alone: true})
@@ -83,30 +84,30 @@ func (c migrateCmd) open(ctx context.Context, env environment, place migratePlac
 	return sqlite.Open(ctx, filepath.Join(string(place), databaseName), sqlite.Options{Log: log, Extensions: extensions()})
 }
 
-func (c migrateCmd) Run(env environment) (err error) {
+func (c migrateCmd) Run(env cli.Environment) (err error) {
 	began := time.Now()
-	from, err := c.open(env.ctx, env, c.From)
+	from, err := c.open(env.Ctx, env, c.From)
 	if err != nil {
 		return fmt.Errorf("--from: %w", err)
 	}
 	defer func() { err = errors.Join(err, from.Close()) }()
-	to, err := c.open(env.ctx, env, c.To)
+	to, err := c.open(env.Ctx, env, c.To)
 	if err != nil {
 		return fmt.Errorf("--to: %w", err)
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
-	head, tables, err := transfer.Copy(env.ctx, from, to, func() (transfer.Engine, error) {
-		fmt.Fprintln(env.stderr, "agora: copied; comparing")
+	head, tables, err := transfer.Copy(env.Ctx, from, to, func() (transfer.Engine, error) {
+		fmt.Fprintln(env.Stderr, "agora: copied; comparing")
 		if err := to.Close(); err != nil {
 			return nil, err
 		}
-		to, err = c.open(env.ctx, env, c.To)
+		to, err = c.open(env.Ctx, env, c.To)
 		return to, err
 	})
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.stdout, "moved %s up to number %d, %s, %s, in %s; the copy has the same rows\n",
+	_, err = fmt.Fprintf(env.Stdout, "moved %s up to number %d, %s, %s, in %s; the copy has the same rows\n",
 		count(tables[transfer.Events].Rows, "event"), head.Last, count(tables[transfer.Threads].Rows, "thread"),
 		count(tables[transfer.Manifests].Rows, "manifest"), time.Since(began).Round(10*time.Millisecond))
 	return err

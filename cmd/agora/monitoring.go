@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/relay/metrics"
 )
 
@@ -13,11 +14,11 @@ func (monitoringCmd) Help() string {
 		"Examples:\n  agora monitoring alerts > alerts.yml\n  agora monitoring dashboard > dashboard.json"
 }
 
-func (c monitoringCmd) Run(env environment) error {
+func (c monitoringCmd) Run(env cli.Environment) error {
 	text := metrics.Alerts
 	if c.File == "dashboard" {
 		text = metrics.Dashboard
 	}
-	_, err := env.exact.Write(text)
+	_, err := env.Exact.Write(text)
 	return err
 }

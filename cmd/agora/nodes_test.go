@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -74,7 +75,7 @@ func startNode(t *testing.T, args ...string) *relayNode {
 	stdout, n := &output{}, &relayNode{stderr: &output{}}
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(environment{ctx: ctx, stdin: strings.NewReader(""), stdout: stdout, stderr: n.stderr},
+		ended <- run(cli.Environment{Ctx: ctx, Stdin: strings.NewReader(""), Stdout: stdout, Stderr: n.stderr},
 			append([]string{"serve", "--addr", "127.0.0.1:0"}, args...))
 	}()
 	code, over := 0, false
@@ -122,7 +123,7 @@ func get(t *testing.T, url string) (int, string) {
 func TestNodesShareARelay(t *testing.T) {
 	folder, store := t.TempDir(), storeURL(t)
 	secret := filepath.Join(folder, "secret")
-	if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: os.Stderr}, []string{"key", "secret", secret}); code != 0 {
+	if code := run(cli.Environment{Ctx: t.Context(), Stdout: io.Discard, Stderr: os.Stderr}, []string{"key", "secret", secret}); code != 0 {
 		t.Fatal("key secret failed")
 	}
 	args := func(data string) []string {
@@ -136,7 +137,7 @@ func TestNodesShareARelay(t *testing.T) {
 	}
 	key := filepath.Join(folder, "bob.key")
 	for _, c := range [][]string{{"keygen", key}, {"send", "request", "--key", key, "--relay", a.url, "--intent", "x"}} {
-		if code := run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: io.Discard, stderr: os.Stderr},
+		if code := run(cli.Environment{Ctx: t.Context(), Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: os.Stderr},
 			c); code != 0 {
 			t.Fatalf("%v: exit %d", c, code)
 		}
@@ -185,7 +186,7 @@ func TestNodesShareARelay(t *testing.T) {
 	})
 	t.Run("key fetch", func(t *testing.T) {
 		data := filepath.Join(folder, "fetched")
-		if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard},
+		if code := run(cli.Environment{Ctx: t.Context(), Stdout: io.Discard, Stderr: io.Discard},
 			[]string{"key", "fetch", "--store", store, "--key-secret", secret, "--data", data}); code != 0 {
 			t.Fatalf("exit %d", code)
 		}
@@ -209,7 +210,7 @@ func TestNodesShareARelay(t *testing.T) {
 		if _, body := get(t, c.url+"/health"); !strings.Contains(body, `"role":"follower"`) {
 			t.Errorf("the node leads: %s", body)
 		}
-		if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},
+		if code := run(cli.Environment{Ctx: t.Context(), Stdout: io.Discard, Stderr: &stderr},
 			[]string{"admin", "ban", "--data", filepath.Join(folder, "e"), "203.0.113.7"}); code != 0 {
 			t.Errorf("exit %d, %s", code, &stderr)
 		}
@@ -220,7 +221,7 @@ func TestNodesShareARelay(t *testing.T) {
 	t.Run("what only a single node can do", func(t *testing.T) {
 		for _, c := range [][]string{{"top"}, {"checkpoint"}} {
 			var stderr bytes.Buffer
-			if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},
+			if code := run(cli.Environment{Ctx: t.Context(), Stdout: io.Discard, Stderr: &stderr},
 				append([]string{"admin"}, append(c, "--data", filepath.Join(folder, "b"))...)); code == 0 ||
 				!strings.Contains(stderr.String(), "docs/CLUSTER.md") {
 				t.Errorf("agora admin %v: exit %d, %s", c, code, &stderr)
@@ -233,7 +234,7 @@ func TestNodesShareARelay(t *testing.T) {
 	})
 	t.Run("backup", func(t *testing.T) {
 		var stderr bytes.Buffer
-		if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},
+		if code := run(cli.Environment{Ctx: t.Context(), Stdout: io.Discard, Stderr: &stderr},
 			[]string{"backup", "--data", filepath.Join(folder, "b"), filepath.Join(folder, "copy")}); code == 0 ||
 			!strings.Contains(stderr.String(), "pg_dump") {
 			t.Errorf("exit %d, %s", code, &stderr)
@@ -248,7 +249,7 @@ func TestMigrate(t *testing.T) {
 	command := func(args ...string) string {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
-		if code := run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr}, args); code != 0 {
+		if code := run(cli.Environment{Ctx: t.Context(), Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr}, args); code != 0 {
 			t.Fatalf("%v: exit %d: %s", args, code, &stderr)
 		}
 		return stdout.String()
@@ -273,7 +274,7 @@ func TestMigrate(t *testing.T) {
 	rest := "/events?timeout=0&cursor=" + cursor
 	wantRest := list(single.url + rest)
 	var stderr bytes.Buffer
-	if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},
+	if code := run(cli.Environment{Ctx: t.Context(), Stdout: io.Discard, Stderr: &stderr},
 		[]string{"migrate", "--from", data, "--to", store, "--accept-async"}); code == 0 || !strings.Contains(stderr.String(), "in use") {
 		t.Errorf("while the relay runs: exit %d, %s", code, &stderr)
 	}
@@ -288,7 +289,7 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("the node shows %s, the relay showed %s", got, want)
 	}
 	stderr.Reset()
-	if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},
+	if code := run(cli.Environment{Ctx: t.Context(), Stdout: io.Discard, Stderr: &stderr},
 		[]string{"migrate", "--from", store, "--to", back, "--accept-async"}); code == 0 || !strings.Contains(stderr.String(), "stop them first") {
 		t.Errorf("while a node runs: exit %d, %s", code, &stderr)
 	}
@@ -332,7 +333,7 @@ func waitFor(t *testing.T, url string, status int) {
 // TestAsyncIsRefused checks that a node does not promise what the database cannot keep.
 func TestAsyncIsRefused(t *testing.T) {
 	var stderr bytes.Buffer
-	code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},
+	code := run(cli.Environment{Ctx: t.Context(), Stdout: io.Discard, Stderr: &stderr},
 		[]string{"serve", "--addr", "127.0.0.1:0", "--store", storeURL(t), "--data", filepath.Join(t.TempDir(), "data")})
 	if code == 0 || !strings.Contains(stderr.String(), "synchronous_standby_names") {
 		t.Errorf("exit %d, %s", code, &stderr)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/relay/metrics"
@@ -33,12 +34,12 @@ func (l *levelText) UnmarshalText(text []byte) error {
 func (l levelText) String() string { return strings.ToLower(slog.Level(l).String()) }
 
 // newLog returns the log of serve.
-func (f observeFlags) newLog(env environment, level slog.Leveler) *slog.Logger {
+func (f observeFlags) newLog(env cli.Environment, level slog.Leveler) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
-	if f.LogFormat == "text" || f.LogFormat == "auto" && env.stderrIsTerminal {
-		return slog.New(slog.NewTextHandler(env.stderr, options))
+	if f.LogFormat == "text" || f.LogFormat == "auto" && env.StderrIsTerminal {
+		return slog.New(slog.NewTextHandler(env.Stderr, options))
 	}
-	return slog.New(slog.NewJSONHandler(env.stderr, options))
+	return slog.New(slog.NewJSONHandler(env.Stderr, options))
 }
 
 // watched are the metrics of a relay, which may be nil.

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 // TestMountPoint checks that agora restore recognizes a folder that cannot be replaced.
@@ -38,7 +40,7 @@ func TestRestoreKeepsOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		if code := run(environment{ctx: context.Background(), stdout: &out, stderr: &out}, args); code != exitOK {
+		if code := run(cli.Environment{Ctx: context.Background(), Stdout: &out, Stderr: &out}, args); code != cli.ExitOK {
 			t.Fatalf("%q: %s", args, out.String())
 		}
 	}

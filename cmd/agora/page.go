@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/explorer"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
@@ -17,8 +18,8 @@ import (
 )
 
 type pageCmd struct {
-	URL  originText    `arg:"" name:"url" help:"The relay's URL."`
-	Addr listenAddress `default:"127.0.0.1:8788" placeholder:"HOST:PORT" help:"The loopback address to serve the page at (default: ${default})."`
+	URL  cli.OriginText `arg:"" name:"url" help:"The relay's URL."`
+	Addr listenAddress  `default:"127.0.0.1:8788" placeholder:"HOST:PORT" help:"The loopback address to serve the page at (default: ${default})."`
 }
 
 func (pageCmd) Help() string {
@@ -35,19 +36,19 @@ func (c pageCmd) Validate() error {
 	return nil
 }
 
-func (c pageCmd) Run(env environment) error {
+func (c pageCmd) Run(env cli.Environment) error {
 	page, err := explorer.New(string(c.URL))
 	if err != nil {
 		return err
 	}
-	log := newLog(env)
+	log := cli.NewLog(env)
 	listener, err := c.Addr.listen("--addr")
 	if err != nil {
 		return err
 	}
 	forward := newForwarder(string(c.URL), log)
 	defer forward.transport.CloseIdleConnections()
-	if _, err := fmt.Fprintf(env.stdout, "relay %s\npage at %s\n", c.URL, pageURL("", listener.Addr(), false)); err != nil {
+	if _, err := fmt.Fprintf(env.Stdout, "relay %s\npage at %s\n", c.URL, pageURL("", listener.Addr(), false)); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	server := &http.Server{
@@ -57,7 +58,7 @@ func (c pageCmd) Run(env environment) error {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	return runServer(env.ctx, server, listener)
+	return runServer(env.Ctx, server, listener)
 }
 
 // runServer serves until ctx ends, and then gives running requests a moment.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -70,7 +71,7 @@ func TestFollowersAreOnline(t *testing.T) {
 	agora := func(args ...string) string {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
-		if code := run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr}, args); code != exitOK {
+		if code := run(cli.Environment{Ctx: t.Context(), Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr}, args); code != cli.ExitOK {
 			t.Fatalf("agora %v ended with %d: %s", args, code, stderr.String())
 		}
 		return stdout.String()

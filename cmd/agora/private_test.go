@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 // TestFilesArePrivate runs the commands that create files, with a umask that would allow everybody everything. All
@@ -27,11 +28,11 @@ func TestFilesArePrivate(t *testing.T) {
 		defer cancel()
 		return runAgora(ctx, "serve", "--addr", "127.0.0.1:0", "--data", data)
 	}
-	if code, output := serve(); code != exitOK {
+	if code, output := serve(); code != cli.ExitOK {
 		t.Fatalf("%d: %s", code, output)
 	}
 	for _, args := range [][]string{{"keygen", filepath.Join(folder, "my.key")}, {"backup", "--data", data, filepath.Join(folder, "backups", "monday")}} {
-		if code, output := runAgora(t.Context(), args...); code != exitOK {
+		if code, output := runAgora(t.Context(), args...); code != cli.ExitOK {
 			t.Fatalf("%d: %s", code, output)
 		}
 	}
@@ -56,7 +57,7 @@ func TestFilesArePrivate(t *testing.T) {
 	if err := os.Chmod(data, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if code, output := serve(); code != exitFailed || !strings.Contains(output, "(mode 0755); run: chmod 700 "+data) {
+	if code, output := serve(); code != cli.ExitFailed || !strings.Contains(output, "(mode 0755); run: chmod 700 "+data) {
 		t.Errorf("serve with a data folder that others can enter ends with %d: %s", code, output)
 	}
 }

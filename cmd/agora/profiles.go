@@ -10,6 +10,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/internal/profile"
 )
@@ -24,7 +25,7 @@ var profileSettings = []string{"relay", "key", "private"}
 
 // BeforeResolve takes flags from the profile. kong calls it.
 func (c *commandLine) BeforeResolve(ctx *kong.Context) error {
-	chosen := chosenProfile{}
+	chosen := cli.ChosenProfile{}
 	defer func() { ctx.Bind(chosen) }()
 	command := ctx.Selected()
 	if command == nil || !readsProfile(command) {
@@ -95,7 +96,7 @@ func loadProfile(name string) (*profile.Profile, error) {
 		}
 		return nil, err
 	}
-	p, err := profile.Load(folder, orDefault(name))
+	p, err := profile.Load(folder, cli.OrDefault(name))
 	if !errors.Is(err, fs.ErrNotExist) {
 		return p, err
 	}
@@ -104,7 +105,7 @@ func loadProfile(name string) (*profile.Profile, error) {
 	}
 	names, err := profile.List(folder)
 	return nil, errors.Join(fmt.Errorf("there is no profile %s%s; make it with: agora init --profile %s", name,
-		didYouMean(name, names), name), err)
+		cli.DidYouMean(name, names), name), err)
 }
 
 // fromProfile adds to values what the profile says about the flags of a command. root is the
@@ -171,13 +172,13 @@ func checkSettings(values map[string]any, node *kong.Node) error {
 		case isSection:
 			return fmt.Errorf("there is no command %q; the name of a table is that of a command", name)
 		case !slices.Contains(known, name):
-			return fmt.Errorf("%q is not a setting here, want one of %s%s", name, strings.Join(known, ", "), didYouMean(name, known))
+			return fmt.Errorf("%q is not a setting here, want one of %s%s", name, strings.Join(known, ", "), cli.DidYouMean(name, known))
 		}
 	}
 	return nil
 }
 
-type profileCmd struct{ listing }
+type profileCmd struct{ cli.Listing }
 
 // profileRow is a line of the list of profiles.
 type profileRow struct {
@@ -194,13 +195,13 @@ func (profileCmd) Help() string {
 		"commands. agora init makes one. The profile named default is used if neither --profile nor AGORA_PROFILE names " +
 		"another. A flag comes before its environment variable, and the variable comes before the profile.\n\n" +
 		"To change a profile, edit its file: relay, key and private are for all commands, and a table such as [follow] " +
-		"has flags of one command. To remove a profile, remove its file.\n\n" + formatHelp(profileRow{}) +
+		"has flags of one command. To remove a profile, remove its file.\n\n" + cli.FormatHelp(profileRow{}) +
 		"Examples:\n  agora profile\n  agora init --profile work --relay https://relay.example\n  agora --profile work follow\n" +
 		"  export AGORA_PROFILE=work"
 }
 
-func (c profileCmd) Run(env environment, parsed *kong.Context) error {
-	if err := c.Format.check(profileRow{}); err != nil {
+func (c profileCmd) Run(env cli.Environment, parsed *kong.Context) error {
+	if err := c.Format.Check(profileRow{}); err != nil {
 		return err
 	}
 	folder, err := profile.Folder()
@@ -211,33 +212,33 @@ func (c profileCmd) Run(env environment, parsed *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	used := orDefault(profileName(parsed))
+	used := cli.OrDefault(profileName(parsed))
 	var all []profileRow
 	for _, name := range names {
 		p, err := profile.Load(folder, name)
 		if err != nil {
-			env.say("%v", err)
+			env.Say("%v", err)
 			continue
 		}
 		row := profileRow{Name: name, Used: name == used, Relay: p.Text("relay"), Key: p.File("key"), File: p.Path}
 		if key, err := didkey.Load(row.Key); row.Key != "" {
 			if err != nil {
-				env.say("%v", err)
+				env.Say("%v", err)
 			}
 			row.DID = key.DID()
 		}
 		all = append(all, row)
 	}
 	if len(all) == 0 {
-		env.say("there is no profile yet; agora init makes one")
+		env.Say("there is no profile yet; agora init makes one")
 	}
-	return show(env, c.listing, []string{"PROFILE", "RELAY", "IDENTITY", "FILE"}, all, func(r profileRow) []string {
+	return cli.Show(env, c.Listing, []string{"PROFILE", "RELAY", "IDENTITY", "FILE"}, all, func(r profileRow) []string {
 		name, did := r.Name, string(r.DID)
 		if r.Used {
 			name += " *"
 		}
-		if env.stdoutIsTerminal && did != "" {
-			did = shortDID(r.DID)
+		if env.StdoutIsTerminal && did != "" {
+			did = cli.ShortDID(r.DID)
 		}
 		return []string{name, r.Relay, did, r.File}
 	}, 1, 3)

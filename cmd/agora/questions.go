@@ -9,13 +9,14 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/internal/profile"
 )
 
 // askAll asks for everything that a flag could say. There is none.
 func (b *beginning) askAll() error {
-	in := questions{env: b.env, in: bufio.NewReader(b.env.stdin)}
-	fmt.Fprintf(b.env.stdout, "This makes the profile %s. Press Enter to take what is in brackets.\n", b.profile)
+	in := questions{env: b.env, in: bufio.NewReader(b.env.Stdin)}
+	fmt.Fprintf(b.env.Stdout, "This makes the profile %s. Press Enter to take what is in brackets.\n", b.profile)
 	in.ask("Your name", loginName(), func(text string) error {
 		if b.Name = text; text == "" {
 			return nil
@@ -62,7 +63,7 @@ func loginName() string {
 
 // questions asks a person at a terminal.
 type questions struct {
-	env environment
+	env cli.Environment
 	in  *bufio.Reader
 	err error // why no more can be asked
 }
@@ -76,24 +77,24 @@ func (q *questions) ask(question, preset string, check func(string) error) {
 		question += " [" + preset + "]"
 	}
 	for q.err == nil {
-		fmt.Fprintf(q.env.stdout, "%s: ", question)
+		fmt.Fprintf(q.env.Stdout, "%s: ", question)
 		answer, err := q.line()
 		if err != nil {
-			fmt.Fprintln(q.env.stdout)
+			fmt.Fprintln(q.env.Stdout)
 			q.err = err
 			return
 		}
 		if err = check(cmp.Or(strings.TrimSpace(answer), preset)); err == nil {
 			return
 		}
-		q.env.say("%v", err)
+		q.env.Say("%v", err)
 	}
 }
 
 // confirm asks whether to do something that cannot be meant by accident. Errors: the answer is not yes.
-func confirm(env environment, question string) error {
-	in := questions{env: env, in: bufio.NewReader(env.stdin)}
-	fmt.Fprintf(env.stdout, "%s yes or no [no]: ", question)
+func confirm(env cli.Environment, question string) error {
+	in := questions{env: env, in: bufio.NewReader(env.Stdin)}
+	fmt.Fprintf(env.Stdout, "%s yes or no [no]: ", question)
 	answer, err := in.line()
 	if err == nil && strings.ToLower(strings.TrimSpace(answer)) != "yes" {
 		err = errors.New("nothing was changed")
@@ -121,7 +122,7 @@ func (q *questions) line() (string, error) {
 			return "", errors.New("the answers ended; nothing was changed")
 		}
 		return in.text, nil
-	case <-q.env.ctx.Done():
+	case <-q.env.Ctx.Done():
 		return "", errors.New("interrupted; nothing was changed")
 	}
 }

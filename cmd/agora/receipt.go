@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -17,20 +18,20 @@ type receiptFlags struct {
 
 // report prints a receipt. If it is unknown whether the relay stored the message, report prints the envelope instead,
 // so that the user can post it again.
-func (f receiptFlags) report(env environment, e *envelope.Envelope, receipt client.Receipt, err error) error {
+func (f receiptFlags) report(env cli.Environment, e *envelope.Envelope, receipt client.Receipt, err error) error {
 	if errors.Is(err, client.ErrUnknownOutcome) && e != nil {
-		env.explain(err)
-		fmt.Fprintf(env.stderr, "agora: it is safe to post the same bytes again: agora send <<'END'\n%s\nEND\n",
+		env.Explain(err)
+		fmt.Fprintf(env.Stderr, "agora: it is safe to post the same bytes again: agora send <<'END'\n%s\nEND\n",
 			e.Canonical())
-		return errReported
+		return cli.ErrReported
 	}
 	if err != nil {
 		return err
 	}
-	if env.stdoutIsTerminal && !f.JSON {
-		return showReceipt(env.stdout, env.people(e.Sender.ID), e, receipt)
+	if env.StdoutIsTerminal && !f.JSON {
+		return showReceipt(env.Stdout, env.People(e.Sender.ID), e, receipt)
 	}
-	return env.printJSON(struct {
+	return env.PrintJSON(struct {
 		OK bool `json:"ok"`
 		client.Receipt
 		RequestID string     `json:"requestId,omitempty"`
@@ -40,22 +41,22 @@ func (f receiptFlags) report(env environment, e *envelope.Envelope, receipt clie
 }
 
 // showReceipt prints a receipt for people.
-func showReceipt(w io.Writer, p people, e *envelope.Envelope, r client.Receipt) error {
+func showReceipt(w io.Writer, p cli.People, e *envelope.Envelope, r client.Receipt) error {
 	to := "everybody"
 	if e.Recipient != "" {
-		to = p.whole(e.Recipient)
+		to = p.Whole(e.Recipient)
 	}
 	if e.Sealed() {
 		to += "  (sealed: only the recipient can read it)"
 	}
 	text := fmt.Sprintf("%s  %s\n  to      %s\n", e.Type, e.ID, to)
 	if r.Thread != nil {
-		text += fmt.Sprintf("  thread  %s  %s\n", printable(r.Thread.ID), printable(r.Thread.State))
+		text += fmt.Sprintf("  thread  %s  %s\n", cli.Printable(r.Thread.ID), cli.Printable(r.Thread.State))
 	}
 	if e.RequestID != "" {
-		text += fmt.Sprintf("  request %s\n", printable(e.RequestID)) // the other side may have chosen it
+		text += fmt.Sprintf("  request %s\n", cli.Printable(e.RequestID)) // the other side may have chosen it
 	}
-	text += fmt.Sprintf("  kept    until %s\n", shownTime(r.ExpiresAt))
+	text += fmt.Sprintf("  kept    until %s\n", cli.ShownTime(r.ExpiresAt))
 	if r.Duplicate {
 		text += "  the relay already had this message\n"
 	}

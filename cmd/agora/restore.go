@@ -11,6 +11,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/internal/fsync"
 	"github.com/agora-relay/agora/relay/admin"
@@ -35,12 +36,12 @@ func (restoreCmd) Help() string {
 
 func (c restoreCmd) Validate() error { return dataFolder{c.Backup}.Validate() }
 
-func (c restoreCmd) Run(env environment) (err error) {
-	data, err := realPath(c.Data)
+func (c restoreCmd) Run(env cli.Environment) (err error) {
+	data, err := cli.RealPath(c.Data)
 	if err != nil {
 		return err
 	}
-	backup, err := realPath(c.Backup)
+	backup, err := cli.RealPath(c.Backup)
 	if err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func (c restoreCmd) Run(env environment) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := makeBackup(env.ctx, backup, unfinished, nil); err != nil {
+	if _, err := makeBackup(env.Ctx, backup, unfinished, nil); err != nil {
 		return errors.Join(err, os.RemoveAll(unfinished))
 	}
 	if err := c.check(env, unfinished); err != nil {
@@ -83,35 +84,12 @@ func (c restoreCmd) Run(env environment) (err error) {
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(unfinished))
 	}
-	text := fmt.Sprintf("%s: restored from %s", printable(c.Data), printable(c.Backup))
+	text := fmt.Sprintf("%s: restored from %s", cli.Printable(c.Data), cli.Printable(c.Backup))
 	if old != "" {
-		text += "; the folder before is now " + printable(old)
+		text += "; the folder before is now " + cli.Printable(old)
 	}
-	_, err = fmt.Fprintln(env.stdout, text)
+	_, err = fmt.Fprintln(env.Stdout, text)
 	return err
-}
-
-// realPath returns the absolute path of a file or folder without symbolic links, so that a link to it stays a link. It
-// need not exist.
-func realPath(path string) (string, error) {
-	real, err := filepath.EvalSymlinks(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Lstat(path); err == nil {
-			return "", fmt.Errorf("%s is a symbolic link to a place that does not exist; create that first", path)
-		}
-		parent, err := filepath.Abs(filepath.Dir(path))
-		if err != nil {
-			return "", err
-		}
-		if real, err := filepath.EvalSymlinks(parent); err == nil {
-			parent = real
-		}
-		return filepath.Join(parent, filepath.Base(path)), nil
-	}
-	if err != nil {
-		return "", err
-	}
-	return filepath.Abs(real)
 }
 
 // checkTarget returns whether the data folder exists and has files. It returns an error if the folder must not be
@@ -160,11 +138,11 @@ func lockFolder(data string, exists bool) (release func() error, err error) {
 }
 
 // check checks a folder as agora check does. It prints what it finds.
-func (c restoreCmd) check(env environment, folder string) error {
+func (c restoreCmd) check(env cli.Environment, folder string) error {
 	quiet := env
-	quiet.stdout = env.stderr
+	quiet.Stdout = env.Stderr
 	err := checkCmd{dataFolder: dataFolder{folder}}.Run(quiet)
-	if errors.Is(err, errReported) {
+	if errors.Is(err, cli.ErrReported) {
 		return fmt.Errorf("%s has the findings above, so it is not put in place; use an older backup", folder)
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/alecthomas/kong"
 )
 
@@ -72,8 +73,8 @@ func TestSecretVariablesAreKnown(t *testing.T) {
 	}
 	t.Setenv("AGORA_STORE_FILE", file)
 	var stdout, stderr strings.Builder
-	code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, []string{"serve", "--check-config"})
-	if code != exitOK || strings.Contains(stderr.String(), "did you mean") {
+	code := run(cli.Environment{Ctx: t.Context(), Stdout: &stdout, Stderr: &stderr}, []string{"serve", "--check-config"})
+	if code != cli.ExitOK || strings.Contains(stderr.String(), "did you mean") {
 		t.Errorf("%d: %s", code, stderr.String())
 	}
 }
@@ -102,8 +103,8 @@ func TestSecretsOfCommands(t *testing.T) {
 			args = append(args, "--key-secret", "x")
 		}
 		var stdout, stderr strings.Builder
-		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, args)
-		if code == exitOK || !strings.Contains(stderr.String(), "AGORA_STORE: ") || strings.Contains(stderr.String(), "hidden") {
+		code := run(cli.Environment{Ctx: t.Context(), Stdout: &stdout, Stderr: &stderr}, args)
+		if code == cli.ExitOK || !strings.Contains(stderr.String(), "AGORA_STORE: ") || strings.Contains(stderr.String(), "hidden") {
 			t.Errorf("%s: %d: %s", leaf.Path(), code, stderr.String())
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -47,20 +48,20 @@ const relayTimeout = 30 * time.Second
 
 // sender are the flags that all messages have.
 type sender struct {
-	identified
+	cli.Identified
 	receiptFlags
-	TTL lifetime `placeholder:"DURATION" help:"How long the relay keeps the message (default: 24h)."` // 0: envelope.DraftTTL
+	TTL cli.Lifetime `placeholder:"DURATION" help:"How long the relay keeps the message (default: 24h)."` // 0: envelope.DraftTTL
 }
 
 // post signs and posts a message and prints its receipt.
 func (s sender) post(
-	env environment, draft func(context.Context, *client.Client, didkey.DID) (envelope.Draft, error),
+	env cli.Environment, draft func(context.Context, *client.Client, didkey.DID) (envelope.Draft, error),
 ) error {
-	c, me, err := s.client(env)
+	c, me, err := s.Client(env)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(env.ctx, relayTimeout)
+	ctx, cancel := context.WithTimeout(env.Ctx, relayTimeout)
 	defer cancel()
 	d, err := draft(ctx, c, me)
 	if err != nil {
@@ -73,15 +74,15 @@ func (s sender) post(
 
 type sendRequest struct {
 	sender
-	Intent      string      `required:"" complete:"intent" help:"The service you want, such as translation.en_zh."`
-	To          didText     `placeholder:"DID" help:"The only agent that may offer. By default every agent may."`
-	Params      jsonInput   `placeholder:"JSON" help:"The input of the service: JSON, @FILE, or - for standard input."`
-	Title       string      `help:"A title for people to read."`
-	Description string      `help:"A longer description for people to read."`
-	MaxCost     *float64    `placeholder:"USD" help:"The most you would pay."`
-	Deadline    *futureTime `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339."`
-	Thread      idText      `placeholder:"ID" help:"The new thread's id (default: a new random one)."`
-	Seal        bool        `help:"Encrypt the payload for --to. Only the intent stays readable; see docs/SEALING.md."`
+	Intent      string          `required:"" complete:"intent" help:"The service you want, such as translation.en_zh."`
+	To          cli.DIDText     `placeholder:"DID" help:"The only agent that may offer. By default every agent may."`
+	Params      cli.JSONInput   `placeholder:"JSON" help:"The input of the service: JSON, @FILE, or - for standard input."`
+	Title       string          `help:"A title for people to read."`
+	Description string          `help:"A longer description for people to read."`
+	MaxCost     *float64        `placeholder:"USD" help:"The most you would pay."`
+	Deadline    *cli.FutureTime `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339."`
+	Thread      cli.IDText      `placeholder:"ID" help:"The new thread's id (default: a new random one)."`
+	Seal        bool            `help:"Encrypt the payload for --to. Only the intent stays readable; see docs/SEALING.md."`
 }
 
 func (c sendRequest) Validate() error {
@@ -102,8 +103,8 @@ func (sendRequest) Help() string {
 		`agora send request --key alice.key --intent translation.en_zh --params '{"text":"Hello"}' --max-cost 0.01`
 }
 
-func (c sendRequest) Run(env environment) error {
-	params, err := c.Params.read(env, "the params")
+func (c sendRequest) Run(env cli.Environment) error {
+	params, err := c.Params.Read(env, "the params")
 	if err != nil {
 		return err
 	}
@@ -119,22 +120,22 @@ func (c sendRequest) Run(env environment) error {
 // threaded are the flags that all messages within a thread have.
 type threaded struct {
 	sender
-	Thread    idText  `required:"" complete:"thread" placeholder:"ID" help:"The thread's id."`
-	Client    didText `placeholder:"DID" help:"The agent that opened the thread. Needed if several threads have this id, or the relay no longer has the REQUEST."`
-	RequestID idText  `name:"request-id" placeholder:"ID" help:"The request_id of the REQUEST. Needed if the relay no longer has the REQUEST."`
-	Seal      bool    `xor:"sealing" help:"Encrypt the payload for the recipient. In a sealed thread all messages are sealed without this flag."`
-	Plain     bool    `xor:"sealing" help:"Do not seal. Needed if the REQUEST was not sealed and the relay no longer has it."`
+	Thread    cli.IDText  `required:"" complete:"thread" placeholder:"ID" help:"The thread's id."`
+	Client    cli.DIDText `placeholder:"DID" help:"The agent that opened the thread. Needed if several threads have this id, or the relay no longer has the REQUEST."`
+	RequestID cli.IDText  `name:"request-id" placeholder:"ID" help:"The request_id of the REQUEST. Needed if the relay no longer has the REQUEST."`
+	Seal      bool        `xor:"sealing" help:"Encrypt the payload for the recipient. In a sealed thread all messages are sealed without this flag."`
+	Plain     bool        `xor:"sealing" help:"Do not seal. Needed if the REQUEST was not sealed and the relay no longer has it."`
 }
 
 // addressed adds the flag --to, for messages that an agent can send to the client, and the client to an agent.
 type addressed struct {
 	threaded
-	To didText `placeholder:"DID" help:"The agent that gets the message, if you opened the thread. Needed if the relay no longer has your ACCEPT."`
+	To cli.DIDText `placeholder:"DID" help:"The agent that gets the message, if you opened the thread. Needed if the relay no longer has your ACCEPT."`
 }
 
 // reply posts a message of this type in the thread. agent is the agent that a flag names, "" if none does.
 func (t threaded) reply(
-	env environment, typ envelope.Type, agent didText, payload func(requestID string) envelope.Payload,
+	env cli.Environment, typ envelope.Type, agent cli.DIDText, payload func(requestID string) envelope.Payload,
 ) error {
 	return t.post(env, func(ctx context.Context, c *client.Client, me didkey.DID) (envelope.Draft, error) {
 		r, err := t.find(ctx, c, me, typ, didkey.DID(agent))
@@ -153,7 +154,7 @@ type sendOffer struct {
 	Currency string        `default:"USD" help:"The currency of the price, an ISO 4217 code (default: ${default})."`
 	Plan     string        `help:"How you would do the work."`
 	ETA      time.Duration `placeholder:"DURATION" help:"How long the work will take."`
-	ValidFor *lifetime     `placeholder:"DURATION" help:"How long the offer is valid."`
+	ValidFor *cli.Lifetime `placeholder:"DURATION" help:"How long the offer is valid."`
 }
 
 func (c sendOffer) Validate() error {
@@ -167,7 +168,7 @@ func (sendOffer) Help() string {
 	return exampleTitle + `agora send offer --key bob.key --thread THREAD --price 0.005 --eta 2s --valid-for 5m`
 }
 
-func (c sendOffer) Run(env environment) error {
+func (c sendOffer) Run(env cli.Environment) error {
 	return c.reply(env, envelope.TypeOffer, "", func(id string) envelope.Payload {
 		o := envelope.Offer{RequestID: id, Plan: c.Plan, ETASeconds: c.ETA.Seconds()}
 		if c.Price != nil {
@@ -183,23 +184,23 @@ func (c sendOffer) Run(env environment) error {
 
 type sendAccept struct {
 	threaded
-	Agent      didText     `placeholder:"DID" aliases:"to" help:"The agent whose offer you accept. Needed if several agents have offered, or the relay no longer has your REQUEST."`
-	MaxCost    *float64    `placeholder:"USD" help:"The most you would pay. Needed if your REQUEST is sealed, or the relay no longer has it."`
-	Deadline   *futureTime `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339. Only with --max-cost."`
-	AllowPlain bool        `help:"Accept a plain offer to a sealed REQUEST too."`
+	Agent      cli.DIDText     `placeholder:"DID" aliases:"to" help:"The agent whose offer you accept. Needed if several agents have offered, or the relay no longer has your REQUEST."`
+	MaxCost    *float64        `placeholder:"USD" help:"The most you would pay. Needed if your REQUEST is sealed, or the relay no longer has it."`
+	Deadline   *cli.FutureTime `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339. Only with --max-cost."`
+	AllowPlain bool            `help:"Accept a plain offer to a sealed REQUEST too."`
 }
 
 func (sendAccept) Help() string {
 	return exampleTitle + `agora send accept --key alice.key --thread THREAD`
 }
 
-func (c sendAccept) Run(env environment) error {
+func (c sendAccept) Run(env cli.Environment) error {
 	return c.post(env, func(ctx context.Context, relay *client.Client, me didkey.DID) (envelope.Draft, error) {
 		r, err := c.find(ctx, relay, me, envelope.TypeAccept, didkey.DID(c.Agent))
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		chosen, err := c.choose(ctx, relay, r, env.people(me))
+		chosen, err := c.choose(ctx, relay, r, env.People(me))
 		if err != nil {
 			return envelope.Draft{}, err
 		}
@@ -230,7 +231,7 @@ func (c sendAccept) Run(env environment) error {
 
 // choose returns the OFFER to accept: the newest one of the chosen agent.
 func (c sendAccept) choose(
-	ctx context.Context, relay *client.Client, r role, p people,
+	ctx context.Context, relay *client.Client, r role, p cli.People,
 ) (*envelope.Envelope, error) {
 	record, err := relay.Thread(ctx, string(c.Thread), r.me)
 	if err != nil {
@@ -255,7 +256,7 @@ func (c sendAccept) choose(
 	case len(offers) > 1:
 		var agents []string
 		for _, offer := range offers {
-			agents = append(agents, p.who(offer.Sender.ID))
+			agents = append(agents, p.Who(offer.Sender.ID))
 		}
 		return nil, fmt.Errorf("%d agents have offered; choose one with --agent: %s (agora thread %s shows their offers)",
 			len(offers), strings.Join(agents, ", "), c.Thread)
@@ -267,16 +268,16 @@ func (c sendAccept) choose(
 
 type sendResult struct {
 	threaded
-	Output jsonInput `placeholder:"JSON" help:"The result of the service: JSON, @FILE, or - for standard input."`
-	Status string    `default:"success" help:"The status of the result (default: ${default})."`
+	Output cli.JSONInput `placeholder:"JSON" help:"The result of the service: JSON, @FILE, or - for standard input."`
+	Status string        `default:"success" help:"The status of the result (default: ${default})."`
 }
 
 func (sendResult) Help() string {
 	return exampleTitle + `agora send result --key bob.key --thread THREAD --output '{"translation":"你好"}'`
 }
 
-func (c sendResult) Run(env environment) error {
-	output, err := c.Output.read(env, "the output")
+func (c sendResult) Run(env cli.Environment) error {
+	output, err := c.Output.Read(env, "the output")
 	if err != nil {
 		return err
 	}
@@ -295,7 +296,7 @@ func (sendError) Help() string {
 	return exampleTitle + `agora send error --key bob.key --thread THREAD --code UNAVAILABLE --message 'Back at nine'`
 }
 
-func (c sendError) Run(env environment) error {
+func (c sendError) Run(env cli.Environment) error {
 	return c.reply(env, envelope.TypeError, c.To, func(id string) envelope.Payload {
 		return envelope.Failure{RequestID: id, Code: envelope.AgentCode(c.Code), Message: c.Message}
 	})
@@ -310,7 +311,7 @@ func (sendCancel) Help() string {
 	return exampleTitle + `agora send cancel --key alice.key --thread THREAD --reason 'found it myself'`
 }
 
-func (c sendCancel) Run(env environment) error {
+func (c sendCancel) Run(env cli.Environment) error {
 	return c.reply(env, envelope.TypeCancel, c.To, func(id string) envelope.Payload {
 		return envelope.Cancel{RequestID: id, Reason: c.Reason}
 	})
@@ -325,8 +326,8 @@ func (sendManifest) Help() string {
 	return exampleTitle + `agora send manifest --key bob.key manifest.json`
 }
 
-func (c sendManifest) Run(env environment) error {
-	text, err := env.input(c.File, "the manifest")
+func (c sendManifest) Run(env cli.Environment) error {
+	text, err := env.Input(c.File, "the manifest")
 	if err != nil {
 		return err
 	}
@@ -339,7 +340,7 @@ func (c sendManifest) Run(env environment) error {
 }
 
 type sendRaw struct {
-	remote
+	cli.Remote
 	receiptFlags
 	File string `arg:"" optional:"" default:"-" help:"The signed envelope; - is standard input."`
 }
@@ -348,8 +349,8 @@ func (sendRaw) Help() string {
 	return exampleTitle + `agora send signed.json`
 }
 
-func (c sendRaw) Run(env environment) error {
-	body, err := env.input(c.File, "a signed envelope")
+func (c sendRaw) Run(env cli.Environment) error {
+	body, err := env.Input(c.File, "a signed envelope")
 	if errors.Is(err, fs.ErrNotExist) {
 		if mistyped := mistypedMessage([]string{"send", c.File}); mistyped != nil {
 			return mistyped
@@ -362,11 +363,11 @@ func (c sendRaw) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	relay, err := c.connect(env, nil)
+	relay, err := c.Connect(env, nil)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(env.ctx, relayTimeout)
+	ctx, cancel := context.WithTimeout(env.Ctx, relayTimeout)
 	defer cancel()
 	receipt, err := relay.PostEnvelope(ctx, e)
 	return c.report(env, e, receipt, err)
@@ -389,7 +390,7 @@ func mistypedMessage(args []string) error {
 			return nil
 		}
 		return fmt.Errorf("there is no message %q, and no file with that name; a message is one of %s%s", word,
-			strings.Join(messages, ", "), didYouMean(word, messages))
+			strings.Join(messages, ", "), cli.DidYouMean(word, messages))
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/replay"
@@ -158,10 +159,10 @@ func (c serveCmd) policy() relay.Policy {
 // shutdownTime is how long running requests may take after the relay was told to stop.
 const shutdownTime = 4 * time.Second
 
-func (c *serveCmd) Run(env environment, parsed *kong.Context) (err error) {
+func (c *serveCmd) Run(env cli.Environment, parsed *kong.Context) (err error) {
 	switch {
 	case c.Configuration.PrintConfig:
-		return printConfig(env.stdout, c.settingsOf(parsed))
+		return printConfig(env.Stdout, c.settingsOf(parsed))
 	case c.Configuration.CheckConfig:
 		return c.check(env, parsed)
 	}
@@ -176,18 +177,18 @@ func (c *serveCmd) Run(env environment, parsed *kong.Context) (err error) {
 	}
 	watched := c.Observe.open()
 	// The database is opened before everything else in the folder, because its lock keeps other processes out of it.
-	store, err := c.openStore(env.ctx, watched.observer(), log)
+	store, err := c.openStore(env.Ctx, watched.observer(), log)
 	if err != nil {
-		return ignoreStop(env.ctx, err, log)
+		return ignoreStop(env.Ctx, err, log)
 	}
 	defer func() { err = errors.Join(err, store.close()) }()
-	if err := c.shareKeys(env.ctx, store); err != nil {
-		return ignoreStop(env.ctx, err, log)
+	if err := c.shareKeys(env.Ctx, store); err != nil {
+		return ignoreStop(env.Ctx, err, log)
 	}
 	watched.addStore(store, log)
-	key, err := c.loadOrCreateKey(env.ctx, store)
+	key, err := c.loadOrCreateKey(env.Ctx, store)
 	if err != nil {
-		return ignoreStop(env.ctx, err, log)
+		return ignoreStop(env.Ctx, err, log)
 	}
 	s := &server{serveCmd: c, env: env, settings: c.settingsOf(parsed), log: log, level: level, watched: watched}
 	if s.certificates, err = c.TLS.openCertificates(c.Data, log); err != nil {
@@ -197,7 +198,7 @@ func (c *serveCmd) Run(env environment, parsed *kong.Context) (err error) {
 		return err
 	}
 	if err := s.open(store, key); err != nil {
-		return errors.Join(ignoreStop(env.ctx, err, log), s.sockets.close(), s.gateways.close(), s.governed.close())
+		return errors.Join(ignoreStop(env.Ctx, err, log), s.sockets.close(), s.gateways.close(), s.governed.close())
 	}
 	err = s.run()
 	log.Info("stopped")
@@ -206,17 +207,17 @@ func (c *serveCmd) Run(env environment, parsed *kong.Context) (err error) {
 
 // check checks what can be checked without starting: the settings, and the files that they name. It prints warnings
 // about settings that are allowed and may be a mistake.
-func (c *serveCmd) check(env environment, parsed *kong.Context) error {
-	if _, err := c.TLS.openCertificates(c.Data, newLog(env)); err != nil {
+func (c *serveCmd) check(env cli.Environment, parsed *kong.Context) error {
+	if _, err := c.TLS.openCertificates(c.Data, cli.NewLog(env)); err != nil {
 		return err
 	}
 	if err := c.Govern.checkPolicy(); err != nil {
 		return err
 	}
 	for _, warning := range append(strangeVariables(parsed), c.warnings(c.Addr.isLoopback())...) {
-		env.say("warning: %s", warning)
+		env.Say("warning: %s", warning)
 	}
-	_, err := fmt.Fprintln(env.stdout, "the configuration is valid")
+	_, err := fmt.Fprintln(env.Stdout, "the configuration is valid")
 	return err
 }
 
@@ -233,7 +234,7 @@ func makeFolder(path string) error {
 	}
 	if openToOthers(info) {
 		return fmt.Errorf("other users can enter the data folder %s (mode %#o); run: chmod 700 %s",
-			path, info.Mode().Perm(), shellQuoted(path))
+			path, info.Mode().Perm(), cli.ShellQuoted(path))
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 func TestStartWarnings(t *testing.T) {
@@ -46,12 +48,12 @@ func TestBannerComesFirst(t *testing.T) {
 	defer cancel()
 	printed, ended := new(logText), make(chan int, 1)
 	go func() {
-		ended <- run(environment{ctx: ctx, stdout: printed, stderr: printed},
+		ended <- run(cli.Environment{Ctx: ctx, Stdout: printed, Stderr: printed},
 			[]string{"serve", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data")})
 	}()
 	printed.await(t, `"msg":"listening"`)
 	cancel()
-	if code := <-ended; code != exitOK || !strings.HasPrefix(printed.String(), "Agora relay did:key:") ||
+	if code := <-ended; code != cli.ExitOK || !strings.HasPrefix(printed.String(), "Agora relay did:key:") ||
 		strings.Contains(printed.String(), "WARN") {
 		t.Errorf("ended with %d:\n%s", code, printed.String())
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"sync"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
@@ -22,7 +23,7 @@ import (
 // server is a relay that is being started, or that runs.
 type server struct {
 	*serveCmd
-	env          environment
+	env          cli.Environment
 	settings     []setting // in force; only reloadAt changes them
 	log          *slog.Logger
 	level        *slog.LevelVar
@@ -55,7 +56,7 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 	if s.governed.policy = s.Govern.policy(s.log); s.governed.policy != nil {
 		config.Screen = s.governed.policy
 	}
-	if s.relay, err = relay.New(s.env.ctx, config); err != nil {
+	if s.relay, err = relay.New(s.env.Ctx, config); err != nil {
 		return err
 	}
 	if err := s.openGoverned(store); err != nil { // it sets the bans
@@ -89,7 +90,7 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 	for _, l := range s.sockets.main {
 		text += fmt.Sprintf("listening on %s\n", listenerURL(l.Addr(), secured))
 	}
-	if _, err = fmt.Fprint(s.env.stdout, text); err != nil { // before the log: people begin to read at the top
+	if _, err = fmt.Fprint(s.env.Stdout, text); err != nil { // before the log: people begin to read at the top
 		return err
 	}
 	for _, l := range s.sockets.main {
@@ -106,7 +107,7 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 func (s *server) openGateways(store openedStore) (err error) {
 	open := func(ctx context.Context) (gateways, error) { return s.Gateways.open(ctx, s.Data, s.relay, s.log) }
 	if store.nodes == nil {
-		s.gateways, err = open(s.env.ctx)
+		s.gateways, err = open(s.env.Ctx)
 	} else {
 		s.gateways, err = s.Gateways.standby(s.Data, s.relay, s.log)
 	}
@@ -169,7 +170,7 @@ func (s *server) run() error {
 			Mounts: []httpapi.Mount{plainHTTP(s.certificates, s.relay.Origin())}})
 	}
 	notifySystemd(s.log, daemon.SdNotifyReady)
-	return serve(s.env.ctx, s.relay, s.front, tasks, listeners...)
+	return serve(s.env.Ctx, s.relay, s.front, tasks, listeners...)
 }
 
 // ready returns nil if the relay accepts messages.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/internal/fsync"
@@ -44,7 +45,7 @@ func readKeySecret(path string) (keySecret, error) {
 		return nil, fmt.Errorf("--key-secret: %w; create the file with agora key secret, and copy it to each node", err)
 	}
 	if readableByOthers(info) {
-		return nil, fmt.Errorf("--key-secret: other users may read %s; run: chmod 600 %s", path, shellQuoted(path))
+		return nil, fmt.Errorf("--key-secret: other users may read %s; run: chmod 600 %s", path, cli.ShellQuoted(path))
 	}
 	if info.Size() > 1<<10 {
 		return nil, fmt.Errorf("--key-secret: %s is not a secret that agora key secret has created", path)
@@ -239,7 +240,7 @@ func readShared(path string) ([]byte, error) {
 	}
 	if openToOthers(info) {
 		return nil, fmt.Errorf("the file %s has mode %#o, so other users may access it; run: chmod 600 %s",
-			path, info.Mode().Perm(), shellQuoted(path))
+			path, info.Mode().Perm(), cli.ShellQuoted(path))
 	}
 	if info.Size() > 1<<16 {
 		return nil, fmt.Errorf("the file %s is too large for a key", path)
@@ -275,13 +276,13 @@ func (keySecretCmd) Help() string {
 		"and the database can act as the relay.\n\nExample:\n  agora key secret /etc/agora/key-secret"
 }
 
-func (c keySecretCmd) Run(env environment) error {
+func (c keySecretCmd) Run(env cli.Environment) error {
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails (crypto/rand)
 	if err := fsync.Create(c.File, []byte(keySecretPrefix+base64.RawURLEncoding.EncodeToString(secret)+"\n")); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(env.stdout, "created %s; copy it to each node, and keep a copy in a safe place\n", printable(c.File))
+	_, err := fmt.Fprintf(env.Stdout, "created %s; copy it to each node, and keep a copy in a safe place\n", cli.Printable(c.File))
 	return err
 }
 
@@ -301,12 +302,12 @@ func (keyFetchCmd) Help() string {
 // BeforeResolve reads the address of the database from the environment. kong calls it.
 func (keyFetchCmd) BeforeResolve(ctx *kong.Context) error { return resolveSecrets(ctx) }
 
-func (c keyFetchCmd) Run(env environment) error {
+func (c keyFetchCmd) Run(env cli.Environment) error {
 	secret, err := readKeySecret(c.KeySecret)
 	if err != nil {
 		return err
 	}
-	settings, err := postgres.ReadSettings(env.ctx, string(c.Store), "file.")
+	settings, err := postgres.ReadSettings(env.Ctx, string(c.Store), "file.")
 	if err != nil {
 		return err
 	}
@@ -328,9 +329,9 @@ func (c keyFetchCmd) Run(env environment) error {
 			return err
 		} else if err == nil {
 			written++
-			fmt.Fprintf(env.stderr, "agora: wrote %s\n", printable(path))
+			fmt.Fprintf(env.Stderr, "agora: wrote %s\n", cli.Printable(path))
 		}
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s written into %s\n", count(int64(written), "key"), printable(c.Data))
+	_, err = fmt.Fprintf(env.Stdout, "%s written into %s\n", count(int64(written), "key"), cli.Printable(c.Data))
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/replay"
@@ -21,8 +22,8 @@ func (canonicalizeCmd) Help() string {
 		"Example:\n  echo '{\"b\":1.0,\"a\":[ ]}' | agora canonicalize"
 }
 
-func (c canonicalizeCmd) Run(env environment) error {
-	text, err := env.input(c.File, "JSON")
+func (c canonicalizeCmd) Run(env cli.Environment) error {
+	text, err := env.Input(c.File, "JSON")
 	if err != nil {
 		return err
 	}
@@ -30,7 +31,7 @@ func (c canonicalizeCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	_, err = env.exact.Write(canonical)
+	_, err = env.Exact.Write(canonical)
 	return err
 }
 
@@ -47,12 +48,12 @@ func (signCmd) Help() string {
 		"    agora sign --key alice.key"
 }
 
-func (c signCmd) Run(env environment) error {
+func (c signCmd) Run(env cli.Environment) error {
 	key, err := didkey.Load(c.Key)
 	if err != nil {
 		return err
 	}
-	text, err := env.input(c.File, "the envelope to sign")
+	text, err := env.Input(c.File, "the envelope to sign")
 	if err != nil {
 		return err
 	}
@@ -60,7 +61,7 @@ func (c signCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.exact, "%s\n", e.Canonical())
+	_, err = fmt.Fprintf(env.Exact, "%s\n", e.Canonical())
 	return err
 }
 
@@ -86,14 +87,14 @@ func (c verifyCmd) Validate() error {
 	return nil
 }
 
-func (c verifyCmd) Run(env environment) error {
-	body, err := env.input(c.File, "the envelope to check")
+func (c verifyCmd) Run(env cli.Environment) error {
+	body, err := env.Input(c.File, "the envelope to check")
 	if err != nil {
 		return err
 	}
 	e, err := c.check(unwrapFollowed(body), time.Now())
 	if refused, ok := errors.AsType[*envelope.Error](err); ok {
-		return errors.Join(errReported, env.printJSON(struct {
+		return errors.Join(cli.ErrReported, env.PrintJSON(struct {
 			OK      bool          `json:"ok"`
 			Error   envelope.Code `json:"error"`
 			Message string        `json:"message"`
@@ -102,7 +103,7 @@ func (c verifyCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	return env.printJSON(struct {
+	return env.PrintJSON(struct {
 		OK     bool       `json:"ok"`
 		ID     string     `json:"id"`
 		Sender didkey.DID `json:"sender"`
@@ -148,5 +149,5 @@ func explainNotFresh(err error, e *envelope.Envelope, clock string, now time.Tim
 	if refused.Code == envelope.CodeExpired {
 		what = fmt.Sprintf("the message has expired, %v after its ts", e.TTL)
 	}
-	return envelope.Errorf(refused.Code, "%s: its ts is %s", what, formatDifference(e.TS, clock, now))
+	return envelope.Errorf(refused.Code, "%s: its ts is %s", what, cli.FormatDifference(e.TS, clock, now))
 }

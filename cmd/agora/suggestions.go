@@ -16,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/clidoc"
@@ -26,7 +27,7 @@ import (
 // what the relay knows: my threads, agents and intents. A shell must never wait for them or show an error. So all
 // failures lead to fewer words.
 type suggestions struct {
-	env   environment
+	env   cli.Environment
 	words []string // the command line so far
 }
 
@@ -63,7 +64,7 @@ func isDID(t reflect.Type) bool {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()
 	}
-	return t == reflect.TypeFor[didText]()
+	return t == reflect.TypeFor[cli.DIDText]()
 }
 
 func (s suggestions) profiles() (all []clidoc.Candidate) {
@@ -81,7 +82,7 @@ func (s suggestions) profiles() (all []clidoc.Candidate) {
 }
 
 func (s suggestions) names() (all []clidoc.Candidate) {
-	names, err := addressBook()
+	names, err := cli.AddressBook()
 	if err != nil {
 		return nil
 	}
@@ -95,7 +96,7 @@ func (s suggestions) names() (all []clidoc.Candidate) {
 // atRelay returns what the relay knows. It asks the relay that the command line so far names, with its key. The answer
 // is kept in a file for the next call.
 func (s suggestions) atRelay(kind string) []clidoc.Candidate {
-	ctx, cancel := context.WithTimeout(s.env.ctx, askTime)
+	ctx, cancel := context.WithTimeout(s.env.Ctx, askTime)
 	defer cancel()
 	from, relay, me, err := s.connect()
 	if err != nil {
@@ -137,8 +138,8 @@ func (s suggestions) connect() (url string, relay *client.Client, me didkey.DID,
 		return "", nil, "", err
 	}
 	quiet := s.env
-	quiet.stderr = io.Discard
-	relay, me, err = line.Agents.identity(quiet)
+	quiet.Stderr = io.Discard
+	relay, me, err = line.Agents.Identity(quiet)
 	return string(line.Agents.Relay), relay, me, err
 }
 
@@ -151,7 +152,7 @@ func askRelay(ctx context.Context, relay *client.Client, me didkey.DID, kind str
 		threads, err := ownThreads(ctx, relay, me, 1)
 		for _, one := range threads[:min(len(threads), mostKnown)] {
 			all = append(all, clidoc.Candidate{Word: one.ID,
-				Help: joinWords(one.intent, age(time.Since(one.at))+" ago")})
+				Help: joinWords(one.intent, cli.Age(time.Since(one.at))+" ago")})
 		}
 		return all, err
 	}
@@ -160,13 +161,13 @@ func askRelay(ctx context.Context, relay *client.Client, me didkey.DID, kind str
 	for _, a := range page.Agents {
 		m := manifestOf(a.Manifests[0])
 		if kind == "agent" {
-			all = append(all, clidoc.Candidate{Word: string(a.ID), Help: joinWords(quoted(m.Name), strings.Join(m.intents(), " "))})
+			all = append(all, clidoc.Candidate{Word: string(a.ID), Help: joinWords(cli.Quoted(m.Name), strings.Join(m.intents(), " "))})
 			continue
 		}
 		for _, intent := range m.intents() {
 			if !seen[intent] {
 				seen[intent] = true
-				all = append(all, clidoc.Candidate{Word: intent, Help: quoted(m.Name)})
+				all = append(all, clidoc.Candidate{Word: intent, Help: cli.Quoted(m.Name)})
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/internal/clidoc"
 	"github.com/agora-relay/agora/internal/profile"
@@ -21,11 +22,11 @@ func TestSuggestions(t *testing.T) {
 	t.Setenv("AGORA_RELAY", origin)
 	code, stdout, stderr := atTerminal(t, "", "init", "--profile", "worker", "--name", "worker", "--relay", origin, "--key", filepath.Join(t.TempDir(), "w.key"),
 		"--intent", "translation.en_zh", "--price", "1", "--announce")
-	if code != exitOK {
+	if code != cli.ExitOK {
 		t.Fatalf("%d %s%s", code, stdout, stderr)
 	}
 	me := keyFile(t, newKey(t))
-	if code, _, stderr := atTerminal(t, "", "send", "request", "--key", me, "--thread", "my-thread", "--intent", "echo"); code != exitOK {
+	if code, _, stderr := atTerminal(t, "", "send", "request", "--key", me, "--thread", "my-thread", "--intent", "echo"); code != cli.ExitOK {
 		t.Fatal(stderr)
 	}
 	book, err := profile.NewNames(folder).Read()
@@ -36,7 +37,7 @@ func TestSuggestions(t *testing.T) {
 	complete := func(line string) string {
 		t.Helper()
 		code, stdout, stderr := atTerminal(t, "", append([]string{"complete", "--"}, strings.Split(line, " ")...)...)
-		if code != exitOK || stderr != "" {
+		if code != cli.ExitOK || stderr != "" {
 			t.Errorf("complete %q: %d, %q", line, code, stderr)
 		}
 		return stdout

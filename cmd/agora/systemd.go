@@ -15,7 +15,7 @@ import (
 // answered then. ctx ends when the relay has stopped for another reason.
 func (s *server) announceStop(ctx context.Context) {
 	select {
-	case <-s.env.ctx.Done():
+	case <-s.env.Ctx.Done():
 	case <-ctx.Done():
 	}
 	notifySystemd(s.log, daemon.SdNotifyStopping)

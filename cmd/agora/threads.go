@@ -11,16 +11,17 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
 )
 
 type threadsCmd struct {
-	identified
+	cli.Identified
 	State []string `enum:"PENDING,ACTIVE,COMPLETED,ERROR" placeholder:"STATE" help:"Only threads in this state: PENDING, ACTIVE, COMPLETED or ERROR. May be repeated."`
 	Limit int      `default:"20" placeholder:"N" help:"The newest N threads, at most 200 (default: ${default})."`
-	listing
+	cli.Listing
 }
 
 // mostThreads is the greatest --limit. Each thread is a request to the relay.
@@ -36,7 +37,7 @@ func (c threadsCmd) Validate() error {
 func (threadsCmd) Help() string {
 	return "Lists the threads that you have opened, that name you, or in which you have made an offer. The newest comes " +
 		"first: the one in which something happened last. The state is what the relay says. Threads whose messages have all " +
-		"expired are not listed.\n\n" + formatHelp(threadRow{}) +
+		"expired are not listed.\n\n" + cli.FormatHelp(threadRow{}) +
 		"Examples:\n  agora threads\n  agora threads --state PENDING --state ACTIVE\n" +
 		"  agora threads --format '{{.Thread}} {{.State}}'"
 }
@@ -54,30 +55,30 @@ type threadRow struct {
 	Offers   int          `json:"offers"`          // open offers
 }
 
-func (c threadsCmd) Run(env environment) error {
-	if err := c.Format.check(threadRow{}); err != nil {
+func (c threadsCmd) Run(env cli.Environment) error {
+	if err := c.Format.Check(threadRow{}); err != nil {
 		return err
 	}
-	relay, me, err := c.client(env)
+	relay, me, err := c.Client(env)
 	if err != nil {
 		return err
 	}
-	own, err := ownThreads(env.ctx, relay, me, ownPages)
+	own, err := ownThreads(env.Ctx, relay, me, ownPages)
 	if err != nil {
 		return err
 	}
-	rows, err := c.read(env.ctx, relay, me, own)
+	rows, err := c.read(env.Ctx, relay, me, own)
 	if err != nil {
 		return err
 	}
 	if len(rows) == 0 {
-		env.say("%s", c.emptyResult())
+		env.Say("%s", c.emptyResult())
 	}
 	slices.SortStableFunc(rows, func(a, b threadRow) int { return b.At.Compare(a.At) })
-	p, now := env.people(me), time.Now()
-	p.short = env.stdoutIsTerminal
-	return show(env, c.listing, []string{"STATE", "AGE", "INTENT", "WITH", "THREAD"}, rows, func(r threadRow) []string {
-		return []string{string(r.State), age(now.Sub(r.At)), r.Intent, r.with(p), r.Thread}
+	p, now := env.People(me), time.Now()
+	p.Short = env.StdoutIsTerminal
+	return cli.Show(env, c.Listing, []string{"STATE", "AGE", "INTENT", "WITH", "THREAD"}, rows, func(r threadRow) []string {
+		return []string{string(r.State), cli.Age(now.Sub(r.At)), r.Intent, r.with(p), r.Thread}
 	}, 2)
 }
 
@@ -89,12 +90,12 @@ func (c threadsCmd) emptyResult() string {
 }
 
 // with says with whom I am in the thread.
-func (r threadRow) with(p people) string {
+func (r threadRow) with(p cli.People) string {
 	switch {
 	case r.Role == "agent":
-		return p.who(r.Client)
+		return p.Who(r.Client)
 	case r.Agent != "":
-		return p.who(r.Agent)
+		return p.Who(r.Agent)
 	case r.Offers > 0:
 		return count(int64(r.Offers), "offer")
 	}

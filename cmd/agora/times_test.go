@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 // formatting matches what formats a time for people. envelope.FormatTime, which is for programs, always has the date.
@@ -42,7 +44,7 @@ func TestShownTimes(t *testing.T) {
 		24*time.Hour - 1:           "2026-11-27 23:52:47 CET (in 23h59m)",
 		72*time.Hour + time.Minute: "2026-11-29 23:53:48 CET (in 3d)",
 	} {
-		if got := shownDeadline(now.Add(after), now); got != want {
+		if got := cli.ShownDeadline(now.Add(after), now); got != want {
 			t.Errorf("%v: %q, want %q", after, got, want)
 		}
 	}

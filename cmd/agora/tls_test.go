@@ -22,6 +22,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"golang.org/x/crypto/acme"
 )
 
@@ -29,7 +30,7 @@ import (
 func writeCertificate(t *testing.T, certFile, keyFile, name string, valid time.Duration) {
 	t.Helper()
 	now := time.Now()
-	cert, key := newCertificate(t, name, now.Add(-90*day), now.Add(valid))
+	cert, key := newCertificate(t, name, now.Add(-90*cli.Day), now.Add(valid))
 	for file, text := range map[string][]byte{certFile: cert, keyFile: key} {
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
@@ -74,7 +75,7 @@ func TestServeTLS(t *testing.T) {
 	clearSettings(t)
 	folder := t.TempDir()
 	cert, key := filepath.Join(folder, "c.pem"), filepath.Join(folder, "k.pem")
-	writeCertificate(t, cert, key, "one.example", 90*day)
+	writeCertificate(t, cert, key, "one.example", 90*cli.Day)
 	const origin = "https://one.example"
 	s := startServe(t, "--data", filepath.Join(folder, "data"), "--tls-cert", cert, "--tls-key", key, "--http-addr", "127.0.0.1:0",
 		"--public-url", origin, "--metrics-addr", "127.0.0.1:0", "--hub", "--hub-addr", "127.0.0.1:0")
@@ -140,7 +141,7 @@ func TestServeTLS(t *testing.T) {
 func TestCertificateFiles(t *testing.T) {
 	folder := t.TempDir()
 	cert, key, other := filepath.Join(folder, "c.pem"), filepath.Join(folder, "k.pem"), filepath.Join(folder, "o.pem")
-	writeCertificate(t, cert, key, "one.example", 90*day)
+	writeCertificate(t, cert, key, "one.example", 90*cli.Day)
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		c, err := tlsFlags{TLSCert: cert, TLSKey: key}.openCertificates(folder, slog.New(slog.NewTextHandler(&log, nil)))
@@ -164,9 +165,9 @@ func TestCertificateFiles(t *testing.T) {
 			log.Reset()
 		}
 		want("at first", "one.example", "a certificate is in use")
-		writeCertificate(t, cert, key, "two.example", 90*day)
+		writeCertificate(t, cert, key, "two.example", 90*cli.Day)
 		want("a new one", "two.example", "a new certificate is in use")
-		writeCertificate(t, cert, other, "three.example", 90*day)
+		writeCertificate(t, cert, other, "three.example", 90*cli.Day)
 		want("without its key", "two.example", "the changed certificate cannot be used")
 		if err := os.Rename(other, key); err != nil {
 			t.Fatal(err)
@@ -176,7 +177,7 @@ func TestCertificateFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		want("missing", "three.example", "")
-		writeCertificate(t, cert, key, "four.example", 2*day)
+		writeCertificate(t, cert, key, "four.example", 2*cli.Day)
 		want("about to expire", "four.example", "the certificate expires soon")
 		writeCertificate(t, cert, key, "five.example", -time.Minute)
 		want("expired", "five.example", "the certificate has expired")
@@ -207,7 +208,7 @@ func TestShortLivedCertificates(t *testing.T) {
 		store := func() {
 			t.Helper()
 			now := time.Now()
-			cert, key := newCertificate(t, "relay.example", now, now.Add(6*day))
+			cert, key := newCertificate(t, "relay.example", now, now.Add(6*cli.Day))
 			file := filepath.Join(folder, certificatesName, "relay.example")
 			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, append(key, cert...), 0o600)); err != nil {
 				t.Fatal(err)
@@ -232,10 +233,10 @@ func TestShortLivedCertificates(t *testing.T) {
 			lasts                  time.Duration
 			inUse, renewed, warned int
 		}{
-			{"at first", 4 * day, 1, 0, 0},
+			{"at first", 4 * cli.Day, 1, 0, 0},
 			{"due for renewal", 12*time.Hour + time.Minute, 0, 0, 0},
 			{"not renewed", 10 * time.Hour, 0, 0, 10},
-			{"renewed", 2 * day, 0, 1, 0},
+			{"renewed", 2 * cli.Day, 0, 1, 0},
 		} {
 			if step.renewed > 0 {
 				store() // autocert finds it there when it tries again, within an hour

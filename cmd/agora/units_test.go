@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 func TestParseDuration(t *testing.T) {
@@ -12,12 +14,12 @@ func TestParseDuration(t *testing.T) {
 		"0": 0, "30s": 30 * time.Second, "1h30m": 90 * time.Minute, "30d": 720 * time.Hour, "1.5d": 36 * time.Hour, "2w": 336 * time.Hour,
 		"1d12h": 36 * time.Hour, "1w1d1h1s": 193*time.Hour + time.Second, "300ms": 300 * time.Millisecond, "-1s": -time.Second, "0d": 0,
 	} {
-		if got, err := parseDuration(text); err != nil || got != want {
+		if got, err := cli.ParseDuration(text); err != nil || got != want {
 			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "30", "d", "1y", "1e300d", "NaNd", "-1d", "1d-1h", "1h1d", "300000000h", "1d 1h", "Infd", "1d1d"} {
-		if got, err := parseDuration(text); err == nil {
+		if got, err := cli.ParseDuration(text); err == nil {
 			t.Errorf("%q is %v", text, got)
 		}
 	}
@@ -27,12 +29,12 @@ func TestParseBytes(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "131072": 131072, "128KiB": 131072, "128kib": 131072, "1GB": 1e9, "1.5 TB": 15e11, "64MiB": 64 << 20, "64M": 64 << 20, "7b": 7,
 	} {
-		if got, err := parseBytes(text); err != nil || got != want {
+		if got, err := cli.ParseBytes(text); err != nil || got != want {
 			t.Errorf("%q is %d, %v; want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "GB", "-1", "1XB", "0.5", "1e30", "NaN", "Inf", "9999999TiB", "1 G B", "0x10"} {
-		if got, err := parseBytes(text); err == nil {
+		if got, err := cli.ParseBytes(text); err == nil {
 			t.Errorf("%q is %d", text, got)
 		}
 	}
@@ -49,7 +51,7 @@ func TestEveryFlagTakesUnits(t *testing.T) {
 		for _, flag := range leaf.Flags {
 			value := ""
 			switch flag.Target.Type() {
-			case reflect.TypeFor[time.Duration](), reflect.TypeFor[lifetime](), reflect.TypeFor[*lifetime]():
+			case reflect.TypeFor[time.Duration](), reflect.TypeFor[cli.Lifetime](), reflect.TypeFor[*cli.Lifetime]():
 				durations++
 				value = "2d"
 			case reflect.TypeFor[int64]():

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
@@ -19,29 +20,29 @@ import (
 
 type statsCmd struct {
 	dataFolder
-	JSON   bool       `xor:"form" help:"Print the figures as one line of JSON."`
-	Format *rowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line with this Go template, such as '{{.Events}}'."`
+	JSON   bool           `xor:"form" help:"Print the figures as one line of JSON."`
+	Format *cli.RowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line with this Go template, such as '{{.Events}}'."`
 }
 
 func (statsCmd) Help() string {
 	return "Shows how many events, threads and agents a database has, how large and how old they are, and how many came lately. " +
-		"It reads the whole database, and changes nothing.\n\n" + formatHelp(sqlite.Usage{}) +
+		"It reads the whole database, and changes nothing.\n\n" + cli.FormatHelp(sqlite.Usage{}) +
 		"Examples:\n  agora stats\n  agora stats --data backups/monday --json\n  agora stats --format '{{.Events}} {{.Threads.ACTIVE}}'"
 }
 
-func (c statsCmd) Run(env environment) error {
-	if err := c.Format.check(sqlite.Usage{}); err != nil {
+func (c statsCmd) Run(env cli.Environment) error {
+	if err := c.Format.Check(sqlite.Usage{}); err != nil {
 		return err
 	}
 	now := time.Now()
-	usage, err := sqlite.Measure(env.ctx, c.database(), now)
+	usage, err := sqlite.Measure(env.Ctx, c.database(), now)
 	if err != nil {
 		return err
 	}
 	if c.JSON || c.Format != nil {
-		return env.printRow(c.Format, usage)
+		return env.PrintRow(c.Format, usage)
 	}
-	return env.printRows(usageRows(usage, now))
+	return env.PrintRows(usageRows(usage, now))
 }
 
 // usageRows returns a table of what a database holds.
@@ -78,10 +79,10 @@ func usageRows(u sqlite.Usage, now time.Time) [][]string {
 
 type pruneCmd struct {
 	dataFolder
-	OlderThan lifetime `placeholder:"DURATION" help:"Also remove messages that came longer ago than this, although they have not expired."`
-	Sender    didText  `placeholder:"DID" help:"Also remove the messages of this sender; with --older-than, only those that came longer ago."`
-	Type      typeText `placeholder:"TYPE" help:"With --older-than or --sender: only messages of this type."`
-	DryRun    bool     `help:"Only say how many messages --older-than and --sender would remove. The relay may be running."`
+	OlderThan cli.Lifetime `placeholder:"DURATION" help:"Also remove messages that came longer ago than this, although they have not expired."`
+	Sender    cli.DIDText  `placeholder:"DID" help:"Also remove the messages of this sender; with --older-than, only those that came longer ago."`
+	Type      cli.TypeText `placeholder:"TYPE" help:"With --older-than or --sender: only messages of this type."`
+	DryRun    bool         `help:"Only say how many messages --older-than and --sender would remove. The relay may be running."`
 }
 
 func (pruneCmd) Help() string {
@@ -105,11 +106,11 @@ func (c pruneCmd) Validate() error {
 	return c.dataFolder.Validate()
 }
 
-func (c pruneCmd) Run(env environment) (err error) {
+func (c pruneCmd) Run(env cli.Environment) (err error) {
 	now := time.Now()
 	before := now.Add(-time.Duration(c.OlderThan))
 	selected := func() ([]relay.Seq, error) {
-		return sqlite.Select(env.ctx, c.database(),
+		return sqlite.Select(env.Ctx, c.database(),
 			sqlite.Selection{Before: before, Type: envelope.Type(c.Type), Sender: didkey.DID(c.Sender)}, now)
 	}
 	if c.DryRun {
@@ -117,10 +118,10 @@ func (c pruneCmd) Run(env environment) (err error) {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(env.stdout, "%s came before %s\n", count(int64(len(found)), "message"), envelope.FormatTime(before))
+		_, err = fmt.Fprintf(env.Stdout, "%s came before %s\n", count(int64(len(found)), "message"), envelope.FormatTime(before))
 		return err
 	}
-	store, err := sqlite.Open(env.ctx, c.database(), sqlite.Options{Log: newLog(env), Extensions: extensions()})
+	store, err := sqlite.Open(env.Ctx, c.database(), sqlite.Options{Log: cli.NewLog(env), Extensions: extensions()})
 	if err != nil {
 		return err
 	}
@@ -135,11 +136,11 @@ func (c pruneCmd) Run(env environment) (err error) {
 			return err
 		}
 		for some := range slices.Chunk(found, relay.MaxRemove) {
-			if _, err := store.Remove(env.ctx, some, now); err != nil {
+			if _, err := store.Remove(env.Ctx, some, now); err != nil {
 				return err
 			}
 		}
-		if _, err := fmt.Fprintf(env.stdout, "removed %s\n", count(int64(len(found)), "message")); err != nil {
+		if _, err := fmt.Fprintf(env.Stdout, "removed %s\n", count(int64(len(found)), "message")); err != nil {
 			return err
 		}
 	}
@@ -147,23 +148,23 @@ func (c pruneCmd) Run(env environment) (err error) {
 }
 
 // compact gives the free space of the database back to the disk.
-func (c pruneCmd) compact(env environment, store *sqlite.Store, now time.Time) error {
-	before, after, err := store.Compact(env.ctx, now)
+func (c pruneCmd) compact(env cli.Environment, store *sqlite.Store, now time.Time) error {
+	before, after, err := store.Compact(env.Ctx, now)
 	if short, ok := errors.AsType[sqlite.NoRoom](err); ok {
 		return fmt.Errorf("%s keeps its size: to make it smaller, prune needs %s of free space on this disk. What was removed is "+
 			"free inside the database, and the relay uses it again. Free some space, or copy the relay to another disk: agora "+
-			"backup makes a copy without free space", shellQuoted(c.database()), megabytes(short.Needed))
+			"backup makes a copy without free space", cli.ShellQuoted(c.database()), megabytes(short.Needed))
 	}
 	if err != nil {
 		return err
 	}
-	kept, err := keptByPrune(env.ctx, c.Data, store, now)
+	kept, err := keptByPrune(env.Ctx, c.Data, store, now)
 	if err != nil {
 		return err
 	}
 	if kept != "" {
-		kept = printable(kept) + "\n"
+		kept = cli.Printable(kept) + "\n"
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s: %s before, %s now\n%s", printable(filepath.Clean(c.Data)), megabytes(before), megabytes(after), kept)
+	_, err = fmt.Fprintf(env.Stdout, "%s: %s before, %s now\n%s", cli.Printable(filepath.Clean(c.Data)), megabytes(before), megabytes(after), kept)
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -12,8 +13,8 @@ type versionCmd struct{}
 
 func (versionCmd) Help() string { return exampleTitle + "agora version" }
 
-func (versionCmd) Run(env environment) error {
-	_, err := fmt.Fprintln(env.stdout, versionLine())
+func (versionCmd) Run(env cli.Environment) error {
+	_, err := fmt.Fprintln(env.Stdout, versionLine())
 	return err
 }
 

@@ -8,55 +8,56 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
 )
 
 type threadCmd struct {
-	reader
-	ID     idText     `arg:"" complete:"thread" help:"The thread's id."`
-	Client didText    `placeholder:"DID" help:"The agent that opened the thread. Needed if several threads have this id (default: the oldest thread)."`
-	Watch  bool       `help:"Show each step as it happens, until the thread ends. The exit code is then 0 if it is COMPLETED, and 1 if it ends with ERROR."`
-	JSON   bool       `xor:"form" help:"Print the record and its envelopes as one line of JSON, also on a terminal. With --watch: a line for each step."`
-	Text   bool       `xor:"form" help:"Print the readable form, also if standard output is not a terminal."`
-	Format *rowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line for each step with this Go template, such as '{{.Type}} {{.State}}'."`
+	cli.Reader
+	ID     cli.IDText     `arg:"" complete:"thread" help:"The thread's id."`
+	Client cli.DIDText    `placeholder:"DID" help:"The agent that opened the thread. Needed if several threads have this id (default: the oldest thread)."`
+	Watch  bool           `help:"Show each step as it happens, until the thread ends. The exit code is then 0 if it is COMPLETED, and 1 if it ends with ERROR."`
+	JSON   bool           `xor:"form" help:"Print the record and its envelopes as one line of JSON, also on a terminal. With --watch: a line for each step."`
+	Text   bool           `xor:"form" help:"Print the readable form, also if standard output is not a terminal."`
+	Format *cli.RowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line for each step with this Go template, such as '{{.Type}} {{.State}}'."`
 }
 
 func (threadCmd) Help() string {
 	return "Shows a thread's state, its parties, every transition with its time, and the messages that have not " +
 		"expired. Their signatures are verified. Messages that the operator of the relay has removed are shown as removed. " +
-		"Some relays show a thread to its parties only; then give the --key of a party.\n\n" + formatHelp(stepRow{}) +
+		"Some relays show a thread to its parties only; then give the --key of a party.\n\n" + cli.FormatHelp(stepRow{}) +
 		"Examples:\n  agora thread thread_01m7wge1pwtpq86hase50257b1\n  agora thread --text hello-1 | less\n" +
 		"  agora thread --key bob.key thread_01m7wge1pwtpq86hase50257b1\n  agora thread --watch hello-1 && echo done"
 }
 
-func (c threadCmd) Run(env environment) error {
-	if err := c.Format.check(stepRow{}); err != nil {
+func (c threadCmd) Run(env cli.Environment) error {
+	if err := c.Format.Check(stepRow{}); err != nil {
 		return err
 	}
-	relay, me, err := c.identity(env)
+	relay, me, err := c.Identity(env)
 	if err != nil {
 		return err
 	}
 	if c.Watch {
 		return c.watch(env, relay, me)
 	}
-	t, err := relay.Thread(env.ctx, string(c.ID), didkey.DID(c.Client))
+	t, err := relay.Thread(env.Ctx, string(c.ID), didkey.DID(c.Client))
 	if err != nil {
 		return c.explain(env, relay, err)
 	}
-	p := env.people(me)
+	p := env.People(me)
 	switch {
 	case c.Format != nil:
 		for i := range t.Transitions {
-			if err := env.printRow(c.Format, newStepRow(p, t, i)); err != nil {
+			if err := env.PrintRow(c.Format, newStepRow(p, t, i)); err != nil {
 				return err
 			}
 		}
 		return nil
-	case c.JSON || !c.Text && !env.stdoutIsTerminal:
-		return env.printJSON(struct {
+	case c.JSON || !c.Text && !env.StdoutIsTerminal:
+		return env.PrintJSON(struct {
 			Thread   thread.Thread        `json:"thread"`
 			Deadline *time.Time           `json:"deadline,omitempty"`
 			Events   []*envelope.Envelope `json:"events"`
@@ -69,11 +70,11 @@ func (c threadCmd) Run(env environment) error {
 
 // explain adds to the error THREAD_NOT_FOUND that the relay may hide the thread. A private relay gives this error also
 // for threads that it hides.
-func (c threadCmd) explain(env environment, relay *client.Client, err error) error {
+func (c threadCmd) explain(env cli.Environment, relay *client.Client, err error) error {
 	if envelope.CodeOf(err) != envelope.CodeThreadNotFound {
 		return err
 	}
-	info, failed := relay.Info(env.ctx)
+	info, failed := relay.Info(env.Ctx)
 	switch {
 	case failed != nil || !info.Private():
 		return err
@@ -85,15 +86,15 @@ func (c threadCmd) explain(env environment, relay *client.Client, err error) err
 }
 
 // showThread prints a thread for people.
-func showThread(env environment, p people, t *client.Thread) error {
+func showThread(env cli.Environment, p cli.People, t *client.Thread) error {
 	var b bytes.Buffer
 	agent := "none yet"
 	if t.Agent != "" {
-		agent = p.whole(t.Agent)
+		agent = p.Whole(t.Agent)
 	}
-	fmt.Fprintf(&b, "%s  %s\n  client  %s\n  agent   %s\n", printable(t.ID), env.styled(string(t.State)), p.whole(t.Client), agent)
+	fmt.Fprintf(&b, "%s  %s\n  client  %s\n  agent   %s\n", cli.Printable(t.ID), env.Styled(string(t.State)), p.Whole(t.Client), agent)
 	if !t.Deadline.IsZero() {
-		fmt.Fprintf(&b, "  ends    %s, if nothing happens before\n", shownDeadline(t.Deadline, time.Now()))
+		fmt.Fprintf(&b, "  ends    %s, if nothing happens before\n", cli.ShownDeadline(t.Deadline, time.Now()))
 	}
 	if t.Expired > 0 {
 		fmt.Fprintf(&b, "  expired %d messages\n", t.Expired)
@@ -101,15 +102,15 @@ func showThread(env environment, p people, t *client.Thread) error {
 	b.WriteByte('\n')
 	var rows [][]string
 	steps := p
-	steps.short = env.stdoutIsTerminal
+	steps.Short = env.StdoutIsTerminal
 	for _, step := range t.Transitions {
-		rows = append(rows, []string{shownTime(step.At), string(step.Type), string(step.From) + " → " + string(step.To),
+		rows = append(rows, []string{cli.ShownTime(step.At), string(step.Type), string(step.From) + " → " + string(step.To),
 			stepBy(steps, step)})
 	}
-	b.Write(alignedTable(rows, env.style()))
+	b.Write(cli.AlignedTable(rows, env.Style()))
 	for _, removed := range t.Removed {
-		fmt.Fprintf(&b, "%s  the operator of the relay has removed the message %s\n", shownTime(removed.At),
-			printable(removed.ID))
+		fmt.Fprintf(&b, "%s  the operator of the relay has removed the message %s\n", cli.ShownTime(removed.At),
+			cli.Printable(removed.ID))
 	}
 	b.WriteByte('\n')
 	for _, e := range t.Events {
@@ -117,14 +118,14 @@ func showThread(env environment, p people, t *client.Thread) error {
 			return err
 		}
 	}
-	return env.printStyled(b.Bytes())
+	return env.PrintStyled(b.Bytes())
 }
 
 // stepBy returns the name of the party that took a step.
-func stepBy(p people, step thread.Transition) string {
+func stepBy(p cli.People, step thread.Transition) string {
 	switch {
 	case step.By != "":
-		return p.who(step.By)
+		return p.Who(step.By)
 	case step.Type == thread.TypeRemoved:
 		return "the operator of the relay"
 	}
@@ -139,18 +140,18 @@ func deadline(t *client.Thread) *time.Time {
 }
 
 type agentsCmd struct {
-	reader
-	DID    didText `arg:"" name:"did" optional:"" help:"Show only this agent, with all its manifests."`
-	Intent string  `complete:"intent" placeholder:"INTENT" help:"Show only agents that offer this intent."`
-	Search string  `short:"q" placeholder:"TEXT" help:"Show only agents with this text in their name, description or intents."`
-	Online bool    `help:"Show only agents that the relay has heard from in the last five minutes."`
-	listing
+	cli.Reader
+	DID    cli.DIDText `arg:"" name:"did" optional:"" help:"Show only this agent, with all its manifests."`
+	Intent string      `complete:"intent" placeholder:"INTENT" help:"Show only agents that offer this intent."`
+	Search string      `short:"q" placeholder:"TEXT" help:"Show only agents with this text in their name, description or intents."`
+	Online bool        `help:"Show only agents that the relay has heard from in the last five minutes."`
+	cli.Listing
 }
 
 func (agentsCmd) Help() string {
 	return "Lists agents by the manifests that they have announced. Verifies each manifest's signature. Prints a table on a " +
 		"terminal, otherwise each manifest as one line of JSON. Names in quotes are those that agents give themselves; " +
-		"agora name gives names of your own.\n\n" + formatHelp(agentRow{}) +
+		"agora name gives names of your own.\n\n" + cli.FormatHelp(agentRow{}) +
 		"Examples:\n  agora agents --intent translation.en_zh --online\n  agora agents --format '{{.Agent}} {{.Price}}'"
 }
 
@@ -174,33 +175,33 @@ type agentRow struct {
 	Manifest    map[string]any
 }
 
-func newAgentRow(p people, a client.Agent, e *envelope.Envelope) agentRow {
+func newAgentRow(p cli.People, a client.Agent, e *envelope.Envelope) agentRow {
 	m := manifestOf(e)
-	row := agentRow{Agent: a.ID, AgentName: p.name(a.ID), Name: m.Name, Description: m.Description, Online: a.Online,
+	row := agentRow{Agent: a.ID, AgentName: p.Name(a.ID), Name: m.Name, Description: m.Description, Online: a.Online,
 		LastSeen: a.LastSeen, Intents: m.intents(), Price: m.price(), Manifest: map[string]any{}}
 	_ = json.Unmarshal(e.Payload, &row.Manifest) // a verified payload is an object
 	return row
 }
 
-func (c agentsCmd) Run(env environment) error {
-	if err := c.Format.check(agentRow{}); err != nil {
+func (c agentsCmd) Run(env cli.Environment) error {
+	if err := c.Format.Check(agentRow{}); err != nil {
 		return err
 	}
-	relay, me, err := c.identity(env)
+	relay, me, err := c.Identity(env)
 	if err != nil {
 		return err
 	}
-	p := env.people(me)
-	if c.Format == nil && (c.JSON || !c.Text && !env.stdoutIsTerminal) {
+	p := env.People(me)
+	if c.Format == nil && (c.JSON || !c.Text && !env.StdoutIsTerminal) {
 		return c.each(env, relay, func(a client.Agent, m *envelope.Envelope) error {
-			return env.printJSON(agentLine{a.ID, a.Online, a.LastSeen, m.Payload})
+			return env.PrintJSON(agentLine{a.ID, a.Online, a.LastSeen, m.Payload})
 		})
 	}
 	var rows []agentRow
 	err = c.each(env, relay, func(a client.Agent, m *envelope.Envelope) error {
 		row := newAgentRow(p, a, m)
 		if c.Format != nil {
-			return env.printRow(c.Format, row)
+			return env.PrintRow(c.Format, row)
 		}
 		rows = append(rows, row)
 		return nil
@@ -208,13 +209,13 @@ func (c agentsCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	p.short = env.stdoutIsTerminal
+	p.Short = env.StdoutIsTerminal
 	if c.DID != "" && c.Format == nil {
 		return c.showOne(env, p, rows)
 	}
 	now := time.Now()
-	return show(env, c.listing, []string{"AGENT", "SEEN", "NAME", "PRICE", "INTENTS"}, rows, func(r agentRow) []string {
-		return []string{p.who(r.Agent), r.seen(now), quoted(r.Name), r.Price, strings.Join(r.Intents, " ")}
+	return cli.Show(env, c.Listing, []string{"AGENT", "SEEN", "NAME", "PRICE", "INTENTS"}, rows, func(r agentRow) []string {
+		return []string{p.Who(r.Agent), r.seen(now), cli.Quoted(r.Name), r.Price, strings.Join(r.Intents, " ")}
 	}, 2, 3, 4)
 }
 
@@ -223,34 +224,34 @@ func (r agentRow) seen(now time.Time) string {
 	if r.Online {
 		return "online"
 	}
-	return age(now.Sub(r.LastSeen))
+	return cli.Age(now.Sub(r.LastSeen))
 }
 
 // showOne prints the manifests of the agent that the argument names.
-func (c agentsCmd) showOne(env environment, p people, manifests []agentRow) error {
+func (c agentsCmd) showOne(env cli.Environment, p cli.People, manifests []agentRow) error {
 	if len(manifests) == 0 {
 		return nil
 	}
-	rows := [][]string{{"agent", p.whole(manifests[0].Agent)}, {"seen", manifests[0].seen(time.Now())}}
+	rows := [][]string{{"agent", p.Whole(manifests[0].Agent)}, {"seen", manifests[0].seen(time.Now())}}
 	for _, m := range manifests {
 		rows = append(rows, nil)
-		for _, row := range [][]string{{"name", quoted(m.Name)}, {"about", m.Description}, {"price", m.Price},
+		for _, row := range [][]string{{"name", cli.Quoted(m.Name)}, {"about", m.Description}, {"price", m.Price},
 			{"intents", strings.Join(m.Intents, " ")}} {
 			if row[1] != "" {
 				rows = append(rows, row)
 			}
 		}
 	}
-	return env.printStyled(alignedTable(rows, env.style()))
+	return env.PrintStyled(cli.AlignedTable(rows, env.Style()))
 }
 
 // each calls f for each manifest of the agents that the flags select. If there are none, it says so.
 func (c agentsCmd) each(
-	env environment, relay *client.Client, f func(client.Agent, *envelope.Envelope) error,
+	env cli.Environment, relay *client.Client, f func(client.Agent, *envelope.Envelope) error,
 ) error {
-	all := relay.Directory(env.ctx, client.AgentQuery{Intent: c.Intent, Text: c.Search, Online: c.Online})
+	all := relay.Directory(env.Ctx, client.AgentQuery{Intent: c.Intent, Text: c.Search, Online: c.Online})
 	if c.DID != "" {
-		one, err := relay.Agent(env.ctx, didkey.DID(c.DID))
+		one, err := relay.Agent(env.Ctx, didkey.DID(c.DID))
 		all = func(yield func(client.Agent, error) bool) { yield(one, err) }
 	}
 	shown := 0
@@ -266,7 +267,7 @@ func (c agentsCmd) each(
 		shown++
 	}
 	if shown == 0 {
-		env.say("%s", c.emptyResult())
+		env.Say("%s", c.emptyResult())
 	}
 	return nil
 }

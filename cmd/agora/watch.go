@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -27,10 +28,10 @@ type stepRow struct {
 }
 
 // newStepRow returns the step i of a thread.
-func newStepRow(p people, t *client.Thread, i int) stepRow {
+func newStepRow(p cli.People, t *client.Thread, i int) stepRow {
 	step := t.Transitions[i]
 	row := stepRow{Time: step.At, Type: string(step.Type), State: step.To, ID: step.ID, Thread: t.ID, By: step.By,
-		ByName: p.name(step.By), Payload: map[string]any{}}
+		ByName: p.Name(step.By), Payload: map[string]any{}}
 	if e := messageOf(t, step); e != nil {
 		message := newMessageRow(p, e)
 		row.Intent, row.Price, row.Summary, row.Payload = message.Intent, message.Price, message.Summary, message.Payload
@@ -53,12 +54,12 @@ func messageOf(t *client.Thread, step thread.Transition) *envelope.Envelope {
 const watchInterval = 10 * time.Second
 
 // watch shows the steps of the thread as they happen, until it ends.
-func (c threadCmd) watch(env environment, relay *client.Client, me didkey.DID) error {
-	t, err := relay.Thread(env.ctx, string(c.ID), didkey.DID(c.Client))
+func (c threadCmd) watch(env cli.Environment, relay *client.Client, me didkey.DID) error {
+	t, err := relay.Thread(env.Ctx, string(c.ID), didkey.DID(c.Client))
 	if err != nil {
 		return c.explain(env, relay, err)
 	}
-	ctx, cancel := context.WithCancel(env.ctx)
+	ctx, cancel := context.WithCancel(env.Ctx)
 	arrived, ended := make(chan struct{}, 1), make(chan error, 1)
 	go func() { // ends with ctx, and watch waits for it
 		ended <- relay.Follow(ctx, client.FollowOptions{Filter: client.Filter{Thread: t.ID}, FromOldest: true},
@@ -74,7 +75,7 @@ func (c threadCmd) watch(env environment, relay *client.Client, me didkey.DID) e
 		cancel()
 		<-ended
 	}()
-	print := c.stepPrinter(env, env.people(me))
+	print := c.stepPrinter(env, env.People(me))
 	for shown := 0; ; {
 		for ; shown < len(t.Transitions); shown++ {
 			if err := print(t, shown); err != nil {
@@ -89,8 +90,8 @@ func (c threadCmd) watch(env environment, relay *client.Client, me didkey.DID) e
 		case <-time.After(untilNextLook(t, time.Now())):
 		case err := <-ended:
 			ended <- err
-			if env.ctx.Err() != nil {
-				return fmt.Errorf("interrupted; the thread is %s", printable(t.State))
+			if env.Ctx.Err() != nil {
+				return fmt.Errorf("interrupted; the thread is %s", cli.Printable(t.State))
 			}
 			return err
 		}
@@ -114,9 +115,9 @@ func untilNextLook(t *client.Thread, now time.Time) time.Duration {
 }
 
 // stepPrinter returns a function that prints a step in the form that the flags choose.
-func (c threadCmd) stepPrinter(env environment, p people) func(t *client.Thread, step int) error {
-	if c.Format != nil || c.JSON || !c.Text && !env.stdoutIsTerminal {
-		return func(t *client.Thread, step int) error { return env.printRow(c.Format, newStepRow(p, t, step)) }
+func (c threadCmd) stepPrinter(env cli.Environment, p cli.People) func(t *client.Thread, step int) error {
+	if c.Format != nil || c.JSON || !c.Text && !env.StdoutIsTerminal {
+		return func(t *client.Thread, step int) error { return env.PrintRow(c.Format, newStepRow(p, t, step)) }
 	}
 	l := newLiner(env, p, len("everybody"), false)
 	return func(t *client.Thread, i int) error {
@@ -132,15 +133,15 @@ func (c threadCmd) stepPrinter(env environment, p people) func(t *client.Thread,
 	}
 }
 
-// finish prints the state of a thread that has ended, for people. It returns errReported if the state is ERROR.
-func (c threadCmd) finish(env environment, t *client.Thread) error {
-	if c.Format == nil && (c.Text || !c.JSON && env.stdoutIsTerminal) {
-		if err := env.printStyled([]byte(env.styled(string(t.State)) + "\n")); err != nil {
+// finish prints the state of a thread that has ended, for people. It returns cli.ErrReported if the state is ERROR.
+func (c threadCmd) finish(env cli.Environment, t *client.Thread) error {
+	if c.Format == nil && (c.Text || !c.JSON && env.StdoutIsTerminal) {
+		if err := env.PrintStyled([]byte(env.Styled(string(t.State)) + "\n")); err != nil {
 			return err
 		}
 	}
 	if t.State == thread.Failed {
-		return errReported
+		return cli.ErrReported
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,13 +17,14 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
 
 // workCmd makes an agent out of any program.
 type workCmd struct {
-	identified
+	cli.Identified
 	Intent      []string      `sep:"none" placeholder:"INTENT" help:"A service that the program does, such as translation.en_zh. May be repeated (default: the intents of --manifest)."`
 	Exec        string        `placeholder:"CMD" help:"The program and its arguments in one text. Quotes and backslashes work as in a shell, but there is no shell. Or give them after --, as PROGRAM ARG..."`
 	Program     []string      `arg:"" optional:"" name:"program" help:"The program and its arguments, in place of --exec; put -- before them."`
@@ -125,7 +125,7 @@ func (c workCmd) argv() ([]string, error) {
 	argv := c.Program
 	if c.Exec != "" {
 		var err error
-		if argv, err = splitWords(c.Exec, runtime.GOOS != "windows"); err != nil {
+		if argv, err = cli.SplitWords(c.Exec, runtime.GOOS != "windows"); err != nil {
 			return nil, fmt.Errorf("--exec: %w", err)
 		}
 	}
@@ -150,7 +150,7 @@ func lookProgram(name string) error {
 	case !strings.ContainsRune(name, filepath.Separator):
 		return fmt.Errorf("there is no program %s in PATH; for the file in this folder write .%c%s", name, filepath.Separator, name)
 	}
-	return fmt.Errorf("%s cannot be run: %w; make it executable with chmod +x %s", name, err, shellQuoted(name))
+	return fmt.Errorf("%s cannot be run: %w; make it executable with chmod +x %s", name, err, cli.ShellQuoted(name))
 }
 
 // announced returns the manifest, and the intents that the agent serves.
@@ -198,21 +198,10 @@ func (c workCmd) stateFile() (string, error) {
 	if c.State != "" {
 		return c.State, nil
 	}
-	return c.placeFile(".json")
+	return c.PlaceFile(".json")
 }
 
-// placeFile returns the name of a file that says how far a command has come, and creates its folder, which is beside the
-// key file. Each relay has its own file, because the position in the events of one means nothing to another.
-func (i identified) placeFile(extension string) (string, error) {
-	key, err := realPath(i.Key)
-	if err != nil {
-		return "", err
-	}
-	folder, relay := key+".work", sha256.Sum256([]byte(i.Relay))
-	return filepath.Join(folder, fmt.Sprintf("%x%s", relay[:8], extension)), os.MkdirAll(folder, 0o700)
-}
-
-func (c workCmd) Run(env environment) (err error) {
+func (c workCmd) Run(env cli.Environment) (err error) {
 	argv, err := c.argv()
 	if err == nil {
 		err = lookProgram(argv[0])
@@ -237,35 +226,35 @@ func (c workCmd) Run(env environment) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, state.close()) }()
-	ctx, stop := context.WithCancelCause(env.ctx)
+	ctx, stop := context.WithCancelCause(env.Ctx)
 	defer stop(nil)
 	w := newWorkAgent(c, env, argv, state, stop)
 	w.relay, w.maxMessage = relay, maxMessage(ctx, relay)
-	defer w.watch(env.ctx)()
+	defer w.watch(env.Ctx)()
 	hint := ""
-	if env.stderrIsTerminal {
+	if env.StderrIsTerminal {
 		hint = "; Ctrl-C ends it"
 	}
-	env.say("working for %s as %s at %s%s", strings.Join(intents, ", "), me, c.Relay, hint)
+	env.Say("working for %s as %s at %s%s", strings.Join(intents, ", "), me, c.Relay, hint)
 	err = relay.Serve(ctx, client.ServeOptions{Intents: intents, Cursor: state, Manifest: manifest,
 		Concurrency: c.Concurrency, MaxAccepted: c.Concurrency, Finished: w.finished},
 		client.Handler{Quote: w.quote, Work: w.work})
-	if errors.Is(err, errMaxJobs) || env.ctx.Err() != nil && errors.Is(err, context.Cause(env.ctx)) {
+	if errors.Is(err, errMaxJobs) || env.Ctx.Err() != nil && errors.Is(err, context.Cause(env.Ctx)) {
 		return nil
 	}
 	return err
 }
 
 // worker returns the client. It retries for longer than that of other commands, because nobody waits for it.
-func (c workCmd) worker(env environment) (*client.Client, didkey.DID, error) {
+func (c workCmd) worker(env cli.Environment) (*client.Client, didkey.DID, error) {
 	key, err := didkey.Load(c.Key)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", fmt.Errorf("there is no key %s; create one with agora keygen %s", c.Key, shellQuoted(c.Key))
+		return nil, "", fmt.Errorf("there is no key %s; create one with agora keygen %s", c.Key, cli.ShellQuoted(c.Key))
 	}
 	if err != nil {
 		return nil, "", err
 	}
-	relay, err := client.New(string(c.Relay), key, client.Options{Logger: newLog(env), RequireParties: c.Private})
+	relay, err := client.New(string(c.Relay), key, client.Options{Logger: cli.NewLog(env), RequireParties: c.Private})
 	return relay, key.DID(), err
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/internal/program"
 	"github.com/agora-relay/agora/thread"
@@ -28,7 +29,7 @@ func TestSplitWords(t *testing.T) {
 		`curl http://h/?a=b#c --x`: {"curl", "http://h/?a=b#c", "--x"},
 		`é '日本'`:                   {"é", "日本"},
 	} {
-		got, err := splitWords(text, true)
+		got, err := cli.SplitWords(text, true)
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %q, %v; want %q", text, got, err, want)
 		}
@@ -37,11 +38,11 @@ func TestSplitWords(t *testing.T) {
 		"a | b": "'|' needs a shell", "a; b": "';'", "a && b": "'&'", "a > b": "'>'", "a $B": "'$'", `"$B"`: "'$'", "a `b`": "'`'",
 		"a *.txt": "'*'", "~/a": "'~'", "a # b": "'#'", "a\nb": `'\n'`, "(a)": "'('", "'a": "the quote ' has no end", `"a`: "no end", `a\`: "backslash",
 	} {
-		if got, err := splitWords(text, true); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := cli.SplitWords(text, true); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v; want %s", text, got, err, want)
 		}
 	}
-	if got, err := splitWords(`C:\a\b.exe "C:\c d" x`, false); err != nil || !slices.Equal(got, []string{`C:\a\b.exe`, `C:\c d`, "x"}) {
+	if got, err := cli.SplitWords(`C:\a\b.exe "C:\c d" x`, false); err != nil || !slices.Equal(got, []string{`C:\a\b.exe`, `C:\c d`, "x"}) {
 		t.Errorf("without escapes: %q, %v", got, err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -67,7 +68,7 @@ func (w *workTest) start(script string, flags ...string) (log *logText, stop fun
 	log = new(logText)
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(environment{ctx: ctx, stdin: strings.NewReader(""), stdout: log, stderr: log}, w.args(script, flags...))
+		ended <- run(cli.Environment{Ctx: ctx, Stdin: strings.NewReader(""), Stdout: log, Stderr: log}, w.args(script, flags...))
 	}()
 	code, stopped := 0, false
 	stop = func() int {
@@ -241,7 +242,7 @@ func TestWorkOutcomes(t *testing.T) {
 			for _, line := range []string{"started for", "after "} {
 				log.await(t, line)
 			}
-			if code := stop(); code != exitOK {
+			if code := stop(); code != cli.ExitOK {
 				t.Errorf("ended with %d", code)
 			}
 		})
@@ -521,7 +522,7 @@ func TestWorkLocks(t *testing.T) {
 	w := newWorkTest(t, startRelay(t, time.Now))
 	_, stop := w.start("cat")
 	var second bytes.Buffer
-	if code := run(environment{ctx: t.Context(), stdout: &second, stderr: &second}, w.args("cat")); code != exitFailed ||
+	if code := run(cli.Environment{Ctx: t.Context(), Stdout: &second, Stderr: &second}, w.args("cat")); code != cli.ExitFailed ||
 		!strings.Contains(second.String(), "another agora work uses the state file") {
 		t.Errorf("%d: %s", code, second.String())
 	}

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/jsontext"
@@ -26,7 +27,7 @@ import (
 // workAgent is the agent of agora work. It runs a program for each job.
 type workAgent struct {
 	cmd        workCmd
-	env        environment
+	env        cli.Environment
 	argv       []string
 	environ    []string // what all programs get
 	state      *workState
@@ -45,7 +46,7 @@ type workAgent struct {
 var errMaxJobs = errors.New("--max-jobs is reached")
 
 func newWorkAgent(
-	c workCmd, env environment, argv []string, state *workState, stop context.CancelCauseFunc,
+	c workCmd, env cli.Environment, argv []string, state *workState, stop context.CancelCauseFunc,
 ) *workAgent {
 	return &workAgent{cmd: c, env: env, argv: argv, environ: program.Environment(os.Environ()), state: state, stop: stop,
 		kill: make(chan struct{}), running: map[thread.Key]time.Time{}}
@@ -244,7 +245,7 @@ func (w *workAgent) failure(key thread.Key, written program.Result, err error) e
 		answer.Details = jsontext.Compact(map[string]int{"exit_code": exit.Code})
 	}
 	if w.cmd.ErrorDetail && len(written.LastLine) > 0 {
-		line := []rune(printable(bytes.TrimSpace(written.LastLine)))
+		line := []rune(cli.Printable(bytes.TrimSpace(written.LastLine)))
 		if len(line) > maxDetail {
 			line = append(line[:maxDetail], '…')
 		}
@@ -277,7 +278,7 @@ func agentCode(code int) envelope.AgentCode {
 
 func (w *workAgent) tooLarge() *client.AgentError {
 	return failed(executionFailed, "the program's output does not fit into a message of at most %s",
-		formatBytes(int64(w.maxMessage)))
+		cli.FormatBytes(int64(w.maxMessage)))
 }
 
 // messageOverhead is the size in bytes that a message has besides the output: keys, ids, a signature, a name.
@@ -357,7 +358,7 @@ func (w *workAgent) finished(job client.Job, outcome envelope.Payload, err error
 func (w *workAgent) say(id, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.env.say("job %s: %s", id, fmt.Sprintf(format, args...))
+	w.env.Say("job %s: %s", id, fmt.Sprintf(format, args...))
 }
 
 // logger returns what prints the standard error of a job's program.
@@ -383,5 +384,5 @@ func (w *workAgent) sayStopping() {
 	default:
 		jobs = fmt.Sprintf("%d running jobs, which begin", n)
 	}
-	w.env.say("stopping; waiting up to %v for %s again at the next start. Interrupt again to end at once", w.cmd.Grace, jobs)
+	w.env.Say("stopping; waiting up to %v for %s again at the next start. Interrupt again to end at once", w.cmd.Grace, jobs)
 }

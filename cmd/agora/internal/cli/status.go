@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"io"
@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// statusLine is the last line of a terminal: it says what the command waits for, and since when. It is erased before
+// StatusLine is the last line of a terminal: it says what the command waits for, and since when. It is erased before
 // anything else is printed. Without a terminal, it prints nothing.
-type statusLine struct {
+type StatusLine struct {
 	out io.Writer // the terminal; nil: print nothing
 
 	mu    sync.Mutex
@@ -23,19 +23,19 @@ type statusLine struct {
 
 const (
 	eraseLine   = "\r\x1b[K"
-	screenWidth = 80 // columns that are used
+	ScreenWidth = 80 // columns that are used
 )
 
-// newStatusLine returns the status line of env's standard error, if that is a terminal. It replaces env.stderr by a
+// NewStatusLine returns the status line of env's standard error, if that is a terminal. It replaces env.stderr by a
 // writer that erases the line first. The caller calls end.
-func newStatusLine(env *environment, quiet bool) *statusLine {
-	s := &statusLine{stop: make(chan struct{})}
-	below, ok := env.stderr.(escapingWriter)
-	if !ok || quiet || !env.stderrIsTerminal || os.Getenv("TERM") == "dumb" {
+func NewStatusLine(env *Environment, quiet bool) *StatusLine {
+	s := &StatusLine{stop: make(chan struct{})}
+	below, ok := env.Stderr.(EscapingWriter)
+	if !ok || quiet || !env.StderrIsTerminal || os.Getenv("TERM") == "dumb" {
 		return s
 	}
 	s.out = below.Writer
-	env.stderr = escapingWriter{s}
+	env.Stderr = EscapingWriter{s}
 	s.ended.Go(func() {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
@@ -54,14 +54,14 @@ func newStatusLine(env *environment, quiet bool) *statusLine {
 }
 
 // end erases the line. It does not come back.
-func (s *statusLine) end() {
-	s.clear()
+func (s *StatusLine) End() {
+	s.Clear()
 	close(s.stop)
 	s.ended.Wait()
 }
 
-// set changes the text.
-func (s *statusLine) set(text string) {
+// Set changes the text.
+func (s *StatusLine) Set(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if text != s.text {
@@ -70,15 +70,15 @@ func (s *statusLine) set(text string) {
 	s.draw()
 }
 
-// change changes the text, but not the time since which the command waits.
-func (s *statusLine) change(text string) {
+// Change changes the text, but not the time since which the command waits.
+func (s *StatusLine) Change(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.text = text
 	s.draw()
 }
 
-func (s *statusLine) clear() {
+func (s *StatusLine) Clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.text = ""
@@ -86,16 +86,16 @@ func (s *statusLine) clear() {
 }
 
 // draw writes the line. A terminal that fails also fails for the other output of the command, where it is noticed.
-func (s *statusLine) draw() {
+func (s *StatusLine) draw() {
 	if s.out == nil || s.text == "" {
 		return
 	}
-	line := printable(s.text + "  " + time.Since(s.since).Truncate(time.Second).String())
-	_, _ = io.WriteString(s.out, eraseLine+withoutEnd(line, screenWidth-1))
+	line := Printable(s.text + "  " + time.Since(s.since).Truncate(time.Second).String())
+	_, _ = io.WriteString(s.out, eraseLine+WithoutEnd(line, ScreenWidth-1))
 	s.drawn = true
 }
 
-func (s *statusLine) erase() {
+func (s *StatusLine) erase() {
 	if s.drawn {
 		_, _ = io.WriteString(s.out, eraseLine)
 	}
@@ -103,7 +103,7 @@ func (s *statusLine) erase() {
 }
 
 // Write erases the line and writes p, which is already escaped.
-func (s *statusLine) Write(p []byte) (int, error) {
+func (s *StatusLine) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.erase()

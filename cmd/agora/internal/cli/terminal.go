@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -15,26 +15,26 @@ import (
 // Text from others (a relay, an agent, a database, a file name) may contain characters that control a terminal, are
 // invisible, or reverse the direction of writing. safetext.Escape replaces all of them.
 //
-// It is used in two ways. run wraps standard output and standard error in an escapingWriter, so that no command can
+// It is used in two ways. run wraps standard output and standard error in an EscapingWriter, so that no command can
 // forget to escape. printable escapes foreign text within a line, because a line break in it could forge a line of
 // agora.
 
-// printable returns foreign text in a form that can be a part of one line.
-func printable[T ~string | ~[]byte](text T) string { return string(safetext.Escape([]byte(text), "")) }
+// Printable returns foreign text in a form that can be a part of one line.
+func Printable[T ~string | ~[]byte](text T) string { return string(safetext.Escape([]byte(text), "")) }
 
-// escapingWriter escapes all unsafe characters except line breaks and tabs. Each Write must consist of whole
+// EscapingWriter escapes all unsafe characters except line breaks and tabs. Each Write must consist of whole
 // characters, as the writes of fmt, json, slog and kong do.
-type escapingWriter struct{ io.Writer }
+type EscapingWriter struct{ io.Writer }
 
-func (w escapingWriter) Write(p []byte) (int, error) {
+func (w EscapingWriter) Write(p []byte) (int, error) {
 	if _, err := w.Writer.Write(safetext.Escape(p, "\n\t")); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// isTerminal reports whether f is a terminal: a character device that is not the null device.
-func isTerminal(f *os.File) bool {
+// IsTerminal reports whether f is a terminal: a character device that is not the null device.
+func IsTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
 		return false
@@ -43,8 +43,8 @@ func isTerminal(f *os.File) bool {
 	return err != nil || !os.SameFile(info, null)
 }
 
-// shellQuoted returns a file name in the form that a shell needs, with quotes if necessary.
-func shellQuoted(name string) string {
+// ShellQuoted returns a file name in the form that a shell needs, with quotes if necessary.
+func ShellQuoted(name string) string {
 	plain := func(r rune) bool {
 		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("/._-+@%:", r))
 	}
@@ -66,11 +66,11 @@ func errorLines(err error) []string {
 			return all
 		}
 	}
-	return []string{printable(err.Error())}
+	return []string{Printable(err.Error())}
 }
 
-// nearest returns the known word that is most similar to word; "" if none is similar.
-func nearest(word string, known []string) string {
+// Nearest returns the known word that is most similar to word; "" if none is similar.
+func Nearest(word string, known []string) string {
 	word = strings.ToLower(word)
 	best, most := "", 1+len(word)/3
 	for _, candidate := range known {
@@ -81,9 +81,9 @@ func nearest(word string, known []string) string {
 	return best
 }
 
-// didYouMean returns a suggestion to add to an error about an unknown word, or "".
-func didYouMean(word string, known []string) string {
-	if near := nearest(word, known); near != "" {
+// DidYouMean returns a suggestion to add to an error about an unknown word, or "".
+func DidYouMean(word string, known []string) string {
+	if near := Nearest(word, known); near != "" {
 		return fmt.Sprintf("; did you mean %q?", near)
 	}
 	return ""

@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package main
+package cli
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dropTyped drops what was typed at a terminal and is not read yet: tcflush of POSIX.
-func dropTyped(f *os.File) error {
+// DropTyped drops what was typed at a terminal and is not read yet: tcflush of POSIX.
+func DropTyped(f *os.File) error {
 	return unix.IoctlSetPointerInt(int(f.Fd()), unix.TIOCFLUSH, unix.TCIFLUSH)
 }

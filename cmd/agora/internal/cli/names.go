@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -10,25 +10,25 @@ import (
 	"github.com/agora-relay/agora/internal/profile"
 )
 
-// nameCmd changes or shows the address book.
-type nameCmd struct {
+// NameCmd changes or shows the address book.
+type NameCmd struct {
 	Name   string   `arg:"" optional:"" complete:"name" help:"The name to give, to show or to remove."`
-	DID    *didText `arg:"" name:"did" optional:"" help:"Whose name it is."`
+	DID    *DIDText `arg:"" name:"did" optional:"" help:"Whose name it is."`
 	Remove bool     `help:"Remove the name."`
-	listing
+	Listing
 }
 
-func (nameCmd) Help() string {
+func (NameCmd) Help() string {
 	return "Gives a name to a DID, in an address book that only you see. All commands then take the name where they take a " +
 		"DID, and show it instead of the DID. Without arguments, lists the names. Names that agents give themselves are " +
 		"something else: agora shows those in quotes.\n\n" +
 		"A name has 1 to 32 characters: letters without accents, digits and ._- with a letter or a digit at the start. Upper and " +
-		"lower case make no difference. A DID has one name; a second one replaces the first.\n\n" + formatHelp(profile.Entry{}) +
+		"lower case make no difference. A DID has one name; a second one replaces the first.\n\n" + FormatHelp(profile.Entry{}) +
 		"Examples:\n  agora name alice did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp\n  agora name\n" +
 		"  agora name --remove alice\n  agora send request --to alice --intent echo"
 }
 
-func (c nameCmd) Validate() error {
+func (c NameCmd) Validate() error {
 	switch {
 	case c.Remove && (c.Name == "" || c.DID != nil):
 		return errors.New("--remove needs a name, and nothing else")
@@ -38,16 +38,16 @@ func (c nameCmd) Validate() error {
 	return nil
 }
 
-func (c nameCmd) Run(env environment) error {
-	if err := c.Format.check(profile.Entry{}); err != nil {
+func (c NameCmd) Run(env Environment) error {
+	if err := c.Format.Check(profile.Entry{}); err != nil {
 		return err
 	}
-	names, err := addressBook()
+	names, err := AddressBook()
 	switch {
 	case err != nil:
 		return err
 	case c.Remove:
-		if err = names.Remove(env.ctx, c.Name); errors.Is(err, fs.ErrNotExist) {
+		if err = names.Remove(env.Ctx, c.Name); errors.Is(err, fs.ErrNotExist) {
 			return unknownName(c.Name, names)
 		}
 		return err
@@ -67,27 +67,27 @@ func (c nameCmd) Run(env environment) error {
 		all = []profile.Entry{{Name: book.Name(did), DID: did}}
 	}
 	if len(all) == 0 {
-		env.say("there are no names yet; agora name NAME DID gives one")
+		env.Say("there are no names yet; agora name NAME DID gives one")
 	}
-	return show(env, c.listing, []string{"NAME", "DID"}, all, func(e profile.Entry) []string {
+	return Show(env, c.Listing, []string{"NAME", "DID"}, all, func(e profile.Entry) []string {
 		return []string{e.Name, string(e.DID)}
 	})
 }
 
-func (c nameCmd) set(env environment, names profile.Names) error {
+func (c NameCmd) set(env Environment, names profile.Names) error {
 	did := didkey.DID(*c.DID)
-	before, err := names.Set(env.ctx, c.Name, did)
+	before, err := names.Set(env.Ctx, c.Name, did)
 	switch {
 	case errors.Is(err, profile.ErrTaken):
 		return fmt.Errorf("%w; remove it first: agora name --remove %s", err, c.Name)
 	case err == nil && before != "" && before != c.Name:
-		env.say("%s was called %s until now", did, before)
+		env.Say("%s was called %s until now", did, before)
 	}
 	return err
 }
 
-// addressBook returns the address book. Errors: there is no folder for the configuration.
-func addressBook() (profile.Names, error) {
+// AddressBook returns the address book. Errors: there is no folder for the configuration.
+func AddressBook() (profile.Names, error) {
 	folder, err := profile.Folder()
 	if err != nil {
 		return profile.Names{}, err
@@ -105,15 +105,15 @@ func unknownName(name string, names profile.Names) error {
 	for _, entry := range book.Entries() {
 		known = append(known, entry.Name)
 	}
-	return fmt.Errorf("there is no name %q in your address book; agora name %s DID adds it%s", name, name, didYouMean(name, known))
+	return fmt.Errorf("there is no name %q in your address book; agora name %s DID adds it%s", name, name, DidYouMean(name, known))
 }
 
-// personDID returns the DID that an argument means: a did:key, or a name of the address book.
-func personDID(text string) (didkey.DID, error) {
+// PersonDID returns the DID that an argument means: a did:key, or a name of the address book.
+func PersonDID(text string) (didkey.DID, error) {
 	if strings.HasPrefix(text, "did:") || profile.CheckName(text) != nil {
 		return didkey.Parse(text)
 	}
-	names, err := addressBook()
+	names, err := AddressBook()
 	if err != nil {
 		return "", fmt.Errorf("%q is not a did:key, and %w", text, err)
 	}
@@ -127,68 +127,68 @@ func personDID(text string) (didkey.DID, error) {
 	return "", unknownName(text, names)
 }
 
-// people gives identities their names in the output of a command.
-type people struct {
-	me    didkey.DID // the identity of the key; empty: none
-	book  profile.Book
-	short bool // a DID without a name is shortened: in tables on a terminal
+// People gives identities their names in the output of a command.
+type People struct {
+	Me    didkey.DID // the identity of the key; empty: none
+	Book  profile.Book
+	Short bool // a DID without a name is shortened: in tables on a terminal
 }
 
-// people returns what the address book says. A book that cannot be read is reported, and counts as empty.
-func (env environment) people(me didkey.DID) people {
-	p := people{me: me}
-	names, err := addressBook()
+// People returns what the address book says. A book that cannot be read is reported, and counts as empty.
+func (env Environment) People(me didkey.DID) People {
+	p := People{Me: me}
+	names, err := AddressBook()
 	if err != nil {
 		return p // without a home there are no names
 	}
-	if p.book, err = names.Read(); err != nil {
-		env.say("names are not shown: %v", err)
+	if p.Book, err = names.Read(); err != nil {
+		env.Say("names are not shown: %v", err)
 	}
 	return p
 }
 
-// name returns the name of a DID: "me" or one of the address book; empty: it has none.
-func (p people) name(did didkey.DID) string {
-	if did != "" && did == p.me {
+// Name returns the name of a DID: "me" or one of the address book; empty: it has none.
+func (p People) Name(did didkey.DID) string {
+	if did != "" && did == p.Me {
 		return "me"
 	}
-	return p.book.Name(did)
+	return p.Book.Name(did)
 }
 
-// who returns how a text names a DID: by its name, or else by the DID itself. Empty: did is empty.
-func (p people) who(did didkey.DID) string {
-	switch name := p.name(did); {
+// Who returns how a text names a DID: by its name, or else by the DID itself. Empty: did is empty.
+func (p People) Who(did didkey.DID) string {
+	switch name := p.Name(did); {
 	case name != "":
 		return name
-	case p.short:
-		return shortDID(did)
+	case p.Short:
+		return ShortDID(did)
 	}
-	return printable(did) // a relay's record may contain any text
+	return Printable(did) // a relay's record may contain any text
 }
 
-// whole returns the name of a DID, if it has one, and the DID itself.
-func (p people) whole(did didkey.DID) string {
-	if name := p.name(did); name != "" {
+// Whole returns the name of a DID, if it has one, and the DID itself.
+func (p People) Whole(did didkey.DID) string {
+	if name := p.Name(did); name != "" {
 		return name + "  " + string(did)
 	}
-	return printable(did)
+	return Printable(did)
 }
 
-// shortDID returns a DID without what all have in common (did:key:z6Mk), and without its middle: z6MkiTBz…mDooWp.
-func shortDID(did didkey.DID) string {
+// ShortDID returns a DID without what all have in common (did:key:z6Mk), and without its middle: z6MkiTBz…mDooWp.
+func ShortDID(did didkey.DID) string {
 	const front, back = len("z6Mk") + 4, 6
 	text := did.Multibase()
 	if _, err := didkey.Parse(string(did)); err != nil {
-		return withoutMiddle(printable(did), front+1+back)
+		return WithoutMiddle(Printable(did), front+1+back)
 	}
 	return text[:front] + "…" + text[len(text)-back:]
 }
 
-// quoted returns a name that somebody has chosen for himself. The quotes distinguish it from the names of the address
+// Quoted returns a name that somebody has chosen for himself. The quotes distinguish it from the names of the address
 // book.
-func quoted(name string) string {
+func Quoted(name string) string {
 	if name == "" {
 		return ""
 	}
-	return `"` + printable(name) + `"`
+	return `"` + Printable(name) + `"`
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -11,15 +11,15 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-const day = 24 * time.Hour
+const Day = 24 * time.Hour
 
-// parseDuration is time.ParseDuration with days and weeks: 30d, 1w, 1d12h. Except for 0, a number needs a unit.
-func parseDuration(text string) (time.Duration, error) {
+// ParseDuration is time.ParseDuration with days and weeks: 30d, 1w, 1d12h. Except for 0, a number needs a unit.
+func ParseDuration(text string) (time.Duration, error) {
 	total, rest := 0.0, text
 	for _, unit := range []struct {
 		letter string
 		length time.Duration
-	}{{"w", 7 * day}, {"d", day}} {
+	}{{"w", 7 * Day}, {"d", Day}} {
 		number, after, found := strings.Cut(rest, unit.letter)
 		if !found {
 			continue
@@ -48,10 +48,10 @@ func errDuration(text string) error {
 		text)
 }
 
-// formatDuration returns the shortest text that parseDuration reads as d.
-func formatDuration(d time.Duration) string {
-	if d >= day && d%day == 0 {
-		return fmt.Sprintf("%dd", d/day)
+// FormatDuration returns the shortest text that ParseDuration reads as d.
+func FormatDuration(d time.Duration) string {
+	if d >= Day && d%Day == 0 {
+		return fmt.Sprintf("%dd", d/Day)
 	}
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -71,9 +71,9 @@ var byteUnits = map[string]int64{
 	"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
 }
 
-// parseBytes reads a number of bytes, with a unit or without: 131072, 128KiB, 1GB, 1.5 TB. A unit of one letter is
+// ParseBytes reads a number of bytes, with a unit or without: 131072, 128KiB, 1GB, 1.5 TB. A unit of one letter is
 // binary, as in head -c 1K.
-func parseBytes(text string) (int64, error) {
+func ParseBytes(text string) (int64, error) {
 	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	unit, known := byteUnits[strings.ToLower(text[len(digits):])]
 	n, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
@@ -84,8 +84,8 @@ func parseBytes(text string) (int64, error) {
 		text)
 }
 
-// formatBytes returns the shortest text that parseBytes reads as n.
-func formatBytes(n int64) string {
+// FormatBytes returns the shortest text that ParseBytes reads as n.
+func FormatBytes(n int64) string {
 	for _, unit := range []struct {
 		name string
 		size int64
@@ -97,19 +97,19 @@ func formatBytes(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// decodeDuration is for flags of type time.Duration.
-func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
-	return decode(ctx, "duration", func(text string) error {
-		d, err := parseDuration(text)
+// DecodeDuration is for flags of type time.Duration.
+func DecodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
+	return Decode(ctx, "duration", func(text string) error {
+		d, err := ParseDuration(text)
 		target.SetInt(int64(d))
 		return err
 	})
 }
 
-// decodeBytes is for flags with the tag type:"bytes".
-func decodeBytes(ctx *kong.DecodeContext, target reflect.Value) error {
-	return decode(ctx, "bytes", func(text string) error {
-		n, err := parseBytes(text)
+// DecodeBytes is for flags with the tag type:"bytes".
+func DecodeBytes(ctx *kong.DecodeContext, target reflect.Value) error {
+	return Decode(ctx, "bytes", func(text string) error {
+		n, err := ParseBytes(text)
 		if err == nil && target.OverflowInt(n) {
 			return fmt.Errorf("%q is too large", text)
 		}
@@ -118,10 +118,10 @@ func decodeBytes(ctx *kong.DecodeContext, target reflect.Value) error {
 	})
 }
 
-// decodeNumber returns a decoder that calls set. want describes valid values for the error message.
-func decodeNumber(want string, set func(text string, target reflect.Value) error) kong.MapperFunc {
+// DecodeNumber returns a decoder that calls set. want describes valid values for the error message.
+func DecodeNumber(want string, set func(text string, target reflect.Value) error) kong.MapperFunc {
 	return func(ctx *kong.DecodeContext, target reflect.Value) error {
-		return decode(ctx, "number", func(text string) error {
+		return Decode(ctx, "number", func(text string) error {
 			if err := set(text, target); err != nil {
 				return fmt.Errorf("%q is not %s", text, want)
 			}
@@ -130,13 +130,13 @@ func decodeNumber(want string, set func(text string, target reflect.Value) error
 	}
 }
 
-func setInt(text string, target reflect.Value) error {
+func SetInt(text string, target reflect.Value) error {
 	n, err := strconv.ParseInt(text, 10, target.Type().Bits())
 	target.SetInt(n)
 	return err
 }
 
-func setFloat(text string, target reflect.Value) error {
+func SetFloat(text string, target reflect.Value) error {
 	n, err := strconv.ParseFloat(text, 64)
 	if err == nil && (math.IsNaN(n) || math.IsInf(n, 0)) {
 		err = strconv.ErrRange
@@ -145,8 +145,8 @@ func setFloat(text string, target reflect.Value) error {
 	return err
 }
 
-// decode reads the text of a flag and calls set with it. what is the kind of value, for kong's error messages.
-func decode(ctx *kong.DecodeContext, what string, set func(text string) error) error {
+// Decode reads the text of a flag and calls set with it. what is the kind of value, for kong's error messages.
+func Decode(ctx *kong.DecodeContext, what string, set func(text string) error) error {
 	var text string
 	if err := ctx.Scan.PopValueInto(what, &text); err != nil {
 		return err

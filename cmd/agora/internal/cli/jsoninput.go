@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"encoding/json"
@@ -8,12 +8,12 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// jsonInput is a flag whose value is JSON, or says where the JSON is: @FILE, or - for standard input. Neither of the
+// JSONInput is a flag whose value is JSON, or says where the JSON is: @FILE, or - for standard input. Neither of the
 // two is JSON, so there is no confusion.
-type jsonInput string
+type JSONInput string
 
-func (j *jsonInput) UnmarshalText(text []byte) error {
-	*j = jsonInput(text)
+func (j *JSONInput) UnmarshalText(text []byte) error {
+	*j = JSONInput(text)
 	if j.source() != "" {
 		return nil
 	}
@@ -28,7 +28,7 @@ func checkJSON(text []byte) error {
 }
 
 // source returns the name of the file, - for standard input; empty: the value is the JSON itself, or was not given.
-func (j jsonInput) source() string {
+func (j JSONInput) source() string {
 	if file, found := strings.CutPrefix(string(j), "@"); found && file != "" {
 		return file
 	}
@@ -38,8 +38,8 @@ func (j jsonInput) source() string {
 	return ""
 }
 
-// read returns the JSON; nil: the flag was not given. what names it for messages, such as "the params".
-func (j jsonInput) read(env environment, what string) (json.RawMessage, error) {
+// Read returns the JSON; nil: the flag was not given. what names it for messages, such as "the params".
+func (j JSONInput) Read(env Environment, what string) (json.RawMessage, error) {
 	source := j.source()
 	switch {
 	case j == "":
@@ -47,7 +47,7 @@ func (j jsonInput) read(env environment, what string) (json.RawMessage, error) {
 	case source == "":
 		return json.RawMessage(j), nil
 	}
-	text, err := env.input(source, what)
+	text, err := env.Input(source, what)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 // lineHandler is a slog.Handler that prints the client's warnings as lines for people. If a line repeats the last one,
 // it is printed only once a minute. So a relay that stays unreachable does not flood the terminal.
 type lineHandler struct {
-	env   environment
+	env   Environment
 	attrs []slog.Attr
 	last  *lastLine // shared by all copies of the handler
 }
@@ -26,7 +26,7 @@ type lastLine struct {
 // repeatInterval is the time after which an unchanged line is printed again.
 const repeatInterval = time.Minute
 
-func newLog(env environment) *slog.Logger {
+func NewLog(env Environment) *slog.Logger {
 	return slog.New(lineHandler{env: env, last: new(lastLine)})
 }
 
@@ -43,7 +43,7 @@ func (h lineHandler) Handle(_ context.Context, r slog.Record) error {
 	reason, details := "", []string(nil)
 	add := func(a slog.Attr) bool {
 		if err, ok := a.Value.Any().(error); ok {
-			reason += ": " + explainDial(err).Error()
+			reason += ": " + ExplainDial(err).Error()
 		} else {
 			details = append(details, fmt.Sprintf("%s %v", a.Key, a.Value))
 		}
@@ -62,7 +62,7 @@ func (h lineHandler) Handle(_ context.Context, r slog.Record) error {
 	defer h.last.mu.Unlock()
 	if now := time.Now(); text != h.last.text || now.Sub(h.last.at) >= repeatInterval {
 		h.last.text, h.last.at = text, now
-		h.env.say("%s", text)
+		h.env.Say("%s", text)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -13,22 +13,22 @@ import (
 	"text/template"
 )
 
-// listing are the flags of the commands that list something.
-type listing struct {
+// Listing are the flags of the commands that list something.
+type Listing struct {
 	JSON   bool       `xor:"form" help:"Print one line of JSON for each, also on a terminal."`
 	Text   bool       `xor:"form" help:"Print a table, also if standard output is not a terminal. On a terminal, long names and ids are shortened."`
-	Format *rowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line for each with this Go template, such as '{{.Name}}'. If a field is not known, the error lists all."`
+	Format *RowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line for each with this Go template, such as '{{.Name}}'. If a field is not known, the error lists all."`
 }
 
-// show prints all values: each as a line of JSON, as a line in the form of --format, or as a row of a table. cells
+// Show prints all values: each as a line of JSON, as a line in the form of --format, or as a row of a table. cells
 // returns the cells of a row. long are the columns whose cells may be shortened, so that the table fits a terminal.
-func show[T any](env environment, l listing, head []string, all []T, cells func(T) []string, long ...int) error {
-	if err := l.Format.check(*new(T)); err != nil {
+func Show[T any](env Environment, l Listing, head []string, all []T, cells func(T) []string, long ...int) error {
+	if err := l.Format.Check(*new(T)); err != nil {
 		return err
 	}
-	if l.Format != nil || l.JSON || !l.Text && !env.stdoutIsTerminal {
+	if l.Format != nil || l.JSON || !l.Text && !env.StdoutIsTerminal {
 		for _, one := range all {
-			if err := env.printRow(l.Format, one); err != nil {
+			if err := env.PrintRow(l.Format, one); err != nil {
 				return err
 			}
 		}
@@ -41,34 +41,34 @@ func show[T any](env environment, l listing, head []string, all []T, cells func(
 	for _, one := range all {
 		row := cells(one)
 		for i, cell := range row {
-			row[i] = cmp.Or(printable(cell), "-")
+			row[i] = cmp.Or(Printable(cell), "-")
 		}
 		rows = append(rows, row)
 	}
 	return env.printTable(rows, long...)
 }
 
-// printRow prints row as one line of JSON or, unless format is nil, as one line of this format.
-func (env environment) printRow(format *rowFormat, row any) error {
+// PrintRow prints row as one line of JSON or, unless format is nil, as one line of this format.
+func (env Environment) PrintRow(format *RowFormat, row any) error {
 	if format == nil {
-		return env.printJSON(row)
+		return env.PrintJSON(row)
 	}
 	var line bytes.Buffer
 	if err := format.Execute(&line, safeFields(row)); err != nil {
 		return fmt.Errorf("--format: %w", templateError(err))
 	}
 	line.WriteByte('\n')
-	_, err := env.stdout.Write(line.Bytes())
+	_, err := env.Stdout.Write(line.Bytes())
 	return err
 }
 
-// rowFormat is a Go template (https://pkg.go.dev/text/template) for one line of output.
-type rowFormat struct{ *template.Template }
+// RowFormat is a Go template (https://pkg.go.dev/text/template) for one line of output.
+type RowFormat struct{ *template.Template }
 
-// errFormat is in the error of a template that is wrong whatever it is used for. It leads to exitUsage.
-var errFormat = errors.New("--format")
+// ErrFormat is in the error of a template that is wrong whatever it is used for. It leads to ExitUsage.
+var ErrFormat = errors.New("--format")
 
-func (f *rowFormat) UnmarshalText(text []byte) (err error) {
+func (f *RowFormat) UnmarshalText(text []byte) (err error) {
 	f.Template, err = template.New("format").Funcs(template.FuncMap{"json": encoded}).Parse(string(text))
 	if err != nil {
 		return templateError(err)
@@ -85,9 +85,9 @@ func encoded(v any) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), err
 }
 
-// check returns an error with errFormat if the template names a field that rows of this type do not have. row is any
+// Check returns an error with ErrFormat if the template names a field that rows of this type do not have. row is any
 // row. f may be nil.
-func (f *rowFormat) check(row any) error {
+func (f *RowFormat) Check(row any) error {
 	if f == nil {
 		return nil
 	}
@@ -99,7 +99,7 @@ func (f *rowFormat) check(row any) error {
 	if name == nil || name[2] != reflect.TypeOf(row).String() {
 		return nil // an empty row may lack what the template needs
 	}
-	return fmt.Errorf("%w: there is no field %s; the fields are %s", errFormat, "."+name[1], fieldNames(row))
+	return fmt.Errorf("%w: there is no field %s; the fields are %s", ErrFormat, "."+name[1], fieldNames(row))
 }
 
 // unknownField matches the error of a template that names an unknown field of a type.
@@ -121,8 +121,8 @@ func fieldNames(row any) string {
 	return strings.Join(names, " ")
 }
 
-// formatHelp returns a paragraph about the fields of --format.
-func formatHelp(row any) string {
+// FormatHelp returns a paragraph about the fields of --format.
+func FormatHelp(row any) string {
 	return "Fields of --format: " + fieldNames(row) + ". A template can also use json, such as '{{json .}}', and the " +
 		"functions of Go templates.\n\n"
 }
@@ -140,7 +140,7 @@ func safeFields(row any) any {
 func escapeIn(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
-		v.SetString(printable(v.String()))
+		v.SetString(Printable(v.String()))
 	case reflect.Struct:
 		for i := range v.NumField() {
 			if v.Field(i).CanSet() {

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -13,10 +13,10 @@ const (
 	shellFirst = "~#"
 )
 
-// splitWords splits a command into words as a shell does: spaces separate words, single quotes keep everything, double
+// SplitWords splits a command into words as a shell does: spaces separate words, single quotes keep everything, double
 // quotes keep everything except backslashes before " and \. A backslash keeps the next character, if escapes is true.
 // Nothing is expanded. What only a shell could do is an error, because the user expects it to work.
-func splitWords(text string, escapes bool) (words []string, err error) {
+func SplitWords(text string, escapes bool) (words []string, err error) {
 	var word strings.Builder
 	begun, quote := false, rune(0)
 	runes := []rune(text)
