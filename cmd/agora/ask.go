@@ -99,7 +99,7 @@ func (c askCmd) Run(env cli.Environment, used cli.ChosenProfile) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := withTimeout(env.Ctx, c.Timeout)
+	ctx, cancel := cli.WithTimeout(env.Ctx, c.Timeout)
 	defer cancel()
 	a := &asking{askCmd: c, env: env, status: status, relay: relay, me: key.DID(), people: env.People(key.DID()),
 		params: params, used: used, thread: string(c.Thread), passed: map[[32]byte]bool{}, log: cli.NewLog(env)}

@@ -108,9 +108,9 @@ func (a *asker) awaitSent(thread string, typ envelope.Type) (sent *envelope.Enve
 		Filter: client.Filter{Thread: thread, Sender: a.key.DID(), Type: typ}},
 		func(_ context.Context, e *envelope.Envelope) error {
 			sent = e
-			return errCountReached
+			return cli.ErrCountReached
 		})
-	if !errors.Is(err, errCountReached) {
+	if !errors.Is(err, cli.ErrCountReached) {
 		a.t.Fatalf("the asker has sent no %s in the thread %s: %v", typ, thread, err)
 	}
 	return sent
@@ -326,13 +326,13 @@ func TestAskSealed(t *testing.T) {
 		answered <- c.Follow(t.Context(), client.FollowOptions{Filter: client.Filter{Recipient: eve.DID(), Type: envelope.TypeRequest}, FromOldest: true},
 			func(ctx context.Context, e *envelope.Envelope) error {
 				_, _, err := c.Post(ctx, envelope.Draft{Thread: e.Thread, Recipient: e.Sender.ID, Payload: envelope.Offer{RequestID: e.RequestID}})
-				return errors.Join(err, errCountReached)
+				return errors.Join(err, cli.ErrCountReached)
 			})
 	}()
 	refused := alice.ask("priced", "--to", string(eve.DID()), "--seal")
 	refused.want(t, outcomeFailed, "", "answered a sealed request in plaintext")
 	refused.want(t, outcomeFailed, "", "agora: to take it back:\n  agora send cancel --thread") // it is still open
-	if err := <-answered; !errors.Is(err, errCountReached) {
+	if err := <-answered; !errors.Is(err, cli.ErrCountReached) {
 		t.Error(err)
 	}
 }

@@ -148,7 +148,7 @@ func makeBackup(ctx context.Context, data, to string, progress func(done, total 
 // copyGatewayKeys copies the keys of the gateways. Both are missing if no gateway was ever on. If only the operator's key
 // is missing, the next start creates it.
 func copyGatewayKeys(from, to string) error {
-	operator, noOperator := readOperatorKey(filepath.Join(from, operatorKeyName))
+	operator, noOperator := cli.ReadOperatorKey(filepath.Join(from, operatorKeyName))
 	if noOperator == nil {
 		if err := fsync.Create(filepath.Join(to, operatorKeyName), []byte(operator+"\n")); err != nil {
 			return err

@@ -72,7 +72,7 @@ var keyNames = map[channelclient.Key]string{
 // readChannelKey returns the key in a file. It refuses a file that other users may access, and a key that is not of one
 // of these kinds. The first kind is the usual one.
 func readChannelKey(name string, kinds ...channelclient.Key) (string, error) {
-	text, err := readOperatorKey(name)
+	text, err := cli.ReadOperatorKey(name)
 	if err != nil {
 		return "", err
 	}

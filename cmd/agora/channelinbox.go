@@ -203,7 +203,7 @@ func (c channelFollow) Run(env cli.Environment) error {
 	printed := 0
 	if c.Count > 0 {
 		opts.Page = 1 // so that the cursor never passes a message that was not printed
-		opts.Cursor = countingCursor{opts.Cursor, func() bool { return printed >= c.Count }}
+		opts.Cursor = cli.CountingCursor{Store: opts.Cursor, Reached: func() bool { return printed >= c.Count }}
 	}
 	ctx := env.Ctx
 	if c.Timeout > 0 {
@@ -216,7 +216,7 @@ func (c channelFollow) Run(env cli.Environment) error {
 			return nil
 		}
 		if c.Count > 0 && printed >= c.Count {
-			return errCountReached
+			return cli.ErrCountReached
 		}
 		delivery, err := relay.ChannelDelivery(ctx, e)
 		if refused, ok := errors.AsType[*client.AgentError](err); ok {
@@ -235,7 +235,7 @@ func (c channelFollow) Run(env cli.Environment) error {
 // ended returns the error of the command for the error of Follow.
 func (c channelFollow) ended(env cli.Environment, err error, printed int) error {
 	switch {
-	case errors.Is(err, errCountReached), env.Ctx.Err() != nil:
+	case errors.Is(err, cli.ErrCountReached), env.Ctx.Err() != nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		if c.Count > printed {

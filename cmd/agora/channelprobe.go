@@ -11,15 +11,15 @@ import (
 )
 
 type channelProbe struct {
-	Connection string        `arg:"" name:"connection-string" help:"The agent's connection string, a secret URL; - is standard input, which keeps it out of the history of your shell."`
-	Listen     listenAddress `default:"127.0.0.1:0" placeholder:"HOST:PORT" help:"Take the agent's events at this address. The port may be 0 (default: ${default})."`
-	URL        string        `name:"url" placeholder:"URL" help:"Where the agent reaches --listen (default: http:// and that address)."`
-	MCP        mcpForm       `name:"mcp" default:"object" placeholder:"FORM" help:"The form of mcp in most messages: object, array for newer agents, or none (default: ${default})."`
-	Content    string        `placeholder:"TEXT" help:"What the messages say (default: a text that asks for a short answer)."`
-	OldURL     string        `name:"old-url" placeholder:"URL" help:"Also test that this connection string, which the agent has replaced, no longer works."`
-	Wait       time.Duration `default:"30s" placeholder:"DURATION" help:"How long the agent may take to answer a message (default: ${default})."`
-	Quiet      time.Duration `default:"2s" placeholder:"DURATION" help:"How long the agent pauses at most within an answer (default: ${default})."`
-	JSON       bool          `help:"Print the report as one line of JSON."`
+	Connection string            `arg:"" name:"connection-string" help:"The agent's connection string, a secret URL; - is standard input, which keeps it out of the history of your shell."`
+	Listen     cli.ListenAddress `default:"127.0.0.1:0" placeholder:"HOST:PORT" help:"Take the agent's events at this address. The port may be 0 (default: ${default})."`
+	URL        string            `name:"url" placeholder:"URL" help:"Where the agent reaches --listen (default: http:// and that address)."`
+	MCP        mcpForm           `name:"mcp" default:"object" placeholder:"FORM" help:"The form of mcp in most messages: object, array for newer agents, or none (default: ${default})."`
+	Content    string            `placeholder:"TEXT" help:"What the messages say (default: a text that asks for a short answer)."`
+	OldURL     string            `name:"old-url" placeholder:"URL" help:"Also test that this connection string, which the agent has replaced, no longer works."`
+	Wait       time.Duration     `default:"30s" placeholder:"DURATION" help:"How long the agent may take to answer a message (default: ${default})."`
+	Quiet      time.Duration     `default:"2s" placeholder:"DURATION" help:"How long the agent pauses at most within an answer (default: ${default})."`
+	JSON       bool              `help:"Print the report as one line of JSON."`
 }
 
 func (channelProbe) Help() string {

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"reflect"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -267,12 +265,6 @@ func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, refused []
 		}
 	}
 	return nil
-}
-
-// openToOthers reports whether other users may access a file or a folder. On Windows it is always false, because there
-// the mode does not say who may.
-func openToOthers(info fs.FileInfo) bool {
-	return info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows"
 }
 
 // tomlValue converts a value of a TOML file to the form in which kong takes it: a text, or a list of texts.

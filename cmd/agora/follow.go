@@ -54,35 +54,6 @@ func (followCmd) Help() string {
 		"  agora follow --format '{{.Type}} {{.Thread}} {{.Price}}'\n  agora follow --all"
 }
 
-// errCountReached ends Follow when --count is reached.
-var errCountReached = errors.New("--count is reached")
-
-// countingCursor ends Follow with errCountReached if reached reports true after a cursor was saved. So the saved cursor
-// is the one after the last message.
-type countingCursor struct {
-	client.CursorStore // nil: the cursor is not saved
-	reached            func() bool
-}
-
-func (c countingCursor) Load(ctx context.Context) (string, error) {
-	if c.CursorStore == nil {
-		return "", nil
-	}
-	return c.CursorStore.Load(ctx)
-}
-
-func (c countingCursor) Save(ctx context.Context, cursor string) error {
-	if c.CursorStore != nil {
-		if err := c.CursorStore.Save(ctx, cursor); err != nil {
-			return err
-		}
-	}
-	if c.reached() {
-		return errCountReached
-	}
-	return nil
-}
-
 func (c followCmd) Run(env cli.Environment) error {
 	if err := c.Format.Check(messageRow{}); err != nil {
 		return err
@@ -105,7 +76,7 @@ func (c followCmd) Run(env cli.Environment) error {
 	printed := 0
 	if c.Count > 0 {
 		opts.Page = 1 // so that the cursor never passes a message that was not printed
-		opts.Cursor = countingCursor{opts.Cursor, func() bool { return printed >= c.Count }}
+		opts.Cursor = cli.CountingCursor{Store: opts.Cursor, Reached: func() bool { return printed >= c.Count }}
 	}
 	ctx := env.Ctx
 	if c.Timeout > 0 {
@@ -119,7 +90,7 @@ func (c followCmd) Run(env cli.Environment) error {
 	plain := plainAnswers{relay: relay, me: me, asked: map[string][]didkey.DID{}}
 	err = relay.Follow(ctx, opts, func(ctx context.Context, e *envelope.Envelope) error {
 		if c.Count > 0 && printed >= c.Count {
-			return errCountReached // the first page of --new may contain more messages than --count
+			return cli.ErrCountReached // the first page of --new may contain more messages than --count
 		}
 		if !c.AllowPlain && plain.refused(ctx, e) {
 			env.Say("left out %s %s: it is a plain answer to a sealed request; --allow-plain shows it", e.Type, e.ID)
@@ -129,7 +100,7 @@ func (c followCmd) Run(env cli.Environment) error {
 		return show(e)
 	})
 	switch {
-	case errors.Is(err, errCountReached), env.Ctx.Err() != nil:
+	case errors.Is(err, cli.ErrCountReached), env.Ctx.Err() != nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		if c.Count > printed {

@@ -8,13 +8,10 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
@@ -39,20 +36,20 @@ func extensions() []relay.Extension {
 
 // gatewayFlags are the flags of serve for gateways.
 type gatewayFlags struct {
-	Hub           bool            `help:"Serve a hub for Chorus agents under /hub."`
-	HubAddr       listenAddress   `placeholder:"HOST:PORT" help:"Serve the hub at the root of this address too, for programs that cannot use the path /hub."`
-	HubName       hubName         `placeholder:"HOST" help:"Let the short address bob mean bob@HOST (default: the host of the relay's URL)."`
-	HubAgents     int             `default:"10000" placeholder:"N" help:"How many agents may be registered at the hub (default: ${default})."`
-	HubRetention  time.Duration   `default:"720h" placeholder:"DURATION" help:"How long the hub keeps a message (default: ${default})."`
-	Channel       bool            `help:"Serve channels, and inboxes of agents, for the Chorus Channel protocol under /channel."`
-	ChannelAddr   listenAddress   `placeholder:"HOST:PORT" help:"Serve the channels and inboxes at the root of this address too."`
-	Jobs          bool            `help:"Serve a registry of skills, jobs, credits and reputation for Chorus agents under /jobs."`
-	JobsAddr      listenAddress   `placeholder:"HOST:PORT" help:"Serve the registry at the root of this address too."`
-	JobsInitial   creditAmount    `default:"100" placeholder:"CREDITS" help:"The most initial credits of one user of the registry, over all its accounts (default: ${default})."`
-	JobsSupply    creditAmount    `default:"1000000" placeholder:"CREDITS" help:"The most credits that the registry ever issues, to all users together (default: ${default})."`
-	JobsTimeout   time.Duration   `default:"1h" placeholder:"DURATION" help:"Longest run of a job (default: ${default})."`
-	JobsDaily     int             `default:"5000" placeholder:"N" help:"How many transfers and jobs one account of the registry may pay in 24 hours. All accounts of one address together may pay twice as many (default: ${default})."`
-	OutboundAllow []exceptionText `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also over http. By default they call only public addresses, and only over https. May be repeated."`
+	Hub           bool              `help:"Serve a hub for Chorus agents under /hub."`
+	HubAddr       cli.ListenAddress `placeholder:"HOST:PORT" help:"Serve the hub at the root of this address too, for programs that cannot use the path /hub."`
+	HubName       hubName           `placeholder:"HOST" help:"Let the short address bob mean bob@HOST (default: the host of the relay's URL)."`
+	HubAgents     int               `default:"10000" placeholder:"N" help:"How many agents may be registered at the hub (default: ${default})."`
+	HubRetention  time.Duration     `default:"720h" placeholder:"DURATION" help:"How long the hub keeps a message (default: ${default})."`
+	Channel       bool              `help:"Serve channels, and inboxes of agents, for the Chorus Channel protocol under /channel."`
+	ChannelAddr   cli.ListenAddress `placeholder:"HOST:PORT" help:"Serve the channels and inboxes at the root of this address too."`
+	Jobs          bool              `help:"Serve a registry of skills, jobs, credits and reputation for Chorus agents under /jobs."`
+	JobsAddr      cli.ListenAddress `placeholder:"HOST:PORT" help:"Serve the registry at the root of this address too."`
+	JobsInitial   cli.CreditAmount  `default:"100" placeholder:"CREDITS" help:"The most initial credits of one user of the registry, over all its accounts (default: ${default})."`
+	JobsSupply    cli.CreditAmount  `default:"1000000" placeholder:"CREDITS" help:"The most credits that the registry ever issues, to all users together (default: ${default})."`
+	JobsTimeout   time.Duration     `default:"1h" placeholder:"DURATION" help:"Longest run of a job (default: ${default})."`
+	JobsDaily     int               `default:"5000" placeholder:"N" help:"How many transfers and jobs one account of the registry may pay in 24 hours. All accounts of one address together may pay twice as many (default: ${default})."`
+	OutboundAllow []exceptionText   `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also over http. By default they call only public addresses, and only over https. May be repeated."`
 }
 
 func (f gatewayFlags) Validate() error {
@@ -126,28 +123,6 @@ func (e *exceptionText) UnmarshalText(text []byte) error {
 	return err
 }
 
-// creditAmount is a number of credits, such as 100 or 0.5.
-type creditAmount credits.Amount
-
-// Decode implements kong.MapperValue. kong takes -3 for a flag, so Decode looks at it first, to say what is wrong.
-func (a *creditAmount) Decode(ctx *kong.DecodeContext) error {
-	if next := ctx.Scan.Peek().String(); negativeNumber.MatchString(next) {
-		_, err := credits.Parse(next)
-		return err
-	}
-	return cli.Decode(ctx, "amount", func(text string) error {
-		n, err := credits.Parse(text)
-		*a = creditAmount(n)
-		return err
-	})
-}
-
-// negativeNumber matches the beginning of a negative number.
-var negativeNumber = regexp.MustCompile(`^-[0-9.]`)
-
-// String returns the amount as the flag takes it.
-func (a creditAmount) String() string { return credits.Amount(a).String() }
-
 // gateways are the gateways of a relay that are on. The zero value has none.
 type gateways struct {
 	core    *gateway.Core
@@ -165,7 +140,7 @@ type servedGateway struct {
 	run          func(context.Context)
 	remove       func(ctx context.Context, id string) error // removes content for the operator
 	removeSender gateway.SenderRemover
-	addr         listenAddress
+	addr         cli.ListenAddress
 	own          net.Listener // at addr; nil: it has none
 }
 
@@ -221,7 +196,7 @@ func (f gatewayFlags) standby(folder string, r *relay.Relay, log *slog.Logger) (
 		return gateways{}, err
 	}
 	g.core = &gateway.Core{Relay: r, Key: key, Build: build(), Log: log}
-	add := func(name string, api apidocs.Part, addr listenAddress, mounts func(string) []httpapi.Mount, root ...httpapi.Mount) {
+	add := func(name string, api apidocs.Part, addr cli.ListenAddress, mounts func(string) []httpapi.Mount, root ...httpapi.Mount) {
 		g.all = append(g.all, servedGateway{name: name, url: r.Origin() + "/" + name, api: api, mounts: mounts, root: root,
 			addr: addr})
 	}
@@ -244,7 +219,7 @@ func (g gateways) listen() (_ gateways, err error) {
 		if s.addr == "" {
 			continue
 		}
-		if g.all[i].own, err = s.addr.listen("--" + s.name + "-addr"); err != nil {
+		if g.all[i].own, err = s.addr.Listen("--" + s.name + "-addr"); err != nil {
 			return gateways{}, errors.Join(err, g.close())
 		}
 	}
@@ -381,24 +356,10 @@ func loadOrCreateGatewayKey(ctx context.Context, folder string, r *relay.Relay) 
 // a key; the one before, if there was one, is then no longer valid.
 func loadOrCreateOperatorKey(folder string) (string, error) {
 	path := filepath.Join(folder, operatorKeyName)
-	key, err := readOperatorKey(path)
+	key, err := cli.ReadOperatorKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return key, err
 	}
 	key = gateway.NewKey(gateway.Operator)
 	return key, fsync.Create(path, []byte(key+"\n"))
-}
-
-// readOperatorKey reads the operator's key. It refuses a file that other users may access.
-func readOperatorKey(path string) (string, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", err
-	}
-	if openToOthers(info) {
-		return "", fmt.Errorf("the file %s has mode %#o, so other users may access it; run: chmod 600 %s",
-			path, info.Mode().Perm(), cli.ShellQuoted(path))
-	}
-	text, err := os.ReadFile(path)
-	return strings.TrimSuffix(string(text), "\n"), err
 }

@@ -140,7 +140,7 @@ func readJobsKey(name string, kinds ...jobsclient.Key) (string, error) {
 		return "", errors.New("this needs the name of a file with the key, not the key itself; write the key to a file that " +
 			"only you can read")
 	}
-	text, err := readOperatorKey(name)
+	text, err := cli.ReadOperatorKey(name)
 	if err != nil {
 		return "", err
 	}

@@ -90,9 +90,9 @@ func (c jobsRegister) Run(env cli.Environment) error {
 type jobsDiscover struct {
 	atJobs
 	cli.Listing
-	Skill         string        `arg:"" optional:"" help:"The skill. Without it, the command lists all skills."`
-	MinReputation float64       `placeholder:"N" help:"Show only agents with this reputation or a higher one (0 to 100)."`
-	MaxCost       *creditAmount `placeholder:"N" help:"Show only agents that cost at most this much."`
+	Skill         string            `arg:"" optional:"" help:"The skill. Without it, the command lists all skills."`
+	MinReputation float64           `placeholder:"N" help:"Show only agents with this reputation or a higher one (0 to 100)."`
+	MaxCost       *cli.CreditAmount `placeholder:"N" help:"Show only agents that cost at most this much."`
 }
 
 func (c jobsDiscover) Validate() error {
@@ -336,12 +336,12 @@ func atLeast(ctx context.Context, d time.Duration, began time.Time) error {
 
 type jobsDeliver struct {
 	inJobs
-	Agent   jobsID        `arg:"" help:"The agent's id."`
-	Job     jobsID        `arg:"" help:"The id of the job (job_id)."`
-	Output  string        `xor:"outcome" placeholder:"JSON" help:"The result, a JSON object; - is standard input. The hirer then pays."`
-	Failure string        `xor:"outcome" placeholder:"TEXT" help:"Why the job failed. The hirer then pays nothing."`
-	Cost    *creditAmount `placeholder:"N" help:"Take less than the price."`
-	Time    time.Duration `placeholder:"DURATION" help:"How long the job took, such as 1500ms (execution_time_ms). The hirer sees it."`
+	Agent   jobsID            `arg:"" help:"The agent's id."`
+	Job     jobsID            `arg:"" help:"The id of the job (job_id)."`
+	Output  string            `xor:"outcome" placeholder:"JSON" help:"The result, a JSON object; - is standard input. The hirer then pays."`
+	Failure string            `xor:"outcome" placeholder:"TEXT" help:"Why the job failed. The hirer then pays nothing."`
+	Cost    *cli.CreditAmount `placeholder:"N" help:"Take less than the price."`
+	Time    time.Duration     `placeholder:"DURATION" help:"How long the job took, such as 1500ms (execution_time_ms). The hirer sees it."`
 }
 
 func (c jobsDeliver) Validate() error {

@@ -16,15 +16,15 @@ import (
 
 type jobsHire struct {
 	inJobs
-	Agent        jobsID        `arg:"" help:"The agent's id, which agora jobs discover prints."`
-	Skill        string        `arg:"" help:"The skill."`
-	Budget       creditAmount  `required:"" placeholder:"N" help:"What you pay at most. It is held while the job runs. You pay the price of the skill, and get the rest back."`
-	Input        string        `default:"{}" placeholder:"JSON" help:"What the agent needs, a JSON object; - is standard input (default: ${default})."`
-	Orchestrator string        `placeholder:"ID" help:"Your agent or your account that hires and pays (default: the oldest of your accounts that has enough). The seller sees this name. If it is none of yours, the default pays."`
-	Callback     string        `placeholder:"URL" help:"A URL to which the registry POSTs the result, too."`
-	JobID        jobsID        `placeholder:"UUID" help:"The id of the job (default: a new one). With the same id, a job is done and paid once."`
-	NoWait       bool          `xor:"wait" help:"Do not wait for the result. agora jobs status shows it later."`
-	Timeout      time.Duration `xor:"wait" placeholder:"DURATION" help:"Wait at most this long. The exit code is 1 if the job still runs then."`
+	Agent        jobsID           `arg:"" help:"The agent's id, which agora jobs discover prints."`
+	Skill        string           `arg:"" help:"The skill."`
+	Budget       cli.CreditAmount `required:"" placeholder:"N" help:"What you pay at most. It is held while the job runs. You pay the price of the skill, and get the rest back."`
+	Input        string           `default:"{}" placeholder:"JSON" help:"What the agent needs, a JSON object; - is standard input (default: ${default})."`
+	Orchestrator string           `placeholder:"ID" help:"Your agent or your account that hires and pays (default: the oldest of your accounts that has enough). The seller sees this name. If it is none of yours, the default pays."`
+	Callback     string           `placeholder:"URL" help:"A URL to which the registry POSTs the result, too."`
+	JobID        jobsID           `placeholder:"UUID" help:"The id of the job (default: a new one). With the same id, a job is done and paid once."`
+	NoWait       bool             `xor:"wait" help:"Do not wait for the result. agora jobs status shows it later."`
+	Timeout      time.Duration    `xor:"wait" placeholder:"DURATION" help:"Wait at most this long. The exit code is 1 if the job still runs then."`
 }
 
 func (c jobsHire) Validate() error {
@@ -57,7 +57,7 @@ func (c jobsHire) Run(env cli.Environment) error {
 	}
 	job := jobsclient.Job{ID: c.JobID.orNew(), Orchestrator: c.Orchestrator, Skill: c.Skill, Input: input,
 		Budget: credits.Amount(c.Budget), Callback: c.Callback}
-	ctx, cancel := withTimeout(env.Ctx, c.Timeout)
+	ctx, cancel := cli.WithTimeout(env.Ctx, c.Timeout)
 	defer cancel()
 	var r jobsclient.Result
 	if c.NoWait {
@@ -78,14 +78,6 @@ func (c jobsHire) Run(env cli.Environment) error {
 		return c.explain(err)
 	}
 	return ended(env, r, c.NoWait)
-}
-
-// withTimeout returns ctx with an end after this time; 0: without one.
-func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if d <= 0 {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, d)
 }
 
 // ended prints a result. It returns an error if the job failed, or if it runs and runningIsFine is false.
@@ -129,7 +121,7 @@ func (c jobsStatus) Run(env cli.Environment) error {
 		return err
 	}
 	defer jobs.Close()
-	ctx, cancel := withTimeout(env.Ctx, c.Timeout)
+	ctx, cancel := cli.WithTimeout(env.Ctx, c.Timeout)
 	defer cancel()
 	var r jobsclient.Result
 	if c.Timeout > 0 {

@@ -14,8 +14,8 @@ import (
 
 type jobsAccount struct {
 	newcomer
-	Owner   string        `arg:"" help:"The name of the account: 1 to 128 letters, digits or ._:@-, the first a letter or a digit."`
-	Initial *creditAmount `placeholder:"N" help:"The credits that the account should begin with (default: what the registry gives). It may get less."`
+	Owner   string            `arg:"" help:"The name of the account: 1 to 128 letters, digits or ._:@-, the first a letter or a digit."`
+	Initial *cli.CreditAmount `placeholder:"N" help:"The credits that the account should begin with (default: what the registry gives). It may get less."`
 }
 
 func (jobsAccount) Help() string {
@@ -96,11 +96,11 @@ func noAccount(key string) string {
 
 type jobsTransfer struct {
 	inJobs
-	From       string       `arg:"" help:"The account that pays. It must be yours."`
-	To         string       `arg:"" help:"The account that gets the credits."`
-	Amount     creditAmount `arg:"" help:"How many credits, such as 0.1."`
-	Job        string       `placeholder:"ID" help:"The job that this pays for. If it is paid already, nothing moves."`
-	TransferID jobsID       `placeholder:"UUID" help:"The id of the transfer (default: a new one). With the same id, credits move once."`
+	From       string           `arg:"" help:"The account that pays. It must be yours."`
+	To         string           `arg:"" help:"The account that gets the credits."`
+	Amount     cli.CreditAmount `arg:"" help:"How many credits, such as 0.1."`
+	Job        string           `placeholder:"ID" help:"The job that this pays for. If it is paid already, nothing moves."`
+	TransferID jobsID           `placeholder:"UUID" help:"The id of the transfer (default: a new one). With the same id, credits move once."`
 }
 
 func (jobsTransfer) Help() string {
@@ -176,10 +176,10 @@ func (c jobsAudit) Run(env cli.Environment) error {
 
 type jobsGrant struct {
 	atJobs
-	Owner       string       `arg:"" help:"The account that gets the credits."`
-	Amount      creditAmount `arg:"" help:"How many credits, such as 100."`
-	OperatorKey string       `required:"" placeholder:"FILE" help:"The file operator.key in the relay's data folder. AGORA_JOBS_KEY does not replace it."`
-	GrantID     jobsID       `placeholder:"UUID" help:"The id of the grant (default: a new one). With the same id, credits are issued once."`
+	Owner       string           `arg:"" help:"The account that gets the credits."`
+	Amount      cli.CreditAmount `arg:"" help:"How many credits, such as 100."`
+	OperatorKey string           `required:"" placeholder:"FILE" help:"The file operator.key in the relay's data folder. AGORA_JOBS_KEY does not replace it."`
+	GrantID     jobsID           `placeholder:"UUID" help:"The id of the grant (default: a new one). With the same id, credits are issued once."`
 }
 
 func (jobsGrant) Help() string {

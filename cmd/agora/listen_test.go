@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 // clientOver returns an HTTP client that connects with dial, whatever the URL. It uses TLS for https, and trusts every
@@ -65,7 +67,7 @@ func TestUnixSocket(t *testing.T) {
 	if s.relay != "unix:"+socket {
 		t.Errorf("listening on %s", s.relay)
 	}
-	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != socketMode {
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o660 {
 		t.Errorf("the socket: %v, %v", info, err)
 	}
 	if a, b, c := ask("/health", "192.0.2.1"), ask("/agents", "192.0.2.1"), ask("/agents", "192.0.2.2"); a != 200 || b != 200 || c != 429 {
@@ -74,7 +76,7 @@ func TestUnixSocket(t *testing.T) {
 	if status := statusOf(t, client, "POST", "http://localhost/seed"); status != 404 {
 		t.Errorf("a client of a Unix socket may use /seed: %d", status)
 	}
-	if l, err := listenAddress("unix:" + socket).listen("--addr"); err == nil || !strings.Contains(err.Error(), "choose another address with --addr") {
+	if l, err := cli.ListenAddress("unix:" + socket).Listen("--addr"); err == nil || !strings.Contains(err.Error(), "choose another address with --addr") {
 		t.Errorf("a socket in use: %v, %v", l, err)
 	}
 	client.CloseIdleConnections()
@@ -90,35 +92,6 @@ func TestUnixSocket(t *testing.T) {
 	}
 	client.CloseIdleConnections()
 	s.stop()
-}
-
-// TestAbandonedSocket checks that a socket that a killed process has left is replaced, and no other file is.
-func TestAbandonedSocket(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	old, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old.(*net.UnixListener).SetUnlinkOnClose(false)
-	if err := old.Close(); err != nil {
-		t.Fatal(err)
-	}
-	l, err := listenUnix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte("important"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if l, err := listenUnix(path); err == nil {
-		t.Errorf("a file was replaced: %v", l.Close())
-	}
-	if text, err := os.ReadFile(path); string(text) != "important" {
-		t.Errorf("the file has %q, %v", text, err)
-	}
 }
 
 // TestSystemdSockets starts the program with sockets as systemd passes them. It must use these and not those of its

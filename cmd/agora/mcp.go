@@ -170,7 +170,7 @@ func (c mcpServe) token(keyFile string) (token, where string, err error) {
 		if where = c.TokenFile; where == "" {
 			where = keyFile + ".token"
 		}
-		token, err = readOperatorKey(where)
+		token, err = cli.ReadOperatorKey(where)
 		if errors.Is(err, fs.ErrNotExist) {
 			token = envelope.NewNonce()
 			err = fsync.Create(where, []byte(token+"\n"))
@@ -209,12 +209,12 @@ func (c mcpServe) printConfig(env cli.Environment) error {
 
 type mcpLimits struct {
 	mcpKey
-	PerJob    *creditAmount `placeholder:"USD" help:"The most that one job may cost."`
-	PerDay    *creditAmount `placeholder:"USD" help:"The most that all jobs of 24 hours may cost."`
-	Intent    []string      `sep:"none" placeholder:"INTENT" help:"Allow only this intent; text.* allows all that begin with text. May be repeated."`
-	AnyIntent bool          `help:"Allow all intents again."`
-	Agent     []cli.DIDText `sep:"none" placeholder:"DID" help:"Allow to hire only this agent. May be repeated."`
-	AnyAgent  bool          `help:"Allow to hire any agent again."`
+	PerJob    *cli.CreditAmount `placeholder:"USD" help:"The most that one job may cost."`
+	PerDay    *cli.CreditAmount `placeholder:"USD" help:"The most that all jobs of 24 hours may cost."`
+	Intent    []string          `sep:"none" placeholder:"INTENT" help:"Allow only this intent; text.* allows all that begin with text. May be repeated."`
+	AnyIntent bool              `help:"Allow all intents again."`
+	Agent     []cli.DIDText     `sep:"none" placeholder:"DID" help:"Allow to hire only this agent. May be repeated."`
+	AnyAgent  bool              `help:"Allow to hire any agent again."`
 }
 
 func (c mcpLimits) Validate() error {

@@ -14,10 +14,10 @@ import (
 
 // observeFlags are the flags of serve for logs and metrics.
 type observeFlags struct {
-	LogLevel    levelText     `reload:"" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
-	LogFormat   string        `default:"auto" enum:"auto,text,json" placeholder:"auto|text|json" help:"Format of the log: text, json, or auto, which is text on a terminal and json otherwise (default: ${default})."`
-	AccessLog   bool          `help:"Log a line for each request, without query, tokens and payload."`
-	MetricsAddr listenAddress `placeholder:"HOST:PORT" help:"Serve the pages for monitors on this address: /metrics for Prometheus, /livez and /readyz. Only you should be able to reach it."`
+	LogLevel    levelText         `reload:"" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
+	LogFormat   string            `default:"auto" enum:"auto,text,json" placeholder:"auto|text|json" help:"Format of the log: text, json, or auto, which is text on a terminal and json otherwise (default: ${default})."`
+	AccessLog   bool              `help:"Log a line for each request, without query, tokens and payload."`
+	MetricsAddr cli.ListenAddress `placeholder:"HOST:PORT" help:"Serve the pages for monitors on this address: /metrics for Prometheus, /livez and /readyz. Only you should be able to reach it."`
 }
 
 // levelText is a slog.Level.

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
 // isMountPoint reports whether another file system begins at a folder.
@@ -55,5 +57,5 @@ func readableByOthers(info fs.FileInfo) bool {
 		(int(status.Gid) == os.Getegid() || status.Gid == 0 || os.Geteuid() == 0) {
 		return false
 	}
-	return openToOthers(info)
+	return cli.OpenToOthers(info)
 }

@@ -18,8 +18,8 @@ import (
 )
 
 type pageCmd struct {
-	URL  cli.OriginText `arg:"" name:"url" help:"The relay's URL."`
-	Addr listenAddress  `default:"127.0.0.1:8788" placeholder:"HOST:PORT" help:"The loopback address to serve the page at (default: ${default})."`
+	URL  cli.OriginText    `arg:"" name:"url" help:"The relay's URL."`
+	Addr cli.ListenAddress `default:"127.0.0.1:8788" placeholder:"HOST:PORT" help:"The loopback address to serve the page at (default: ${default})."`
 }
 
 func (pageCmd) Help() string {
@@ -30,7 +30,7 @@ func (pageCmd) Help() string {
 }
 
 func (c pageCmd) Validate() error {
-	if !c.Addr.isLoopback() {
+	if !c.Addr.IsLoopback() {
 		return errors.New("--addr must be a loopback address such as 127.0.0.1:8788, because keys are loaded into the page")
 	}
 	return nil
@@ -42,7 +42,7 @@ func (c pageCmd) Run(env cli.Environment) error {
 		return err
 	}
 	log := cli.NewLog(env)
-	listener, err := c.Addr.listen("--addr")
+	listener, err := c.Addr.Listen("--addr")
 	if err != nil {
 		return err
 	}

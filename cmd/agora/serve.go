@@ -22,27 +22,27 @@ import (
 )
 
 type serveCmd struct {
-	Addr            listenAddress    `placeholder:"HOST:PORT" help:"The address to listen on, or unix:PATH (default: 127.0.0.1:8789, or :443 with --domain)."`
-	Data            string           `default:"./agora-data" placeholder:"FOLDER" help:"The folder of the database and of the relay's key (default: ${default})."`
-	Demo            bool             `help:"Accept POST /seed, which creates demonstration data, from everybody, not only from this machine."`
-	PublicURL       string           `placeholder:"URL" help:"The URL at which others reach this relay, for example that of a proxy (default: https:// and the first --domain). Messages whose meta.relay names only other relays are refused."`
-	Reads           relay.Visibility `default:"open" enum:"open,parties" placeholder:"open|parties" help:"Who may read a message that has a recipient: everybody (open, the default), or its sender and its recipient, who sign their reads (parties)."`
-	MaxBody         int              `type:"bytes" default:"128KiB" placeholder:"SIZE" help:"Maximum size of a posted message (default: ${default})."`
-	MaxTTL          time.Duration    `default:"30d" placeholder:"DURATION" help:"Maximum time that a message is kept, even if its ttl is longer (default: ${default})."`
-	PendingTimeout  time.Duration    `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
-	ActiveTimeout   time.Duration    `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
-	ThreadRetention time.Duration    `default:"24h" placeholder:"DURATION" help:"How long a thread's record is kept after its messages have expired (default: ${default})."`
-	MaxDisk         int64            `type:"bytes" default:"64GiB" placeholder:"SIZE" help:"Maximum size of the database. At this size, messages are refused until others have expired (default: ${default})."`
-	AcceptLoss      bool             `configure:"no" help:"Start even if acknowledged messages are missing from the database. Without this flag the relay then refuses to start. All readers have to start again from the oldest message."`
-	NewIdentity     bool             `configure:"no" help:"Create a new identity if the file relay.key of a used database is missing. Without this flag the relay then refuses to start. Clients that know the relay by its did will not recognize it."`
-	Page            bool             `default:"true" negatable:"" help:"Serve a web page that shows the relay at its address (on by default; --page=false or --no-page turns it off)."`
-	Configuration   configFlags      `embed:"" group:"Configuration"`
-	TLS             tlsFlags         `embed:"" group:"TLS"`
-	Limits          limitFlags       `embed:"" group:"Limits and access"`
-	Observe         observeFlags     `embed:"" group:"Logs, metrics and traces"`
-	Govern          governFlags      `embed:"" group:"Policy, backups and retention"`
-	Gateways        gatewayFlags     `embed:"" group:"Gateways"`
-	Nodes           storeFlags       `embed:"" group:"Several nodes"`
+	Addr            cli.ListenAddress `placeholder:"HOST:PORT" help:"The address to listen on, or unix:PATH (default: 127.0.0.1:8789, or :443 with --domain)."`
+	Data            string            `default:"./agora-data" placeholder:"FOLDER" help:"The folder of the database and of the relay's key (default: ${default})."`
+	Demo            bool              `help:"Accept POST /seed, which creates demonstration data, from everybody, not only from this machine."`
+	PublicURL       string            `placeholder:"URL" help:"The URL at which others reach this relay, for example that of a proxy (default: https:// and the first --domain). Messages whose meta.relay names only other relays are refused."`
+	Reads           relay.Visibility  `default:"open" enum:"open,parties" placeholder:"open|parties" help:"Who may read a message that has a recipient: everybody (open, the default), or its sender and its recipient, who sign their reads (parties)."`
+	MaxBody         int               `type:"bytes" default:"128KiB" placeholder:"SIZE" help:"Maximum size of a posted message (default: ${default})."`
+	MaxTTL          time.Duration     `default:"30d" placeholder:"DURATION" help:"Maximum time that a message is kept, even if its ttl is longer (default: ${default})."`
+	PendingTimeout  time.Duration     `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
+	ActiveTimeout   time.Duration     `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
+	ThreadRetention time.Duration     `default:"24h" placeholder:"DURATION" help:"How long a thread's record is kept after its messages have expired (default: ${default})."`
+	MaxDisk         int64             `type:"bytes" default:"64GiB" placeholder:"SIZE" help:"Maximum size of the database. At this size, messages are refused until others have expired (default: ${default})."`
+	AcceptLoss      bool              `configure:"no" help:"Start even if acknowledged messages are missing from the database. Without this flag the relay then refuses to start. All readers have to start again from the oldest message."`
+	NewIdentity     bool              `configure:"no" help:"Create a new identity if the file relay.key of a used database is missing. Without this flag the relay then refuses to start. Clients that know the relay by its did will not recognize it."`
+	Page            bool              `default:"true" negatable:"" help:"Serve a web page that shows the relay at its address (on by default; --page=false or --no-page turns it off)."`
+	Configuration   configFlags       `embed:"" group:"Configuration"`
+	TLS             tlsFlags          `embed:"" group:"TLS"`
+	Limits          limitFlags        `embed:"" group:"Limits and access"`
+	Observe         observeFlags      `embed:"" group:"Logs, metrics and traces"`
+	Govern          governFlags       `embed:"" group:"Policy, backups and retention"`
+	Gateways        gatewayFlags      `embed:"" group:"Gateways"`
+	Nodes           storeFlags        `embed:"" group:"Several nodes"`
 
 	sources map[string]string // where each setting comes from, by its name; missing: it is the default
 }
@@ -85,7 +85,7 @@ func (c *serveCmd) AfterApply() error {
 	switch {
 	case c.TLS.HTTPAddr.isOn() && c.PublicURL == "":
 		return errors.New("--http-addr must know where to redirect to; give the relay's public URL with --public-url")
-	case c.Reads == relay.ToParties && c.PublicURL == "" && !c.Addr.isLoopback():
+	case c.Reads == relay.ToParties && c.PublicURL == "" && !c.Addr.IsLoopback():
 		return errors.New("--reads parties needs the relay's public URL, because signed reads contain it; " +
 			"give it with --public-url")
 	}
@@ -96,15 +96,15 @@ func (c *serveCmd) AfterApply() error {
 func (c *serveCmd) checkAddresses() error {
 	all := []struct {
 		flag    string
-		address listenAddress
+		address cli.ListenAddress
 	}{
-		{"--addr", c.Addr}, {"--http-addr", listenAddress(c.TLS.HTTPAddr)}, {"--metrics-addr", c.Observe.MetricsAddr},
+		{"--addr", c.Addr}, {"--http-addr", cli.ListenAddress(c.TLS.HTTPAddr)}, {"--metrics-addr", c.Observe.MetricsAddr},
 		{"--hub-addr", c.Gateways.HubAddr}, {"--channel-addr", c.Gateways.ChannelAddr},
 		{"--jobs-addr", c.Gateways.JobsAddr},
 	}
 	for i, a := range all {
 		for _, b := range all[:i] {
-			if a.address.equals(b.address) {
+			if a.address.Equals(b.address) {
 				return fmt.Errorf("%s must be another address than %s", a.flag, b.flag)
 			}
 		}
@@ -214,7 +214,7 @@ func (c *serveCmd) check(env cli.Environment, parsed *kong.Context) error {
 	if err := c.Govern.checkPolicy(); err != nil {
 		return err
 	}
-	for _, warning := range append(strangeVariables(parsed), c.warnings(c.Addr.isLoopback())...) {
+	for _, warning := range append(strangeVariables(parsed), c.warnings(c.Addr.IsLoopback())...) {
 		env.Say("warning: %s", warning)
 	}
 	_, err := fmt.Fprintln(env.Stdout, "the configuration is valid")
@@ -232,7 +232,7 @@ func makeFolder(path string) error {
 	if err != nil {
 		return err
 	}
-	if openToOthers(info) {
+	if cli.OpenToOthers(info) {
 		return fmt.Errorf("other users can enter the data folder %s (mode %#o); run: chmod 700 %s",
 			path, info.Mode().Perm(), cli.ShellQuoted(path))
 	}
@@ -272,7 +272,7 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 			all = append(all, "--ban "+network.String()+" refuses very many clients that have done nothing")
 		}
 	}
-	if c.Limits.proxies().UnixSockets && !c.Addr.isUnix() {
+	if c.Limits.proxies().UnixSockets && !c.Addr.IsUnix() {
 		all = append(all, "--trusted-proxy unix has no effect, because --addr is not a Unix socket")
 	}
 	if name := c.Gateways.first(); name != "" && c.PublicURL == "" && !loopbackOnly {

@@ -238,7 +238,7 @@ func readShared(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if openToOthers(info) {
+	if cli.OpenToOthers(info) {
 		return nil, fmt.Errorf("the file %s has mode %#o, so other users may access it; run: chmod 600 %s",
 			path, info.Mode().Perm(), cli.ShellQuoted(path))
 	}
