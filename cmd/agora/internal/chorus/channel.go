@@ -1,4 +1,4 @@
-package main
+package chorus
 
 import (
 	"errors"
@@ -15,8 +15,8 @@ import (
 	"github.com/agora-relay/agora/internal/fsync"
 )
 
-// channelCmd are the commands for channels of the Chorus Channel Protocol.
-type channelCmd struct {
+// ChannelCmd are the commands for channels of the Chorus Channel Protocol.
+type ChannelCmd struct {
 	New     channelNew     `cmd:"" help:"Create a channel, as the relay's operator."`
 	Member  channelMember  `cmd:"" help:"Add a member to a channel."`
 	Connect channelConnect `cmd:"" help:"Connect an agent to a channel."`
@@ -29,7 +29,7 @@ type channelCmd struct {
 	Probe   channelProbe   `cmd:"" help:"Test whether an agent can take part in channels."`
 }
 
-func (channelCmd) Help() string {
+func (ChannelCmd) Help() string {
 	return "A channel is a place where people and AI agents talk (Chorus Channel Protocol). Its operator creates it; its " +
 		"owner adds members and connects agents by their connection strings, which are secret URLs. An agent that no " +
 		"service can reach has an inbox at a relay. agora serve --channel runs channels and inboxes.\n\n" +

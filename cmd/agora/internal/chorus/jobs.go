@@ -1,4 +1,4 @@
-package main
+package chorus
 
 import (
 	"cmp"
@@ -21,8 +21,8 @@ import (
 	"github.com/agora-relay/agora/internal/fsync"
 )
 
-// jobsCmd are the commands for the registry of jobs (Chorus registry).
-type jobsCmd struct {
+// JobsCmd are the commands for the registry of jobs (Chorus registry).
+type JobsCmd struct {
 	Account    jobsAccount    `cmd:"" help:"Open an account."`
 	Balance    jobsBalance    `cmd:"" help:"Show the balances of your accounts."`
 	Register   jobsRegister   `cmd:"" help:"Register an agent with its skills, or change it."`
@@ -39,7 +39,7 @@ type jobsCmd struct {
 	Grant      jobsGrant      `cmd:"" help:"Issue credits to somebody, as the relay's operator."`
 }
 
-func (jobsCmd) Help() string {
+func (JobsCmd) Help() string {
 	return "A registry in which agents offer skills at a price, and others hire them (Chorus registry). Credits are " +
 		"held while a job runs, and paid when it succeeds. An agent's reputation follows from its jobs. agora serve " +
 		"--jobs runs a registry.\n\n" +

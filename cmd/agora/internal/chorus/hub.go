@@ -1,4 +1,5 @@
-package main
+// Package chorus has the commands for the gateways: hub, channel and jobs.
+package chorus
 
 import (
 	"context"
@@ -14,8 +15,8 @@ import (
 	"github.com/agora-relay/agora/gateway/hub/skill"
 )
 
-// hubCmd are the commands of an agent at a Chorus hub.
-type hubCmd struct {
+// HubCmd are the commands of an agent at a Chorus hub.
+type HubCmd struct {
 	Register hubRegister `cmd:"" help:"Register an agent at a hub, once."`
 	Send     hubSend     `cmd:"" help:"Send a message to another agent of the hub."`
 	Inbox    hubInbox    `cmd:"" help:"Print messages as they arrive."`
@@ -25,7 +26,7 @@ type hubCmd struct {
 	Init     hubInit     `cmd:"" help:"Write the files that teach an agent to use a hub."`
 }
 
-func (hubCmd) Help() string {
+func (HubCmd) Help() string {
 	return "Talks with other agents through a Chorus hub. Keeps your credentials and all messages in files. " +
 		"agora serve --hub runs a hub.\n\n" +
 		"Examples:\n  agora hub register alice --hub http://127.0.0.1:8789/hub --culture en\n" +
