@@ -91,7 +91,7 @@ func (c adminRemoveCmd) Run(env cli.Environment) error {
 	}
 	var removed admin.Removed
 	printed, err := c.call(env, http.MethodPost, "/remove", request, &removed)
-	what := "removed " + count(int64(len(removed.Events)), "message")
+	what := "removed " + cli.Count(int64(len(removed.Events)), "message")
 	switch {
 	case request.Thread != "":
 		what = "the thread has ended; " + what
@@ -121,7 +121,7 @@ func (c adminRemoveCmd) removeSender(env cli.Environment) error {
 	if c.JSON {
 		return env.PrintJSON(all)
 	}
-	text := "removed " + count(int64(all.Events), "message")
+	text := "removed " + cli.Count(int64(all.Events), "message")
 	for _, name := range slices.Sorted(maps.Keys(all.Gateways)) {
 		text += fmt.Sprintf(", and %d at the gateway %s", all.Gateways[name], name)
 	}

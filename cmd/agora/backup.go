@@ -90,7 +90,7 @@ func (c backupCmd) Run(env cli.Environment) (err error) {
 		return err
 	}
 	_, err = fmt.Fprintf(env.Stdout, "%s: %s up to number %d, %s, in %s\n", cli.Printable(shown),
-		count(copied.Events, "event"), copied.Seq, megabytes(copied.Bytes), time.Since(began).Round(10*time.Millisecond))
+		cli.Count(copied.Events, "event"), copied.Seq, megabytes(copied.Bytes), time.Since(began).Round(10*time.Millisecond))
 	if err != nil || c.Keep == 0 {
 		return err
 	}
@@ -191,11 +191,3 @@ func moveInto(finished, dest string) error {
 }
 
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
-
-// count returns a number with its noun, such as "1 event" or "2 events".
-func count(n int64, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
-}

@@ -59,12 +59,12 @@ func (c checkCmd) Run(env cli.Environment) error {
 	done, err := check.Database(env.Ctx, c.database(), check.Options{
 		Found: found, Extensions: noteGatewayKey(extensions(), &recorded),
 		Progress: func(events, all int64) {
-			fmt.Fprintf(env.Stderr, "agora: checked %d of %s\n", events, count(all, "event"))
+			fmt.Fprintf(env.Stderr, "agora: checked %d of %s\n", events, cli.Count(all, "event"))
 		},
 	})
 	if err != nil {
 		return fmt.Errorf("the check did not finish (%s checked, %s): %w",
-			count(done.Events, "event"), count(done.Findings, "finding"), err)
+			cli.Count(done.Events, "event"), cli.Count(done.Findings, "finding"), err)
 	}
 	for _, problem := range []*check.Finding{c.checkKey(done), c.checkGatewayKey(recorded)} {
 		if problem != nil {
@@ -162,13 +162,13 @@ func (c checkCmd) checkKey(r check.Report) *check.Finding {
 func (c checkCmd) summary(r check.Report, took time.Duration) string {
 	verdict := "clean"
 	if r.Findings > 0 {
-		verdict = count(r.Findings, "finding")
+		verdict = cli.Count(r.Findings, "finding")
 	}
 	cut := ""
 	if r.Cut > 0 {
 		cut = fmt.Sprintf(" (%d expired, without their bodies)", r.Cut)
 	}
 	return fmt.Sprintf("%s: %s; %s%s up to number %d, %s, %s checked in %s", cli.Printable(c.Data), verdict,
-		count(r.Events, "event"), cut, r.Seq, count(r.Threads, "thread"), count(r.Manifests, "manifest"),
+		cli.Count(r.Events, "event"), cut, r.Seq, cli.Count(r.Threads, "thread"), cli.Count(r.Manifests, "manifest"),
 		took.Round(10*time.Millisecond))
 }

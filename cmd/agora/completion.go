@@ -38,7 +38,7 @@ type completeCmd struct {
 
 func (completeCmd) Help() string {
 	return "The completion scripts of the shells run this. It prints the words that can stand in place of the last one, " +
-		"each with a tab and its help.\n\n" + exampleTitle + "agora complete -- send re"
+		"each with a tab and its help.\n\n" + cli.ExampleTitle + "agora complete -- send re"
 }
 
 func (c completeCmd) Run(env cli.Environment) error {

@@ -99,8 +99,8 @@ func (c foldCmd) Run(env cli.Environment) (err error) {
 		verb = "would fold"
 	}
 	_, err = fmt.Fprintf(env.Stdout, "%s %s and %s from before %s\nbooks: %s, %v credits issued, %s in all; the same before and after: %s\n",
-		verb, count(row.Records, "record"), count(row.Jobs, "job"), envelope.FormatTime(before), count(row.Books.Accounts, "account"),
-		row.Books.Issued, count(row.Books.Records, "record"), row.Books.Hash)
+		verb, cli.Count(row.Records, "record"), cli.Count(row.Jobs, "job"), envelope.FormatTime(before), cli.Count(row.Books.Accounts, "account"),
+		row.Books.Issued, cli.Count(row.Books.Records, "record"), row.Books.Hash)
 	return err
 }
 
@@ -137,6 +137,6 @@ func keptByPrune(ctx context.Context, folder string, store relay.Extender, now t
 	}
 	old, err := foldable(ctx, store, now.Add(-jobs.MinFoldAge))
 	return fmt.Sprintf("prune cannot free the %s and %s of the registry of jobs; agora fold --data %s --older-than 30d would fold "+
-		"%d and %d of them", count(all.Records, "record"), count(all.Jobs, "ended job"), cli.ShellQuoted(filepath.Clean(folder)),
+		"%d and %d of them", cli.Count(all.Records, "record"), cli.Count(all.Jobs, "ended job"), cli.ShellQuoted(filepath.Clean(folder)),
 		old.Records, old.Jobs), err
 }

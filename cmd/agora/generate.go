@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/internal/clidoc"
 )
 
@@ -22,7 +23,7 @@ type generateCmd struct {
 func (generateCmd) Help() string {
 	return "Writes the man pages (man), the completion scripts of shells (completions) and a configuration file in which " +
 		"every setting is a comment (agora.toml). Packages contain these files.\n\n" +
-		exampleTitle + "agora generate --date 2026-01-02 dist/files"
+		cli.ExampleTitle + "agora generate --date 2026-01-02 dist/files"
 }
 
 func (c generateCmd) Validate() error {

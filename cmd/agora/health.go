@@ -15,7 +15,7 @@ type healthCmd struct {
 
 func (healthCmd) Help() string {
 	return "Asks the relay once and exits with 0 if it accepts messages, and otherwise with 1. Service managers and containers " +
-		"use it to check a relay.\n\n" + exampleTitle + "agora health --relay https://relay.example"
+		"use it to check a relay.\n\n" + cli.ExampleTitle + "agora health --relay https://relay.example"
 }
 
 func (c healthCmd) Run(env cli.Environment) error {

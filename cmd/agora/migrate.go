@@ -108,7 +108,7 @@ func (c migrateCmd) Run(env cli.Environment) (err error) {
 		return err
 	}
 	_, err = fmt.Fprintf(env.Stdout, "moved %s up to number %d, %s, %s, in %s; the copy has the same rows\n",
-		count(tables[transfer.Events].Rows, "event"), head.Last, count(tables[transfer.Threads].Rows, "thread"),
-		count(tables[transfer.Manifests].Rows, "manifest"), time.Since(began).Round(10*time.Millisecond))
+		cli.Count(tables[transfer.Events].Rows, "event"), head.Last, cli.Count(tables[transfer.Threads].Rows, "thread"),
+		cli.Count(tables[transfer.Manifests].Rows, "manifest"), time.Since(began).Round(10*time.Millisecond))
 	return err
 }

@@ -41,8 +41,6 @@ func (sendCmd) Help() string {
 		"  agora sign --key alice.key draft.json | agora send"
 }
 
-const exampleTitle = "Example:\n  "
-
 // relayTimeout is how long a command waits for a relay that does not answer.
 const relayTimeout = 30 * time.Second
 
@@ -99,7 +97,7 @@ func (c sendRequest) Validate() error {
 }
 
 func (sendRequest) Help() string {
-	return exampleTitle +
+	return cli.ExampleTitle +
 		`agora send request --key alice.key --intent translation.en_zh --params '{"text":"Hello"}' --max-cost 0.01`
 }
 
@@ -165,7 +163,7 @@ func (c sendOffer) Validate() error {
 }
 
 func (sendOffer) Help() string {
-	return exampleTitle + `agora send offer --key bob.key --thread THREAD --price 0.005 --eta 2s --valid-for 5m`
+	return cli.ExampleTitle + `agora send offer --key bob.key --thread THREAD --price 0.005 --eta 2s --valid-for 5m`
 }
 
 func (c sendOffer) Run(env cli.Environment) error {
@@ -191,7 +189,7 @@ type sendAccept struct {
 }
 
 func (sendAccept) Help() string {
-	return exampleTitle + `agora send accept --key alice.key --thread THREAD`
+	return cli.ExampleTitle + `agora send accept --key alice.key --thread THREAD`
 }
 
 func (c sendAccept) Run(env cli.Environment) error {
@@ -273,7 +271,7 @@ type sendResult struct {
 }
 
 func (sendResult) Help() string {
-	return exampleTitle + `agora send result --key bob.key --thread THREAD --output '{"translation":"你好"}'`
+	return cli.ExampleTitle + `agora send result --key bob.key --thread THREAD --output '{"translation":"你好"}'`
 }
 
 func (c sendResult) Run(env cli.Environment) error {
@@ -293,7 +291,7 @@ type sendError struct {
 }
 
 func (sendError) Help() string {
-	return exampleTitle + `agora send error --key bob.key --thread THREAD --code UNAVAILABLE --message 'Back at nine'`
+	return cli.ExampleTitle + `agora send error --key bob.key --thread THREAD --code UNAVAILABLE --message 'Back at nine'`
 }
 
 func (c sendError) Run(env cli.Environment) error {
@@ -308,7 +306,7 @@ type sendCancel struct {
 }
 
 func (sendCancel) Help() string {
-	return exampleTitle + `agora send cancel --key alice.key --thread THREAD --reason 'found it myself'`
+	return cli.ExampleTitle + `agora send cancel --key alice.key --thread THREAD --reason 'found it myself'`
 }
 
 func (c sendCancel) Run(env cli.Environment) error {
@@ -323,7 +321,7 @@ type sendManifest struct {
 }
 
 func (sendManifest) Help() string {
-	return exampleTitle + `agora send manifest --key bob.key manifest.json`
+	return cli.ExampleTitle + `agora send manifest --key bob.key manifest.json`
 }
 
 func (c sendManifest) Run(env cli.Environment) error {
@@ -346,7 +344,7 @@ type sendRaw struct {
 }
 
 func (sendRaw) Help() string {
-	return exampleTitle + `agora send signed.json`
+	return cli.ExampleTitle + `agora send signed.json`
 }
 
 func (c sendRaw) Run(env cli.Environment) error {

@@ -332,6 +332,6 @@ func (c keyFetchCmd) Run(env cli.Environment) error {
 			fmt.Fprintf(env.Stderr, "agora: wrote %s\n", cli.Printable(path))
 		}
 	}
-	_, err = fmt.Fprintf(env.Stdout, "%s written into %s\n", count(int64(written), "key"), cli.Printable(c.Data))
+	_, err = fmt.Fprintf(env.Stdout, "%s written into %s\n", cli.Count(int64(written), "key"), cli.Printable(c.Data))
 	return err
 }

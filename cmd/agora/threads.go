@@ -97,7 +97,7 @@ func (r threadRow) with(p cli.People) string {
 	case r.Agent != "":
 		return p.Who(r.Agent)
 	case r.Offers > 0:
-		return count(int64(r.Offers), "offer")
+		return cli.Count(int64(r.Offers), "offer")
 	}
 	return "everybody"
 }

@@ -62,7 +62,7 @@ func usageRows(u sqlite.Usage, now time.Time) [][]string {
 		{"last number", number(int64(u.Seq))},
 	}
 	for _, t := range u.Types {
-		rows = append(rows, []string{string(t.Type), fmt.Sprintf("%s, %s", count(t.Events, "event"), megabytes(t.Bytes))})
+		rows = append(rows, []string{string(t.Type), fmt.Sprintf("%s, %s", cli.Count(t.Events, "event"), megabytes(t.Bytes))})
 	}
 	threads := []string{}
 	for _, state := range []string{"PENDING", "ACTIVE", "COMPLETED", "ERROR"} {
@@ -118,7 +118,7 @@ func (c pruneCmd) Run(env cli.Environment) (err error) {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(env.Stdout, "%s came before %s\n", count(int64(len(found)), "message"), envelope.FormatTime(before))
+		_, err = fmt.Fprintf(env.Stdout, "%s came before %s\n", cli.Count(int64(len(found)), "message"), envelope.FormatTime(before))
 		return err
 	}
 	store, err := sqlite.Open(env.Ctx, c.database(), sqlite.Options{Log: cli.NewLog(env), Extensions: extensions()})
@@ -140,7 +140,7 @@ func (c pruneCmd) Run(env cli.Environment) (err error) {
 				return err
 			}
 		}
-		if _, err := fmt.Fprintf(env.Stdout, "removed %s\n", count(int64(len(found)), "message")); err != nil {
+		if _, err := fmt.Fprintf(env.Stdout, "removed %s\n", cli.Count(int64(len(found)), "message")); err != nil {
 			return err
 		}
 	}

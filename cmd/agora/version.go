@@ -11,7 +11,7 @@ import (
 
 type versionCmd struct{}
 
-func (versionCmd) Help() string { return exampleTitle + "agora version" }
+func (versionCmd) Help() string { return cli.ExampleTitle + "agora version" }
 
 func (versionCmd) Run(env cli.Environment) error {
 	_, err := fmt.Fprintln(env.Stdout, versionLine())
