@@ -61,7 +61,9 @@ var allowedImports = map[string][]string{
 	"gateway/jobs/jobsclient":               {"envelope", "gateway/jobs/credits"},
 	"gateway/hub/hubclient":                 {"internal/fsync", "internal/jsontext", "envelope"},
 	"gateway/channel/channelclient":         {},
-	"cmd/agora/internal/cli":                {"internal/safetext", "internal/similar", "internal/profile", "didkey", "envelope", "relay", "client"},
+	"cmd/agora/internal/cli":                {"client", "didkey", "envelope", "gateway/jobs/credits", "internal/profile", "internal/safetext", "internal/similar", "relay"},
+	"cmd/agora/internal/trade":              {"client", "cmd/agora/internal/cli", "didkey", "envelope", "internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "thread"},
+	"cmd/agora/internal/chorus":             {"client", "cmd/agora/internal/cli", "conformance/agentprobe", "didkey", "envelope", "gateway/channel/channelclient", "gateway/hub/hubclient", "gateway/hub/skill", "gateway/jobs/credits", "gateway/jobs/jobsclient", "internal/fsync"},
 	"cmd/agora/internal/explorer":           {"relay", "relay/httpapi", "sdk/js"},
 	"store/ledger":                          {"didkey", "envelope", "thread", "relay"},
 	"store/sqlite/schema":                   {"relay"},
@@ -91,7 +93,7 @@ var allowedImports = map[string][]string{
 	"testvectors/generate":                  {"testvectors"},
 	"testvectors/protocol":                  {"envelope", "thread", "relay"},
 	"testvectors/interop/run":               {"didkey", "envelope", "client"},
-	"cmd/agora":                             {"internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "internal/similar", "internal/bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "store/sqlite", "store/sqlite/check", "client", "cmd/agora/internal/cli", "cmd/agora/internal/explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer", "internal/profile"},
+	"cmd/agora":                             {"client", "cmd/agora/internal/chorus", "cmd/agora/internal/cli", "cmd/agora/internal/explorer", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "cmd/agora/internal/trade", "conformance", "didkey", "envelope", "gateway", "gateway/channel", "gateway/hub", "gateway/jobs", "gateway/jobs/credits", "internal/bench", "internal/clidoc", "internal/fsync", "internal/profile", "relay", "relay/admin", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/policycmd", "replay", "store/postgres", "store/sqlite", "store/sqlite/check", "store/transfer", "thread"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

@@ -84,18 +84,18 @@ var serving = []mutant{
 
 // The program.
 var agora = []mutant{
-	{"agora: a RESULT needs no ACCEPT", "cmd/agora finder.acceptedOffers", "ContainsFunc()", always,
+	{"agora: a RESULT needs no ACCEPT", "cmd/agora/internal/trade finder.acceptedOffers", "ContainsFunc()", always,
 		"./cmd/agora -run WhoGetsAnAnswer"},
-	{"agora: the first of several threads is chosen", "cmd/agora finder.choose", "matches 1", swap("==", ">="),
+	{"agora: the first of several threads is chosen", "cmd/agora/internal/trade finder.choose", "matches 1", swap("==", ">="),
 		"./cmd/agora -run WhoGetsAnAnswer"},
-	{"agora: offers of agents that were not asked count", "cmd/agora finder.offers", "request.Recipient", never,
+	{"agora: offers of agents that were not asked count", "cmd/agora/internal/trade finder.offers", "request.Recipient", never,
 		"./cmd/agora -run WhoGetsAnAnswer"},
 	{"agora: text of others is not escaped", "cmd/agora/internal/cli EscapingWriter.Write", "safetext.Escape()", with("p"),
 		"./cmd/agora -run NothingHostile"},
-	{"seal: agora answers in plain text", "cmd/agora threaded.shouldSeal", "errSealUnknown", with("nil"),
+	{"seal: agora answers in plain text", "cmd/agora/internal/trade threaded.shouldSeal", "errSealUnknown", with("nil"),
 		"./cmd/agora -run Scripts/seal"},
-	{"seal: agora shows plain answers", "cmd/agora plainAnswers.refused", "agents", swap("e.Sender.ID", "p.me"),
+	{"seal: agora shows plain answers", "cmd/agora/internal/trade plainAnswers.refused", "agents", swap("e.Sender.ID", "p.me"),
 		"./cmd/agora -run Scripts/seal"},
-	{"seal: agora accepts without limits", "cmd/agora sendAccept.prepare", "MaxCost ==", never,
+	{"seal: agora accepts without limits", "cmd/agora/internal/trade sendAccept.prepare", "MaxCost ==", never,
 		"./cmd/agora -run Scripts/seal"},
 }

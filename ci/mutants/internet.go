@@ -23,7 +23,7 @@ var internet = []mutant{
 	{"tls: TLS 1.1 is accepted", "cmd/agora tlsConfig", "MinVersion", set("tls.VersionTLS10"), ofTLS},
 	{"acme: a handshake may order a certificate", "cmd/agora acmeCertificates.get", "ready", never, ofTLS},
 	{"tls: a POST is redirected", "cmd/agora plainHTTP", "MethodGet MethodHead", never, ofTLS},
-	{"unix: any file is replaced", "cmd/agora isAbandoned", "ModeSocket", without, ofTLS},
+	{"unix: any file is replaced", "cmd/agora/internal/cli isAbandoned", "ModeSocket", without, ofTLS},
 	{"unix: everybody's X-Forwarded-For is believed", "relay/httpapi Front.trustsListener", "UnixSockets", without, ofTLS},
 	{"http2: a connection has any number of streams", "relay/httpapi Front.http2", "MaxConcurrentStreams", set("0"),
 		"./relay/httpapi -run HTTP2"},

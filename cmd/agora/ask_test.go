@@ -16,6 +16,7 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -59,15 +60,15 @@ func (a *asker) ask(args ...string) asked {
 }
 
 // want checks how a run ended. stdout must be equal, and stderr must contain the text.
-func (r asked) want(t *testing.T, how outcome, stdout, stderr string) {
+func (r asked) want(t *testing.T, how trade.Outcome, stdout, stderr string) {
 	t.Helper()
-	if r.code != how.code || r.stdout != stdout || !strings.Contains(r.stderr, stderr) {
-		t.Errorf("ended with %d, want %d, and printed %q, want %q, and\n%s, want %q", r.code, how.code, r.stdout, stdout, r.stderr, stderr)
+	if r.code != how.Code || r.stdout != stdout || !strings.Contains(r.stderr, stderr) {
+		t.Errorf("ended with %d, want %d, and printed %q, want %q, and\n%s, want %q", r.code, how.Code, r.stdout, stdout, r.stderr, stderr)
 	}
 }
 
 // story returns what --json has printed.
-func (r asked) story(t *testing.T) (s story) {
+func (r asked) story(t *testing.T) (s trade.Story) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(r.stdout), &s); err != nil || strings.Count(r.stdout, "\n") != 1 {
 		t.Fatalf("%v in %q, with %s", err, r.stdout, r.stderr)
@@ -179,39 +180,39 @@ func TestAskOutcomes(t *testing.T) {
 	params := `{"b":"\u202e","a":"<x>"}`
 	for _, c := range []struct {
 		args   []string
-		how    outcome
+		how    trade.Outcome
 		stdout string
 		stderr string
 	}{
-		{[]string{"free", "--params", params}, outcomeResult, `{"a":"<x>","b":"\u202e"}` + "\n", "accepted the offer of z6Mk"},
-		{[]string{"free", "--params", `"a\u202e\n"`, "--raw"}, outcomeResult, "a\u202e\n\n", ""},
-		{[]string{"free", "--params", `null`, "--raw"}, outcomeResult, "null\n", ""},
-		{[]string{"free", "--params", `{"a":1}`, "--raw", "--best", "first"}, outcomeResult, "{\"a\":1}\n", ""},
-		{[]string{"free", "--params", "@params.json"}, outcomeResult, "[1,2]\n", ""},
-		{[]string{"free", "--params", "-"}, outcomeResult, "\"typed\"\n", ""},
-		{[]string{"priced", "--params", `1`, "--max-cost", "0.01"}, outcomeResult, "1\n", "for 0.005 USD"},
-		{[]string{"priced", "--thread", "priced-1"}, outcomeNoneGood, "", "no offer is free, and nothing is paid without --max-cost: the cheapest offer costs 0.005 USD"},
-		{[]string{"priced", "--max-cost", "0.001", "--wait", "300ms"}, outcomeNoOffer, "", "there was no offer within 300ms"},
-		{[]string{"priced", "--wait", "5s", "--deadline", envelope.FormatTime(time.Now().Add(time.Hour)), "--max-cost", "1"}, outcomeResult, "null\n", ""},
-		{[]string{"nobody", "--wait", "100ms"}, outcomeNoOffer, "", "there was no offer within 100ms; agora agents shows"},
-		{[]string{"free", "--to", string(bob)}, outcomeFailed, "", string(bob) + " has reported an error: INTENT_NOT_SUPPORTED"},
-		{[]string{"slow", "--to", string(slow), "--max-cost", "0.1"}, outcomeNoneGood, "", "wants more than you would pay: INSUFFICIENT_BUDGET"},
-		{[]string{"fails", "--max-cost", "1"}, outcomeFailed, "", "has reported an error: UNAVAILABLE: back at nine"},
-		{[]string{"partial", "--max-cost", "1"}, outcomeFailed, "[1]\n", `the status of the result is "partial"`},
-		{[]string{"nothing", "--max-cost", "1"}, outcomeResult, "null\n", "--json prints them"},
-		{[]string{"slow", "--max-cost", "1", "--timeout", "500ms"}, outcomeTimedOut, "", "there is no result after 500ms (--timeout)\nagora: did:key:"},
-		{[]string{"nobody", "--timeout", "100ms"}, outcomeTimedOut, "", "offers so far: 0"},
-		{[]string{"nobody", "--timeout", "200ms"}, outcomeTimedOut, "", "; waiting 200ms for an offer anyway"},
-		{[]string{"--thread", "never"}, outcomeRefused, "", "it was never sent, or it ended long ago. To ask now, name the service: agora ask INTENT --thread never"},
-		{[]string{"free", "--relay", "http://127.0.0.1:1"}, outcomeUnreachable, "", "no relay answers at 127.0.0.1:1"},
-		{[]string{"--thread", "x", "--relay", "http://127.0.0.1:1"}, outcomeUnreachable, "", "no relay answers at 127.0.0.1:1"},
-		{nil, outcomeUsage, "", "name the service that you want: agora ask INTENT"},
-		{[]string{"free", "--seal"}, outcomeUsage, "", "--seal needs --to"},
-		{[]string{"free", "--best", "dearest"}, outcomeUsage, "", "cheapest"},
-		{[]string{"free", "--params", "{bad"}, outcomeUsage, "", "--params"},
-		{[]string{"free", "--wait", "0s"}, outcomeUsage, "", "--wait"},
-		{[]string{"free", "--choose"}, outcomeUsage, "", "--choose needs a terminal"},
-		{[]string{"free", "--params", "@missing.json"}, outcomeError, "", "missing.json"},
+		{[]string{"free", "--params", params}, trade.OutcomeResult, `{"a":"<x>","b":"\u202e"}` + "\n", "accepted the offer of z6Mk"},
+		{[]string{"free", "--params", `"a\u202e\n"`, "--raw"}, trade.OutcomeResult, "a\u202e\n\n", ""},
+		{[]string{"free", "--params", `null`, "--raw"}, trade.OutcomeResult, "null\n", ""},
+		{[]string{"free", "--params", `{"a":1}`, "--raw", "--best", "first"}, trade.OutcomeResult, "{\"a\":1}\n", ""},
+		{[]string{"free", "--params", "@params.json"}, trade.OutcomeResult, "[1,2]\n", ""},
+		{[]string{"free", "--params", "-"}, trade.OutcomeResult, "\"typed\"\n", ""},
+		{[]string{"priced", "--params", `1`, "--max-cost", "0.01"}, trade.OutcomeResult, "1\n", "for 0.005 USD"},
+		{[]string{"priced", "--thread", "priced-1"}, trade.OutcomeNoneGood, "", "no offer is free, and nothing is paid without --max-cost: the cheapest offer costs 0.005 USD"},
+		{[]string{"priced", "--max-cost", "0.001", "--wait", "300ms"}, trade.OutcomeNoOffer, "", "there was no offer within 300ms"},
+		{[]string{"priced", "--wait", "5s", "--deadline", envelope.FormatTime(time.Now().Add(time.Hour)), "--max-cost", "1"}, trade.OutcomeResult, "null\n", ""},
+		{[]string{"nobody", "--wait", "100ms"}, trade.OutcomeNoOffer, "", "there was no offer within 100ms; agora agents shows"},
+		{[]string{"free", "--to", string(bob)}, trade.OutcomeFailed, "", string(bob) + " has reported an error: INTENT_NOT_SUPPORTED"},
+		{[]string{"slow", "--to", string(slow), "--max-cost", "0.1"}, trade.OutcomeNoneGood, "", "wants more than you would pay: INSUFFICIENT_BUDGET"},
+		{[]string{"fails", "--max-cost", "1"}, trade.OutcomeFailed, "", "has reported an error: UNAVAILABLE: back at nine"},
+		{[]string{"partial", "--max-cost", "1"}, trade.OutcomeFailed, "[1]\n", `the status of the result is "partial"`},
+		{[]string{"nothing", "--max-cost", "1"}, trade.OutcomeResult, "null\n", "--json prints them"},
+		{[]string{"slow", "--max-cost", "1", "--timeout", "500ms"}, trade.OutcomeTimedOut, "", "there is no result after 500ms (--timeout)\nagora: did:key:"},
+		{[]string{"nobody", "--timeout", "100ms"}, trade.OutcomeTimedOut, "", "offers so far: 0"},
+		{[]string{"nobody", "--timeout", "200ms"}, trade.OutcomeTimedOut, "", "; waiting 200ms for an offer anyway"},
+		{[]string{"--thread", "never"}, trade.OutcomeRefused, "", "it was never sent, or it ended long ago. To ask now, name the service: agora ask INTENT --thread never"},
+		{[]string{"free", "--relay", "http://127.0.0.1:1"}, trade.OutcomeUnreachable, "", "no relay answers at 127.0.0.1:1"},
+		{[]string{"--thread", "x", "--relay", "http://127.0.0.1:1"}, trade.OutcomeUnreachable, "", "no relay answers at 127.0.0.1:1"},
+		{nil, trade.OutcomeUsage, "", "name the service that you want: agora ask INTENT"},
+		{[]string{"free", "--seal"}, trade.OutcomeUsage, "", "--seal needs --to"},
+		{[]string{"free", "--best", "dearest"}, trade.OutcomeUsage, "", "cheapest"},
+		{[]string{"free", "--params", "{bad"}, trade.OutcomeUsage, "", "--params"},
+		{[]string{"free", "--wait", "0s"}, trade.OutcomeUsage, "", "--wait"},
+		{[]string{"free", "--choose"}, trade.OutcomeUsage, "", "--choose needs a terminal"},
+		{[]string{"free", "--params", "@missing.json"}, trade.OutcomeError, "", "missing.json"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			a := *alice
@@ -238,20 +239,20 @@ func TestAskAgain(t *testing.T) {
 	bob, _ := serveAgent(t, s.relay, "priced", 0.005, client.Handler{})
 	request := []string{"priced", "--params", `{"n":1}`, "--description", "count", quickly, "--thread", "t1"}
 	first := alice.ask(request...)
-	first.want(t, outcomeNoneGood, "", "to accept the offer for 0.005 USD:\n  agora ask --thread t1 --max-cost 0.005 --key ")
-	alice.ask("--thread", "t1", "--max-cost", "0.004", quickly, "--wait", "300ms").want(t, outcomeNoneGood, "", "- 1: it costs 0.005 USD, and --max-cost is 0.004\n")
+	first.want(t, trade.OutcomeNoneGood, "", "to accept the offer for 0.005 USD:\n  agora ask --thread t1 --max-cost 0.005 --key ")
+	alice.ask("--thread", "t1", "--max-cost", "0.004", quickly, "--wait", "300ms").want(t, trade.OutcomeNoneGood, "", "- 1: it costs 0.005 USD, and --max-cost is 0.004\n")
 	for _, other := range [][]string{{"cheap"}, {"--params", `{"n":2}`}, {"--description", "add"}, {"--to", string(bob)},
 		{"--to", string(bob), "--seal"}, {"--deadline", "2099-01-01T00:00:00Z"}} {
-		alice.ask(append(other, "--thread", "t1", "--max-cost", "1")...).want(t, outcomeUsage, "", "leave ")
+		alice.ask(append(other, "--thread", "t1", "--max-cost", "1")...).want(t, trade.OutcomeUsage, "", "leave ")
 	}
 	if accepts := alice.sent("t1", envelope.TypeAccept); len(accepts) != 0 {
 		t.Fatalf("accepted: %v", accepts)
 	}
 	command := lineOf(t, first.stderr, "  agora ask --thread t1 --max-cost")
 	args := strings.Fields(command)[2:]
-	alice.ask(append(args, quickly)...).want(t, outcomeResult, "{\"n\":1}\n", "for 0.005 USD")
+	alice.ask(append(args, quickly)...).want(t, trade.OutcomeResult, "{\"n\":1}\n", "for 0.005 USD")
 	for _, again := range [][]string{{}, {"priced"}, {"priced", "--params", `{ "n":1.0}`, "--description", "count"}} {
-		alice.ask(append(again, "--thread", "t1", "-q")...).want(t, outcomeResult, "{\"n\":1}\n", "")
+		alice.ask(append(again, "--thread", "t1", "-q")...).want(t, trade.OutcomeResult, "{\"n\":1}\n", "")
 	}
 	alice.wantOnce("t1")
 	got := alice.ask("--thread", "t1", "--json").story(t)
@@ -286,7 +287,7 @@ func TestAskAgain(t *testing.T) {
 	if code := run(cli.Environment{Ctx: t.Context(), Stdout: io.Discard, Stderr: io.Discard}, sendRequest); code != cli.ExitOK {
 		t.Fatal(code)
 	}
-	alice.ask("--thread", "t3", quickly).want(t, outcomeResult, "3\n", "")
+	alice.ask("--thread", "t3", quickly).want(t, trade.OutcomeResult, "3\n", "")
 }
 
 // lineOf returns the line of a text that begins with these words.
@@ -308,9 +309,9 @@ func TestAskSealed(t *testing.T) {
 	bob, _ := serveAgent(t, s.relay, "priced", 0.005, client.Handler{})
 	args := []string{"priced", "--params", `"secret"`, "--to", string(bob), "--seal", "--thread", "t1"}
 	first := alice.ask(args...)
-	first.want(t, outcomeNoneGood, "", "agora ask --thread t1 --max-cost 0.005")
-	alice.ask("--thread", "t1", "--max-cost", "0.005").want(t, outcomeResult, "\"secret\"\n", "")
-	alice.ask(args...).want(t, outcomeResult, "\"secret\"\n", "it is not checked whether it has the same params")
+	first.want(t, trade.OutcomeNoneGood, "", "agora ask --thread t1 --max-cost 0.005")
+	alice.ask("--thread", "t1", "--max-cost", "0.005").want(t, trade.OutcomeResult, "\"secret\"\n", "")
+	alice.ask(args...).want(t, trade.OutcomeResult, "\"secret\"\n", "it is not checked whether it has the same params")
 	alice.wantOnce("t1")
 	_, events := call(t, "GET", s.relay+"/events?cursor=0&timeout=0")
 	if strings.Contains(events, `"secret"`) || strings.Count(events, `"sealed":"v1.`) != 4 {
@@ -329,8 +330,8 @@ func TestAskSealed(t *testing.T) {
 			})
 	}()
 	refused := alice.ask("priced", "--to", string(eve.DID()), "--seal")
-	refused.want(t, outcomeFailed, "", "answered a sealed request in plaintext")
-	refused.want(t, outcomeFailed, "", "agora: to take it back:\n  agora send cancel --thread") // it is still open
+	refused.want(t, trade.OutcomeFailed, "", "answered a sealed request in plaintext")
+	refused.want(t, trade.OutcomeFailed, "", "agora: to take it back:\n  agora send cancel --thread") // it is still open
 	if err := <-answered; !errors.Is(err, cli.ErrCountReached) {
 		t.Error(err)
 	}
@@ -347,15 +348,15 @@ func TestAskTimeouts(t *testing.T) {
 	}})
 	for name, c := range map[string]struct {
 		args   []string
-		how    outcome
+		how    trade.Outcome
 		stderr string
 	}{
-		"no offer":      {[]string{"nobody", "--thread", "t1"}, outcomeNoOffer, "there was no offer before the deadline of the relay"},
-		"too expensive": {[]string{"--thread", "t2", "--max-cost", "0.001"}, outcomeNoneGood, "no offer was accepted before the deadline of the relay"},
-		"no result":     {[]string{"slow", "--thread", "t3", "--max-cost", "1"}, outcomeTimedOut, "has delivered nothing before the deadline of the relay"},
+		"no offer":      {[]string{"nobody", "--thread", "t1"}, trade.OutcomeNoOffer, "there was no offer before the deadline of the relay"},
+		"too expensive": {[]string{"--thread", "t2", "--max-cost", "0.001"}, trade.OutcomeNoneGood, "no offer was accepted before the deadline of the relay"},
+		"no result":     {[]string{"slow", "--thread", "t3", "--max-cost", "1"}, trade.OutcomeTimedOut, "has delivered nothing before the deadline of the relay"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if c.how == outcomeNoneGood {
+			if c.how == trade.OutcomeNoneGood {
 				alice.ask("priced", "--thread", "t2", quickly).want(t, c.how, "", "no offer is free")
 			}
 			alice.ask(append(c.args, quickly)...).want(t, c.how, "", c.stderr)
@@ -450,9 +451,9 @@ func TestAskChoosesAmongRivals(t *testing.T) {
 			test.offers(func(r rival, p envelope.Payload) { r.post(id, alice.key.DID(), p) }, requestID)
 			ended := make(chan asked, 1)
 			go func() { ended <- alice.ask(append(test.args, "--thread", id, quickly, "--json")...) }()
-			want := outcomeNoneGood.name
+			want := trade.OutcomeNoneGood.Name
 			if test.want != "" {
-				want = outcomeResult.name
+				want = trade.OutcomeResult.Name
 				agent := alice.awaitSent(id, envelope.TypeAccept).Recipient
 				for _, r := range []rival{a, b, c} {
 					if r.key.DID() == agent {
@@ -490,7 +491,7 @@ func TestAskWaitsForBetterOffers(t *testing.T) {
 	b.post("t1", alice.key.DID(), envelope.Offer{RequestID: "t1", Price: usd(0.5)})
 	alice.awaitSent("t1", envelope.TypeAccept)
 	b.post("t1", alice.key.DID(), envelope.Result{RequestID: "t1", Status: "SUCCESS", Output: json.RawMessage(`1`)})
-	(<-ended).want(t, outcomeResult, "1\n", "- 1  "+cli.ShortDID(a.key.DID()))
+	(<-ended).want(t, trade.OutcomeResult, "1\n", "- 1  "+cli.ShortDID(a.key.DID()))
 }
 
 // TestAskChoose lets a person choose.
@@ -502,20 +503,20 @@ func TestAskChoose(t *testing.T) {
 	past := time.Now().Add(-time.Second)
 	for name, test := range map[string]struct {
 		typed string
-		how   outcome
+		how   trade.Outcome
 		want  didkey.DID
 	}{
-		"the second":              {"7\nx\n2\n", outcomeTimedOut, b.key.DID()},
-		"one that is over":        {"1\n2\n", outcomeTimedOut, b.key.DID()},
-		"none":                    {"1\nq\n", outcomeNoneGood, ""},
-		"none, at the end":        {"", outcomeNoneGood, ""},
-		"wait, and none is new":   {"\nq\n", outcomeNoneGood, ""},
-		"wait, and then an offer": {"\n2\n", outcomeTimedOut, b.key.DID()},
+		"the second":              {"7\nx\n2\n", trade.OutcomeTimedOut, b.key.DID()},
+		"one that is over":        {"1\n2\n", trade.OutcomeTimedOut, b.key.DID()},
+		"none":                    {"1\nq\n", trade.OutcomeNoneGood, ""},
+		"none, at the end":        {"", trade.OutcomeNoneGood, ""},
+		"wait, and none is new":   {"\nq\n", trade.OutcomeNoneGood, ""},
+		"wait, and then an offer": {"\n2\n", trade.OutcomeTimedOut, b.key.DID()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			id := strings.ReplaceAll(strings.ReplaceAll(name, " ", "-"), ",", "")
 			r := asker{t, alice.url, alice.key, alice.file, true, test.typed}
-			r.ask("i", "--thread", id, "--wait", "10ms").want(t, outcomeNoOffer, "", "")
+			r.ask("i", "--thread", id, "--wait", "10ms").want(t, trade.OutcomeNoOffer, "", "")
 			a.post(id, alice.key.DID(), envelope.Offer{RequestID: id, ValidUntil: &past})
 			b.post(id, alice.key.DID(), envelope.Offer{RequestID: id, Price: &envelope.Price{Amount: 3, Currency: "EUR"}})
 			got := r.ask("--thread", id, "--choose", quickly, "--timeout", "2s", "--wait", "200ms")
@@ -537,9 +538,9 @@ func TestOffersTable(t *testing.T) {
 	for i, o := range []envelope.Offer{{}, {Plan: long, Price: usd(0.30000000000000004), ETASeconds: 1e300, ValidUntil: &later},
 		{Plan: hostile, Price: &envelope.Price{Amount: 1e308, Currency: hostile}, ETASeconds: 90}, {Price: usd(1e-9), ETASeconds: 0.1}} {
 		shown := client.Offer{Offer: o, Agent: key.DID()}
-		rows = append(rows, []string{fmt.Sprintf("* %d", i+1), cli.ShortDID(shown.Agent), priceOf(shown), etaOf(shown), untilOf(shown, later.AddDate(0, 0, 1)), o.Plan})
+		rows = append(rows, []string{fmt.Sprintf("* %d", i+1), cli.ShortDID(shown.Agent), trade.PriceOf(shown), trade.EtaOf(shown), trade.UntilOf(shown, later.AddDate(0, 0, 1)), o.Plan})
 	}
-	lines := tableLines(rows)
+	lines := trade.TableLines(rows)
 	for _, line := range lines {
 		if n := cli.Columns(line); n > 80 || len(foundIn(line)) > 0 || strings.Contains(line, "\n") {
 			t.Errorf("%d columns: %q", n, line)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -180,7 +181,7 @@ func TestAskEndsAtEveryMoment(t *testing.T) {
 				}
 				first := p.end()
 				if signal == os.Interrupt {
-					first.want(t, outcomeInterrupted, "", "agora: interrupted\n")
+					first.want(t, trade.OutcomeInterrupted, "", "agora: interrupted\n")
 					if !strings.Contains(first.stderr, strings.ReplaceAll(m.state, "t1", id)) {
 						t.Errorf("says %q, want %q", first.stderr, m.state)
 					}
@@ -192,8 +193,8 @@ func TestAskEndsAtEveryMoment(t *testing.T) {
 					again := strings.Fields(lineOf(t, first.stderr+"  agora ask --thread "+id, "  agora ask --thread "+id))
 					args = append(again[2:], quickly)
 				}
-				a.ask(args...).want(t, outcomeResult, "\"hello\"\n", "")
-				a.ask("--thread", id).want(t, outcomeResult, "\"hello\"\n", "")
+				a.ask(args...).want(t, trade.OutcomeResult, "\"hello\"\n", "")
+				a.ask("--thread", id).want(t, trade.OutcomeResult, "\"hello\"\n", "")
 				a.wantOnce(id)
 			})
 		}
@@ -226,8 +227,8 @@ func TestAskInterruptedPost(t *testing.T) {
 	time.Sleep(200 * time.Millisecond) // until the process has noticed
 	close(release)
 	r := p.end()
-	r.want(t, outcomeInterrupted, "", "has the job, and must deliver before")
-	r.want(t, outcomeInterrupted, "", "agora: accepted the offer of ")
+	r.want(t, trade.OutcomeInterrupted, "", "has the job, and must deliver before")
+	r.want(t, trade.OutcomeInterrupted, "", "agora: accepted the offer of ")
 }
 
 // TestAskSecondInterrupt checks that a second Ctrl-C ends the command at once.
@@ -246,7 +247,7 @@ func TestAskSecondInterrupt(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := p.end()
-	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT || time.Since(began) > describePatience {
+	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT || time.Since(began) > trade.DescribePatience {
 		t.Errorf("ended with %+v after %v", r, time.Since(began))
 	}
 }
@@ -282,7 +283,7 @@ func TestAskOutlivesTheRelay(t *testing.T) {
 	relay.restart()
 	close(deliver)
 	r := p.end()
-	r.want(t, outcomeResult, "7\n", "will be retried")
+	r.want(t, trade.OutcomeResult, "7\n", "will be retried")
 	alice.wantOnce("t1")
 	if g.mu.Lock(); accepts <= cli.Attempts || len(bodies) != 1 {
 		t.Errorf("the ACCEPT was posted %d times, and signed %d times", accepts, len(bodies))
@@ -321,19 +322,19 @@ func TestAskDistrustsTheRelay(t *testing.T) {
 			return strings.NewReplacer(`"state":"ACTIVE"`, `"state":"PENDING"`, `"state":"COMPLETED"`, `"state":"PENDING"`).Replace(answer)
 		}
 		return answer
-	}).want(t, outcomeRefused, "", "claims that no offer was accepted; do not trust this relay")
+	}).want(t, trade.OutcomeRefused, "", "claims that no offer was accepted; do not trust this relay")
 	run("stranger", func(r *http.Request, _, answer string) string {
 		return strings.Replace(answer, `"events":[`, `"events":[`+forged(eve, "stranger")+`,`, 1)
-	}).want(t, outcomeResult, "7\n", cli.ShortDID(bob))
+	}).want(t, trade.OutcomeResult, "7\n", cli.ShortDID(bob))
 	run("signature", func(r *http.Request, _, answer string) string {
 		false := strings.ReplaceAll(forged(eve, "signature"), string(eve.DID()), string(bob))
 		return strings.Replace(answer, `"events":[`, `"events":[`+false+`,`, 1)
-	}).want(t, outcomeResult, "7\n", cli.ShortDID(bob))
+	}).want(t, trade.OutcomeResult, "7\n", cli.ShortDID(bob))
 	hidden := run("hidden", func(r *http.Request, body, answer string) string {
 		if r.Method == http.MethodGet && strings.Contains(answer, `"type":"ACCEPT"`) {
 			return `{"ok":true,"thread":{"id":"hidden","client":"` + string(alice.key.DID()) + `","state":"ACTIVE","transitions":[],"offers":[]},"events":[],"cursor":"7"}`
 		}
 		return answer
 	})
-	hidden.want(t, outcomeFailed, "", "shows no ACCEPT with your signature")
+	hidden.want(t, trade.OutcomeFailed, "", "shows no ACCEPT with your signature")
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -43,7 +44,7 @@ func TestAskLooksAhead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := alice.ask(append(c.args, "--wait", "100ms")...)
-			r.want(t, outcomeNoOffer, "", c.first)
+			r.want(t, trade.OutcomeNoOffer, "", c.first)
 			failed := strings.Index(r.stderr, "agora: there was no offer within 100ms; agora agents ")
 			if said := strings.Index(r.stderr, c.first); failed < said || !strings.Contains(r.stderr[max(failed, 0):], c.end) {
 				t.Errorf("printed\n%s", r.stderr)
@@ -68,8 +69,8 @@ func TestAskExplainsSilence(t *testing.T) {
 	serveAgent(t, s.relay, "picky", 0, client.Handler{Quote: func(context.Context, client.Job) (envelope.Offer, error) {
 		return envelope.Offer{}, &client.AgentError{Code: envelope.AgentInvalidRequest, Message: "text is missing"}
 	}})
-	r := alice.ask("picky", "--params", "{}", "--max-cost", "1", "--wait", (silence + time.Second).String())
-	r.want(t, outcomeNoOffer, "", "agora: no offer after 5s; agora agents shows who is there; an agent that declines says why only if you ask it with --to DID")
+	r := alice.ask("picky", "--params", "{}", "--max-cost", "1", "--wait", (trade.Silence + time.Second).String())
+	r.want(t, trade.OutcomeNoOffer, "", "agora: no offer after 5s; agora agents shows who is there; an agent that declines says why only if you ask it with --to DID")
 	if strings.Index(r.stderr, "no offer after 5s") > strings.Index(r.stderr, "there was no offer within 6s") {
 		t.Errorf("printed\n%s", r.stderr)
 	}

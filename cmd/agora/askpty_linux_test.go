@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/ptytest"
 )
@@ -50,7 +51,7 @@ func TestAskDropsTypedAhead(t *testing.T) {
 		}
 	}
 	rest, _ := io.ReadAll(shown) // it ends with EIO, when the program has closed its side
-	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != outcomeNoneGood.code || !strings.Contains(string(rest), "you have chosen no offer") {
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != trade.OutcomeNoneGood.Code || !strings.Contains(string(rest), "you have chosen no offer") {
 		t.Errorf("ended with %v:\n%s%s", err, before, rest)
 	}
 	if accepts := alice.sent("t1", envelope.TypeAccept); len(accepts) != 0 {

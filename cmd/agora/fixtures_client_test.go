@@ -10,6 +10,7 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
+	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/hub/hubclient"
@@ -82,18 +83,18 @@ func (x fixture) keys(t *testing.T, folder string) map[string]didkey.Key {
 // checkWork opens the state of an agent that was killed while it worked.
 func (x fixture) checkWork(t *testing.T, folder string, keys map[string]didkey.Key) {
 	t.Helper()
-	state, err := openWorkState(filepath.Join(folder, "bob.state"), x.Relay, keys["bob"].DID())
+	state, err := trade.OpenWorkState(filepath.Join(folder, "bob.state"), x.Relay, keys["bob"].DID())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if cursor, err := state.Load(t.Context()); err != nil || cursor == "" {
 		t.Errorf("the cursor of the agent is %q, %v", cursor, err)
 	}
-	attempt, err := state.begin(thread.Key{Client: keys["alice"].DID(), ID: "works"})
+	attempt, err := state.Begin(thread.Key{Client: keys["alice"].DID(), ID: "works"})
 	if err != nil || attempt != 2 {
 		t.Errorf("the job is begun the %d. time, %v", attempt, err)
 	}
-	if err := state.close(); err != nil {
+	if err := state.Close(); err != nil {
 		t.Error(err)
 	}
 }

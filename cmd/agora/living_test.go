@@ -16,6 +16,7 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/profile"
@@ -133,9 +134,9 @@ Tue 24 Nov 2026 CET
 		}
 		var out bytes.Buffer
 		env := cli.Environment{Stdout: &out, Raw: &out, Stderr: &out, StdoutIsTerminal: true}
-		l := newLiner(env, env.People(alice.DID()), c.to, true)
+		l := trade.NewLiner(env, env.People(alice.DID()), c.to, true)
 		for _, e := range conversation(t, alice, bob) {
-			if err := l.print(l.message(e)); err != nil {
+			if err := l.Print(l.Message(e)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -337,7 +338,7 @@ func TestFormat(t *testing.T) {
 		}
 		return f
 	}
-	row := messageRow{Type: hostile, Payload: map[string]any{"a\nb": []any{hostile, map[string]any{"c": hostile}}}}
+	row := trade.MessageRow{Type: hostile, Payload: map[string]any{"a\nb": []any{hostile, map[string]any{"c": hostile}}}}
 	var out bytes.Buffer
 	env := cli.Environment{Stdout: cli.EscapingWriter{Writer: &out}}
 	for text, want := range map[string]string{"{{.Type}}": "", "{{.Payload}}": "", "{{json .Payload}}": "", "{{index .Payload \"a\\\\u000ab\"}}": "",
@@ -355,7 +356,7 @@ func TestFormat(t *testing.T) {
 	}
 	for text, bad := range map[string]bool{"{{.Type}}": false, "{{.Typ}}": true, "{{.Payload.output.text}}": false, "{{.Payload.x}}": false,
 		"{{range $k, $v := .Payload}}{{$v.y}}{{end}}": false, "{{with .From}}{{.Nope}}{{end}}": false, "{{json .}}": false, "{{if .Nope}}{{end}}": true} {
-		if err := parse(text).Check(messageRow{Payload: map[string]any{}}); errors.Is(err, cli.ErrFormat) != bad {
+		if err := parse(text).Check(trade.MessageRow{Payload: map[string]any{}}); errors.Is(err, cli.ErrFormat) != bad {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/agora-relay/agora/cmd/agora/internal/chorus"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/alecthomas/kong"
 )
 
@@ -32,13 +33,13 @@ type commandLine struct {
 	Canonicalize canonicalizeCmd   `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
 	Sign         signCmd           `cmd:"" help:"Sign an envelope that you have written as JSON."`
 	Verify       verifyCmd         `cmd:"" help:"Check the form and the signature of an envelope, however old it is."`
-	Ask          askCmd            `cmd:"" everyday:"" help:"Ask agents for a service, and print the result."`
-	Send         sendCmd           `cmd:"" everyday:"" help:"Sign a message and post it."`
-	Follow       followCmd         `cmd:"" everyday:"" help:"Print messages as they arrive."`
-	Threads      threadsCmd        `cmd:"" everyday:"" help:"List your threads."`
-	Thread       threadCmd         `cmd:"" everyday:"" help:"Show a thread."`
-	Agents       agentsCmd         `cmd:"" everyday:"" help:"Find agents."`
-	Work         workCmd           `cmd:"" everyday:"" help:"Make an agent out of any program."`
+	Ask          trade.AskCmd      `cmd:"" everyday:"" help:"Ask agents for a service, and print the result."`
+	Send         trade.SendCmd     `cmd:"" everyday:"" help:"Sign a message and post it."`
+	Follow       trade.FollowCmd   `cmd:"" everyday:"" help:"Print messages as they arrive."`
+	Threads      trade.ThreadsCmd  `cmd:"" everyday:"" help:"List your threads."`
+	Thread       trade.ThreadCmd   `cmd:"" everyday:"" help:"Show a thread."`
+	Agents       trade.AgentsCmd   `cmd:"" everyday:"" help:"Find agents."`
+	Work         trade.WorkCmd     `cmd:"" everyday:"" help:"Make an agent out of any program."`
 	Page         pageCmd           `cmd:"" help:"Show the web page of a relay elsewhere, from this machine."`
 	Hub          chorus.HubCmd     `cmd:"" everyday:"" help:"Talk with agents of a Chorus hub."`
 	Channel      chorus.ChannelCmd `cmd:"" everyday:"" help:"Take part in channels, and connect agents to them."`
@@ -174,7 +175,7 @@ func usageError(env cli.Environment, err error, args []string, serve *serveCmd) 
 		parseErr.Context.Command() != "" {
 		command = strings.TrimPrefix(parseErr.Context.Selected().FullPath(), "agora")
 	}
-	if mistyped := mistypedMessage(args); mistyped != nil {
+	if mistyped := trade.MistypedMessage(args); mistyped != nil {
 		err, command = mistyped, " send"
 	}
 	if missing := missingCommand(err); missing != nil {

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 )
 
 // commandNames returns the names of all commands, such as "send offer", in the order of the help.
@@ -108,8 +109,8 @@ func TestMessagesListIsComplete(t *testing.T) {
 			below = append(below, message)
 		}
 	}
-	if !slices.Equal(below, messages) {
-		t.Errorf("send has %q, messages are %q", below, messages)
+	if !slices.Equal(below, trade.Messages) {
+		t.Errorf("send has %q, messages are %q", below, trade.Messages)
 	}
 }
 

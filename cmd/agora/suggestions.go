@@ -17,6 +17,7 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/clidoc"
@@ -149,22 +150,22 @@ func askRelay(ctx context.Context, relay *client.Client, me didkey.DID, kind str
 		if me == "" {
 			return nil, nil
 		}
-		threads, err := ownThreads(ctx, relay, me, 1)
+		threads, err := trade.OwnThreads(ctx, relay, me, 1)
 		for _, one := range threads[:min(len(threads), mostKnown)] {
 			all = append(all, clidoc.Candidate{Word: one.ID,
-				Help: joinWords(one.intent, cli.Age(time.Since(one.at))+" ago")})
+				Help: trade.JoinWords(one.Intent, cli.Age(time.Since(one.At))+" ago")})
 		}
 		return all, err
 	}
 	page, err := relay.Agents(ctx, client.AgentQuery{Limit: mostKnown})
 	seen := map[string]bool{}
 	for _, a := range page.Agents {
-		m := manifestOf(a.Manifests[0])
+		m := trade.ManifestOf(a.Manifests[0])
 		if kind == "agent" {
-			all = append(all, clidoc.Candidate{Word: string(a.ID), Help: joinWords(cli.Quoted(m.Name), strings.Join(m.intents(), " "))})
+			all = append(all, clidoc.Candidate{Word: string(a.ID), Help: trade.JoinWords(cli.Quoted(m.Name), strings.Join(m.IntentIDs(), " "))})
 			continue
 		}
-		for _, intent := range m.intents() {
+		for _, intent := range m.IntentIDs() {
 			if !seen[intent] {
 				seen[intent] = true
 				all = append(all, clidoc.Candidate{Word: intent, Help: cli.Quoted(m.Name)})

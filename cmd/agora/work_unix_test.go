@@ -19,6 +19,7 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -437,7 +438,7 @@ func TestWorkPoison(t *testing.T) {
 	_ = cmd.Wait()
 	w.process(script, "--attempts", "2")
 	_, failure := w.result(call)
-	if failure == nil || failure.Code != executionFailed || !strings.Contains(failure.Message, "begun 2 times") {
+	if failure == nil || failure.Code != trade.ExecutionFailed || !strings.Contains(failure.Message, "begun 2 times") {
 		t.Errorf("%v", failure)
 	}
 	if lines := w.await("attempts", 2); strings.Join(lines, " ") != "1 2" {

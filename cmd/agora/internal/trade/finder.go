@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"context"
@@ -22,7 +22,7 @@ type requestRef struct {
 	requestID string
 }
 
-// role is the role of this agent (the owner of the key) in one thread.
+// Role is the role of this agent (the owner of the key) in one thread.
 type role struct {
 	requestRef
 	me        didkey.DID
@@ -30,7 +30,7 @@ type role struct {
 	events    []*envelope.Envelope // verified messages of me and of the other side
 }
 
-// request returns the thread's REQUEST, nil if the relay does not show it.
+// Request returns the thread's REQUEST, nil if the relay does not show it.
 func (r role) request() *envelope.Envelope { return r.record().Request() }
 
 // record returns the verified envelopes as a client.Thread.
@@ -142,7 +142,7 @@ func (f finder) ownOffers() (found []requestRef) {
 	return found
 }
 
-// invitations returns the threads whose REQUEST names me or, unless byName, has no recipient.
+// invitations returns the threads whose REQUEST names me or, unless ByName, has no recipient.
 func (f finder) invitations(byName bool) (found []requestRef, err error) {
 	filter := client.Filter{Type: envelope.TypeRequest, Sender: didkey.DID(f.Client), Recipient: f.me, Broadcast: !byName}
 	requests, err := f.stored(filter)
@@ -171,7 +171,7 @@ func (f finder) acceptedOffers() (found []requestRef, err error) {
 	return found, nil
 }
 
-// choose returns the thread that matches the flags. If several match, it returns an error that lists them. If none
+// Choose returns the thread that matches the flags. If several match, it returns an error that lists them. If none
 // matches, the flags must name both the client and the request_id.
 func (f finder) choose(typ envelope.Type, found []requestRef, agent didkey.DID) (requestRef, error) {
 	wanted := requestRef{didkey.DID(f.Client), string(f.RequestID)}
@@ -270,7 +270,7 @@ func (f finder) counterpart(r role) (didkey.DID, error) {
 	return offers[0].Sender.ID, nil
 }
 
-// offers returns, for each agent, its newest verified OFFER to my request, unless the agent has taken it back. If agent
+// Offers returns, for each agent, its newest verified OFFER to my request, unless the agent has taken it back. If agent
 // is not empty, it returns only the OFFER of that agent.
 func (f finder) offers(r role, agent didkey.DID) (open []*envelope.Envelope, err error) {
 	events, err := f.stored(client.Filter{Sender: agent, Recipient: f.me, Broadcast: true})

@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"bufio"
@@ -19,7 +19,7 @@ import (
 
 // asking is one run of agora ask.
 type asking struct {
-	askCmd
+	AskCmd
 	env    cli.Environment
 	status *cli.StatusLine
 	relay  *client.Client
@@ -43,7 +43,7 @@ type asking struct {
 	typed       *bufio.Reader // of env.stdin; nil: nothing is read yet
 }
 
-// run does what is missing until there is a result. Each turn begins with the state of the thread at the relay.
+// Run does what is missing until there is a result. Each turn begins with the state of the thread at the relay.
 func (a *asking) run(ctx context.Context) (*client.Result, error) {
 	if err := a.open(ctx); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (a *asking) run(ctx context.Context) (*client.Result, error) {
 		case record.State != thread.Pending:
 			return a.result(ctx)
 		case a.accepted:
-			return nil, askError{outcomeRefused, errors.New("the relay has confirmed your ACCEPT, but " +
+			return nil, askError{OutcomeRefused, errors.New("the relay has confirmed your ACCEPT, but " +
 				"claims that no offer was accepted; do not trust this relay")}
 		}
 		if err := a.chooseOffer(ctx); err != nil {
@@ -78,7 +78,7 @@ func (a *asking) open(ctx context.Context) error {
 			return a.fromRelay(err)
 		}
 		if a.Intent == "" {
-			return askError{outcomeRefused, fmt.Errorf("the relay %s has no request of yours with the thread %s: it "+
+			return askError{OutcomeRefused, fmt.Errorf("the relay %s has no request of yours with the thread %s: it "+
 				"was never sent, or it ended long ago. To ask now, name the service: agora ask INTENT --thread %[2]s",
 				a.Relay, a.thread)}
 		}
@@ -127,11 +127,11 @@ func (a *asking) resume(ctx context.Context, record *client.Thread) error {
 		known.RequestID = request.RequestID
 		if !request.Sealed() {
 			if err := request.DecodePayload(&sent); err != nil {
-				return askError{outcomeUsage, fmt.Errorf("the REQUEST of the thread %s is malformed: %w", a.thread, err)}
+				return askError{OutcomeUsage, fmt.Errorf("the REQUEST of the thread %s is malformed: %w", a.thread, err)}
 			}
 		}
 		if err := a.compare(request, sent); err != nil {
-			return askError{outcomeUsage, err}
+			return askError{OutcomeUsage, err}
 		}
 	}
 	call, err := a.relay.ResumeKnown(ctx, known)
@@ -214,7 +214,7 @@ func (a *asking) use(call *client.Call, sent *envelope.Constraints) {
 func (a *asking) accept(ctx context.Context, offer client.Offer) error {
 	draft, err := a.call.Acceptance(offer)
 	if err != nil {
-		return askError{outcomeNoneGood, err}
+		return askError{OutcomeNoneGood, err}
 	}
 	a.status.Set("accepting")
 	posting, cancel := lingering(ctx)
@@ -228,7 +228,7 @@ func (a *asking) accept(ctx context.Context, offer client.Offer) error {
 	switch code := envelope.CodeOf(err); {
 	case err == nil:
 		a.accepted = true
-		a.note("accepted the offer of %s for %s", a.who(offer.Agent), priceOf(offer))
+		a.note("accepted the offer of %s for %s", a.who(offer.Agent), PriceOf(offer))
 		return nil
 	case errors.Is(err, client.ErrUnknownOutcome):
 	case code == envelope.CodeInvalidTransition:
@@ -245,7 +245,7 @@ func (a *asking) accept(ctx context.Context, offer client.Offer) error {
 func lingering(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(describePatience, cancel)
+		timer := time.AfterFunc(DescribePatience, cancel)
 		context.AfterFunc(longer, func() { timer.Stop() })
 	})
 	return longer, func() {
@@ -268,7 +268,7 @@ func (a *asking) result(ctx context.Context) (*client.Result, error) {
 			}
 			a.offers = append(a.offers, offer)
 		}
-		return nil, askError{outcomeFailed, fmt.Errorf("the relay claims that an offer in the thread %s was "+
+		return nil, askError{OutcomeFailed, fmt.Errorf("the relay claims that an offer in the thread %s was "+
 			"accepted, but shows no ACCEPT with your signature", a.thread)}
 	}
 	a.status.Set("reading the result")

@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"cmp"
@@ -17,7 +17,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-type threadsCmd struct {
+type ThreadsCmd struct {
 	cli.Identified
 	State []string `enum:"PENDING,ACTIVE,COMPLETED,ERROR" placeholder:"STATE" help:"Only threads in this state: PENDING, ACTIVE, COMPLETED or ERROR. May be repeated."`
 	Limit int      `default:"20" placeholder:"N" help:"The newest N threads, at most 200 (default: ${default})."`
@@ -27,14 +27,14 @@ type threadsCmd struct {
 // mostThreads is the greatest --limit. Each thread is a request to the relay.
 const mostThreads = 200
 
-func (c threadsCmd) Validate() error {
+func (c ThreadsCmd) Validate() error {
 	if c.Limit < 1 || c.Limit > mostThreads {
 		return errors.New("--limit must be from 1 to 200")
 	}
 	return nil
 }
 
-func (threadsCmd) Help() string {
+func (ThreadsCmd) Help() string {
 	return "Lists the threads that you have opened, that name you, or in which you have made an offer. The newest comes " +
 		"first: the one in which something happened last. The state is what the relay says. Threads whose messages have all " +
 		"expired are not listed.\n\n" + cli.FormatHelp(threadRow{}) +
@@ -55,7 +55,7 @@ type threadRow struct {
 	Offers   int          `json:"offers"`          // open offers
 }
 
-func (c threadsCmd) Run(env cli.Environment) error {
+func (c ThreadsCmd) Run(env cli.Environment) error {
 	if err := c.Format.Check(threadRow{}); err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (c threadsCmd) Run(env cli.Environment) error {
 	if err != nil {
 		return err
 	}
-	own, err := ownThreads(env.Ctx, relay, me, ownPages)
+	own, err := OwnThreads(env.Ctx, relay, me, ownPages)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (c threadsCmd) Run(env cli.Environment) error {
 	}, 2)
 }
 
-func (c threadsCmd) emptyResult() string {
+func (c ThreadsCmd) emptyResult() string {
 	if len(c.State) > 0 {
 		return "none of your threads at this relay is " + strings.Join(c.State, " or ")
 	}
@@ -103,20 +103,20 @@ func (r threadRow) with(p cli.People) string {
 }
 
 const (
-	ownPage  = 200 // how many messages ownThreads reads at once
+	ownPage  = 200 // how many messages OwnThreads reads at once
 	ownPages = 5   // how many pages agora threads reads in each direction
 )
 
 // ownThread is a thread of mine, as far as the messages from me and to me show it.
 type ownThread struct {
 	thread.Key
-	at     time.Time // of the newest message, as its sender claims
-	intent string    // empty: unknown
+	At     time.Time // of the newest message, as its sender claims
+	Intent string    // empty: unknown
 }
 
-// ownThreads returns the threads of me, the newest first. It finds them by the newest messages from me and to me, and
+// OwnThreads returns the threads of me, the newest first. It finds them by the newest messages from me and to me, and
 // reads at most this many pages of each.
-func ownThreads(ctx context.Context, relay *client.Client, me didkey.DID, pages int) ([]ownThread, error) {
+func OwnThreads(ctx context.Context, relay *client.Client, me didkey.DID, pages int) ([]ownThread, error) {
 	found := map[thread.Key]ownThread{}
 	for _, filter := range []client.Filter{{Sender: me}, {Recipient: me}} {
 		before := ""
@@ -132,9 +132,9 @@ func ownThreads(ctx context.Context, relay *client.Client, me didkey.DID, pages 
 				}
 				known := found[key]
 				if e.Type == envelope.TypeRequest {
-					known.intent = e.PayloadString("intent")
+					known.Intent = e.PayloadString("intent")
 				}
-				found[key] = ownThread{key, latest(known.at, e.TS), known.intent}
+				found[key] = ownThread{key, latest(known.At, e.TS), known.Intent}
 			}
 			if before = page.Cursor; !page.HasMore {
 				break
@@ -142,7 +142,7 @@ func ownThreads(ctx context.Context, relay *client.Client, me didkey.DID, pages 
 		}
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b ownThread) int {
-		return cmp.Or(b.at.Compare(a.at), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Client, b.Client))
+		return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Client, b.Client))
 	}), nil
 }
 
@@ -170,7 +170,7 @@ const readers = 8
 
 // read returns the rows of the first threads of own that are in one of the states, at most --limit of them. It leaves
 // out threads that the relay does not show any more.
-func (c threadsCmd) read(
+func (c ThreadsCmd) read(
 	ctx context.Context, relay *client.Client, me didkey.DID, own []ownThread,
 ) (rows []threadRow, err error) {
 	for batch := range slices.Chunk(own[:min(len(own), mostThreads)], readers) {
@@ -206,7 +206,7 @@ func readThread(
 	if err != nil {
 		return nil, err
 	}
-	row := &threadRow{Thread: t.ID, State: t.State, Deadline: deadline(t), Intent: own.intent, Role: "agent", Client: t.Client,
+	row := &threadRow{Thread: t.ID, State: t.State, Deadline: deadline(t), Intent: own.Intent, Role: "agent", Client: t.Client,
 		Agent: cmp.Or(t.Agent, t.Recipient), Offers: len(t.Offers)}
 	if t.Client == me {
 		row.Role = "client"

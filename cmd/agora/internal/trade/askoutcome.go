@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"cmp"
@@ -14,48 +14,48 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// outcome is a way in which agora ask ends.
-type outcome struct {
-	code int
-	name string // in the output of --json
+// Outcome is a way in which agora ask ends.
+type Outcome struct {
+	Code int
+	Name string // in the output of --json
 	help string
 }
 
 // The outcomes of agora ask, in the order of the help. Scripts rely on the codes and the names.
 var (
-	outcomeResult      = outcome{cli.ExitOK, "result", "the result is on standard output"}
-	outcomeError       = outcome{cli.ExitFailed, "error", "something on this machine failed, such as reading a file"}
-	outcomeUsage       = outcome{cli.ExitUsage, "usage", "the command line is wrong, or does not fit to the --thread"}
-	outcomeNoOffer     = outcome{3, "no_offer", "there was no offer in time"}
-	outcomeNoneGood    = outcome{4, "no_acceptable_offer", "no offer was acceptable, for example all were too expensive"}
-	outcomeRefused     = outcome{5, "refused", "the relay refused a message, or has no such thread of yours"}
-	outcomeFailed      = outcome{6, "failed", "the agent reported an error, or its answer is unusable"}
-	outcomeCancelled   = outcome{7, "cancelled", "you have cancelled the request"}
-	outcomeTimedOut    = outcome{8, "timed_out", "no result in time: the agent is late, or --timeout is over"}
-	outcomeUnreachable = outcome{9, "unreachable", "the relay does not answer"}
-	outcomeInterrupted = outcome{130, "interrupted", "interrupted, for example by Ctrl-C"}
+	OutcomeResult      = Outcome{cli.ExitOK, "result", "the result is on standard output"}
+	OutcomeError       = Outcome{cli.ExitFailed, "error", "something on this machine failed, such as reading a file"}
+	OutcomeUsage       = Outcome{cli.ExitUsage, "usage", "the command line is wrong, or does not fit to the --thread"}
+	OutcomeNoOffer     = Outcome{3, "no_offer", "there was no offer in time"}
+	OutcomeNoneGood    = Outcome{4, "no_acceptable_offer", "no offer was acceptable, for example all were too expensive"}
+	OutcomeRefused     = Outcome{5, "refused", "the relay refused a message, or has no such thread of yours"}
+	OutcomeFailed      = Outcome{6, "failed", "the agent reported an error, or its answer is unusable"}
+	outcomeCancelled   = Outcome{7, "cancelled", "you have cancelled the request"}
+	OutcomeTimedOut    = Outcome{8, "timed_out", "no result in time: the agent is late, or --timeout is over"}
+	OutcomeUnreachable = Outcome{9, "unreachable", "the relay does not answer"}
+	OutcomeInterrupted = Outcome{130, "interrupted", "interrupted, for example by Ctrl-C"}
 )
 
-var outcomes = []outcome{outcomeResult, outcomeError, outcomeUsage, outcomeNoOffer, outcomeNoneGood, outcomeRefused,
-	outcomeFailed, outcomeCancelled, outcomeTimedOut, outcomeUnreachable, outcomeInterrupted}
+var outcomes = []Outcome{OutcomeResult, OutcomeError, OutcomeUsage, OutcomeNoOffer, OutcomeNoneGood, OutcomeRefused,
+	OutcomeFailed, outcomeCancelled, OutcomeTimedOut, OutcomeUnreachable, OutcomeInterrupted}
 
 // askError is the error of a run that ends without a result, with the way in which it ends.
 type askError struct {
-	how outcome
+	how Outcome
 	error
 }
 
 func (e askError) Unwrap() error { return e.error }
 
 // outcomeOf returns the outcome of a run that has ended with err.
-func outcomeOf(err error) outcome {
+func outcomeOf(err error) Outcome {
 	if err == nil {
-		return outcomeResult
+		return OutcomeResult
 	}
 	if e, ok := errors.AsType[askError](err); ok {
 		return e.how
 	}
-	return outcomeError
+	return OutcomeError
 }
 
 // fromRelay adds the outcome to an error of a message to the relay, or of a read.
@@ -65,9 +65,9 @@ func (a *asking) fromRelay(err error) error {
 	}
 	switch code := envelope.CodeOf(err); { // CodeInternal: also if it is no answer of the relay
 	case errors.Is(err, client.ErrUnknownOutcome), code == envelope.CodeUnavailable, code == envelope.CodeInternal:
-		return askError{outcomeUnreachable, err}
+		return askError{OutcomeUnreachable, err}
 	}
-	return askError{outcomeRefused, err}
+	return askError{OutcomeRefused, err}
 }
 
 // fromThread adds the outcome to an error of Offers or Result.
@@ -82,13 +82,13 @@ func (a *asking) fromThread(ctx context.Context, err error) error {
 	case isFailure && a.endedByClock(ctx, failed):
 		return a.timedOut()
 	case isFailure && failed.Code == envelope.AgentInsufficientBudget:
-		return askError{outcomeNoneGood, fmt.Errorf("%s wants more than you would pay: %w", failed.From, err)}
+		return askError{OutcomeNoneGood, fmt.Errorf("%s wants more than you would pay: %w", failed.From, err)}
 	case isFailure:
-		return askError{outcomeFailed, fmt.Errorf("%s has reported an error: %w", failed.From, err)}
+		return askError{OutcomeFailed, fmt.Errorf("%s has reported an error: %w", failed.From, err)}
 	case envelope.CodeOf(err) != envelope.CodeInternal:
 		return a.fromRelay(err)
 	}
-	return askError{outcomeFailed, err}
+	return askError{OutcomeFailed, err}
 }
 
 // endedByClock reports whether an error says that the relay has ended the thread at its deadline. An agent may report
@@ -105,12 +105,12 @@ func (a *asking) endedByClock(ctx context.Context, failed *client.AgentError) bo
 func (a *asking) timedOut() error {
 	switch state, err := a.call.State(context.WithoutCancel(a.env.Ctx)); {
 	case err == nil && state.Agent != "":
-		return askError{outcomeTimedOut, fmt.Errorf("%s has delivered nothing before the deadline of the relay",
+		return askError{OutcomeTimedOut, fmt.Errorf("%s has delivered nothing before the deadline of the relay",
 			state.Agent)}
 	case len(a.offers) > 0:
-		return askError{outcomeNoneGood, errors.New("no offer was accepted before the deadline of the relay; ask again")}
+		return askError{OutcomeNoneGood, errors.New("no offer was accepted before the deadline of the relay; ask again")}
 	}
-	return askError{outcomeNoOffer, errors.New("there was no offer before the deadline of the relay" + a.hint())}
+	return askError{OutcomeNoOffer, errors.New("there was no offer before the deadline of the relay" + a.hint())}
 }
 
 // describe says in which state the thread is. open is false if the request has ended.
@@ -135,26 +135,26 @@ func (a *asking) describe(ctx context.Context) (text string, open bool) {
 	return "the request has ended without a result", false
 }
 
-// describePatience is how long describe waits for the relay. A person waits for its answer after Ctrl-C.
-const describePatience = 3 * time.Second
+// DescribePatience is how long describe waits for the relay. A person waits for its answer after Ctrl-C.
+const DescribePatience = 3 * time.Second
 
 // adviseAfter says in which state the thread is, and how to go on, unless the request has ended.
-func (a *asking) adviseAfter(how outcome, err error) {
+func (a *asking) adviseAfter(how Outcome, err error) {
 	switch how {
-	case outcomeNoOffer, outcomeNoneGood, outcomeTimedOut, outcomeUnreachable, outcomeInterrupted, outcomeFailed:
+	case OutcomeNoOffer, OutcomeNoneGood, OutcomeTimedOut, OutcomeUnreachable, OutcomeInterrupted, OutcomeFailed:
 	default:
 		return
 	}
 	if !a.began {
-		if how == outcomeInterrupted {
+		if how == OutcomeInterrupted {
 			a.env.Say("this run has asked nothing")
 		}
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.Ctx), describePatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.Ctx), DescribePatience)
 	defer cancel()
 	state, open := a.describe(ctx)
-	if open || how != outcomeFailed { // that of an agent that has failed is clear
+	if open || how != OutcomeFailed { // that of an agent that has failed is clear
 		a.env.Say("%s", state)
 	}
 	if !open {

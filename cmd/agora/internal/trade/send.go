@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// sendCmd posts one message. Each type of message has its own subcommand.
-type sendCmd struct {
+// SendCmd posts one message. Each type of message has its own subcommand.
+type SendCmd struct {
 	Request  sendRequest  `cmd:"" help:"Ask for a service. This opens a thread."`
 	Offer    sendOffer    `cmd:"" help:"Offer to do what a REQUEST asks for."`
 	Accept   sendAccept   `cmd:"" help:"Accept an offer."`
@@ -29,7 +29,7 @@ type sendCmd struct {
 	Raw      sendRaw      `cmd:"" default:"withargs" help:"Post an envelope that is signed already (the default)."`
 }
 
-func (sendCmd) Help() string {
+func (SendCmd) Help() string {
 	return "Signs one message, posts it and prints the relay's receipt: a readable form on a terminal, otherwise one " +
 		"line of JSON. Messages within a thread take their recipient and request_id from the signed messages that the " +
 		"relay still has: an OFFER from the REQUEST, an ACCEPT from your REQUEST and the OFFER, a RESULT from your OFFER " +
@@ -44,7 +44,7 @@ func (sendCmd) Help() string {
 // relayTimeout is how long a command waits for a relay that does not answer.
 const relayTimeout = 30 * time.Second
 
-// sender are the flags that all messages have.
+// Sender are the flags that all messages have.
 type sender struct {
 	cli.Identified
 	receiptFlags
@@ -227,7 +227,7 @@ func (c sendAccept) Run(env cli.Environment) error {
 	})
 }
 
-// choose returns the OFFER to accept: the newest one of the chosen agent.
+// Choose returns the OFFER to accept: the newest one of the chosen agent.
 func (c sendAccept) choose(
 	ctx context.Context, relay *client.Client, r role, p cli.People,
 ) (*envelope.Envelope, error) {
@@ -350,7 +350,7 @@ func (sendRaw) Help() string {
 func (c sendRaw) Run(env cli.Environment) error {
 	body, err := env.Input(c.File, "a signed envelope")
 	if errors.Is(err, fs.ErrNotExist) {
-		if mistyped := mistypedMessage([]string{"send", c.File}); mistyped != nil {
+		if mistyped := MistypedMessage([]string{"send", c.File}); mistyped != nil {
 			return mistyped
 		}
 	}
@@ -371,11 +371,11 @@ func (c sendRaw) Run(env cli.Environment) error {
 	return c.report(env, e, receipt, err)
 }
 
-// messages are the names of the subcommands of send.
-var messages = []string{"request", "offer", "accept", "result", "error", "cancel", "manifest", "raw"}
+// Messages are the names of the subcommands of send.
+var Messages = []string{"request", "offer", "accept", "result", "error", "cancel", "manifest", "raw"}
 
-// mistypedMessage returns an error if the word after send is neither a message nor a file.
-func mistypedMessage(args []string) error {
+// MistypedMessage returns an error if the word after send is neither a message nor a file.
+func MistypedMessage(args []string) error {
 	if len(args) == 0 || args[0] != "send" {
 		return nil
 	}
@@ -384,11 +384,11 @@ func mistypedMessage(args []string) error {
 		if word == "" || !letters || i > 0 && strings.HasPrefix(args[i], "-") { // the value of a flag
 			continue
 		}
-		if _, err := os.Stat(word); err == nil || slices.Contains(messages, word) {
+		if _, err := os.Stat(word); err == nil || slices.Contains(Messages, word) {
 			return nil
 		}
 		return fmt.Errorf("there is no message %q, and no file with that name; a message is one of %s%s", word,
-			strings.Join(messages, ", "), cli.DidYouMean(word, messages))
+			strings.Join(Messages, ", "), cli.DidYouMean(word, Messages))
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 	"github.com/agora-relay/agora/internal/safetext"
 )
 
-type followCmd struct {
+type FollowCmd struct {
 	cli.Remote
 	Key        string         `needed:"all" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file. With --all, only relays that show messages to their parties only need it."`
 	CursorFile string         `placeholder:"FILE" help:"Save in this file how far you have read, and continue from there the next time."`
@@ -36,26 +36,26 @@ type followCmd struct {
 	AllowPlain bool           `help:"Show plain answers to your sealed requests too."`
 }
 
-func (c followCmd) Validate() error {
+func (c FollowCmd) Validate() error {
 	if c.Count < 0 || c.Timeout < 0 {
 		return fmt.Errorf("--count and --timeout must not be negative")
 	}
 	return nil
 }
 
-func (followCmd) Help() string {
+func (FollowCmd) Help() string {
 	return "Prints each message that is sent to you, as soon as it arrives: one JSON envelope per line, or on a terminal one " +
 		"line with the most important of it (--text shows all). Times are local, and as the sender claims. " +
 		"Verifies every signature first. Decrypts payloads that are sealed to your key and prints " +
 		"{\"envelope\":…,\"opened\":…} for them: the signed message and its decrypted payload. Runs until it is " +
-		"interrupted, and keeps trying while the relay does not answer.\n\n" + cli.FormatHelp(messageRow{}) +
+		"interrupted, and keeps trying while the relay does not answer.\n\n" + cli.FormatHelp(MessageRow{}) +
 		"Examples:\n  agora follow --key bob.key --cursor-file bob.cursor\n" +
 		"  agora follow --key bob.key --type REQUEST --broadcast --count 1 --timeout 30s\n" +
 		"  agora follow --format '{{.Type}} {{.Thread}} {{.Price}}'\n  agora follow --all"
 }
 
-func (c followCmd) Run(env cli.Environment) error {
-	if err := c.Format.Check(messageRow{}); err != nil {
+func (c FollowCmd) Run(env cli.Environment) error {
+	if err := c.Format.Check(MessageRow{}); err != nil {
 		return err
 	}
 	relay, me, err := cli.Reader{Remote: c.Remote, Key: c.Key}.Identity(env)
@@ -112,7 +112,7 @@ func (c followCmd) Run(env cli.Environment) error {
 }
 
 // printer returns a function that prints a message in the form that the flags choose.
-func (c followCmd) printer(env cli.Environment, p cli.People) func(*envelope.Envelope) error {
+func (c FollowCmd) printer(env cli.Environment, p cli.People) func(*envelope.Envelope) error {
 	switch {
 	case c.Format != nil:
 		return func(e *envelope.Envelope) error { return env.PrintRow(c.Format, newMessageRow(p, e)) }
@@ -128,8 +128,8 @@ func (c followCmd) printer(env cli.Environment, p cli.People) func(*envelope.Env
 	case c.Broadcast:
 		to = len("everybody")
 	}
-	l := newLiner(env, p, to, c.Thread == "")
-	return func(e *envelope.Envelope) error { return l.print(l.message(e)) }
+	l := NewLiner(env, p, to, c.Thread == "")
+	return func(e *envelope.Envelope) error { return l.Print(l.Message(e)) }
 }
 
 // threadCheckTimeout is how long announce waits for the relay's answer. It is short, because messages are shown only
@@ -138,7 +138,7 @@ const threadCheckTimeout = 5 * time.Second
 
 // announce prints a warning if the thread of --thread does not exist. On a terminal it also prints which messages are
 // shown.
-func (c followCmd) announce(ctx context.Context, env cli.Environment, relay *client.Client, p cli.People) {
+func (c FollowCmd) announce(ctx context.Context, env cli.Environment, relay *client.Client, p cli.People) {
 	if c.Thread != "" {
 		ctx, cancel := context.WithTimeout(ctx, threadCheckTimeout)
 		defer cancel()

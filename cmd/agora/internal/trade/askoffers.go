@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"bufio"
@@ -40,7 +40,7 @@ func (a *asking) chooseOffer(ctx context.Context) error {
 	case record.State != thread.Pending:
 		return nil
 	case accepted:
-		return askError{outcomeFailed, fmt.Errorf("the relay shows that an offer in the thread %s was accepted, "+
+		return askError{OutcomeFailed, fmt.Errorf("the relay shows that an offer in the thread %s was accepted, "+
 			"but also claims that none was; do not trust this relay", a.thread)}
 	}
 	var open []client.Offer
@@ -57,7 +57,7 @@ func (a *asking) chooseOffer(ctx context.Context) error {
 	case len(open) == 0 && inTime:
 		return nil // they were taken back
 	case len(open) == 0:
-		return askError{outcomeNoOffer, fmt.Errorf("there was no offer within %s%s", cli.FormatDuration(a.Wait), a.hint())}
+		return askError{OutcomeNoOffer, fmt.Errorf("there was no offer within %s%s", cli.FormatDuration(a.Wait), a.hint())}
 	case a.Choose:
 		return a.letPick(ctx, open)
 	}
@@ -70,7 +70,7 @@ func (a *asking) chooseOffer(ctx context.Context) error {
 		return nil // a better one may come
 	}
 	a.showOffers(open, nil)
-	return askError{outcomeNoneGood, a.noneGood(open)}
+	return askError{OutcomeNoneGood, a.noneGood(open)}
 }
 
 // objection returns why an offer cannot be accepted; nil: it can.
@@ -82,7 +82,7 @@ func (a *asking) objection(o client.Offer) error {
 	return err
 }
 
-// reason returns an objection as a text about the flags.
+// Reason returns an objection as a text about the flags.
 func (a *asking) reason(objection error) string {
 	text := strings.TrimPrefix(objection.Error(), client.ErrUnacceptable.Error()+": ")
 	text = strings.ReplaceAll(text, "max_cost_usd", "--max-cost")
@@ -96,7 +96,7 @@ func (a *asking) reason(objection error) string {
 // can be accepted. Without a limit for the price, every offer counts: then the command only shows what it would cost.
 // accepted is true if an offer was already accepted.
 func (a *asking) collect(ctx context.Context) (accepted bool, err error) {
-	until, silent := a.offersUntil, time.Now().Add(silence)
+	until, silent := a.offersUntil, time.Now().Add(Silence)
 	first := !a.hinted && !a.Choose && silent.Before(until)
 	if first { // then the person learns why it is so quiet
 		until = silent
@@ -170,10 +170,10 @@ func (a *asking) showOffers(offers []client.Offer, chosen *client.Offer) {
 			mark = "-"
 			reasons = append(reasons, fmt.Sprintf("- %s: %s", number, a.reason(why)))
 		}
-		rows = append(rows, []string{mark + " " + number, a.who(o.Agent), priceOf(o), etaOf(o), untilOf(o, time.Now()),
+		rows = append(rows, []string{mark + " " + number, a.who(o.Agent), PriceOf(o), EtaOf(o), UntilOf(o, time.Now()),
 			o.Plan})
 	}
-	for _, line := range tableLines(rows) {
+	for _, line := range TableLines(rows) {
 		fmt.Fprintln(a.env.Stderr, line)
 	}
 	if chosen == nil {
@@ -186,9 +186,9 @@ func (a *asking) showOffers(offers []client.Offer, chosen *client.Offer) {
 // maxReasons is for how many offers the command says why they cannot be accepted.
 const maxReasons = 5
 
-// tableLines returns the rows of a table as lines of at most cli.ScreenWidth columns. The last column gets the room that
+// TableLines returns the rows of a table as lines of at most cli.ScreenWidth columns. The last column gets the room that
 // the others leave.
-func tableLines(rows [][]string) (lines []string) {
+func TableLines(rows [][]string) (lines []string) {
 	widths := make([]int, len(rows[0]))
 	for i, row := range rows {
 		rows[i] = slices.Clone(row)
@@ -214,8 +214,8 @@ func tableLines(rows [][]string) (lines []string) {
 // who returns the name of an agent for tables and progress: that of the address book, or else its DID in short.
 func (a *asking) who(did didkey.DID) string { return cmp.Or(a.people.Name(did), cli.ShortDID(did)) }
 
-// priceOf returns the price of an offer for people.
-func priceOf(o client.Offer) string {
+// PriceOf returns the price of an offer for people.
+func PriceOf(o client.Offer) string {
 	switch amount, ok := o.Amount(); {
 	case !ok:
 		return "?"
@@ -234,8 +234,8 @@ func formatAmount(amount float64) string {
 	return strconv.FormatFloat(amount, 'g', -1, 64)
 }
 
-// etaOf returns how long the agent says that it needs.
-func etaOf(o client.Offer) string {
+// EtaOf returns how long the agent says that it needs.
+func EtaOf(o client.Offer) string {
 	const longest = 9999 * time.Hour
 	switch eta := o.ETASeconds; {
 	case eta <= 0:
@@ -249,8 +249,8 @@ func etaOf(o client.Offer) string {
 	}
 }
 
-// untilOf returns how long the offer is valid.
-func untilOf(o client.Offer, now time.Time) string {
+// UntilOf returns how long the offer is valid.
+func UntilOf(o client.Offer, now time.Time) string {
 	if o.ValidUntil == nil {
 		return "-"
 	}
@@ -274,7 +274,7 @@ func (a *asking) letPick(ctx context.Context, offers []client.Offer) error {
 			a.offersUntil = time.Now().Add(a.Wait)
 			return nil
 		case answer == "q":
-			return askError{outcomeNoneGood, errors.New("you have chosen no offer")}
+			return askError{OutcomeNoneGood, errors.New("you have chosen no offer")}
 		case err != nil || n < 1 || n > len(offers):
 			continue
 		}
@@ -293,7 +293,7 @@ const maxPriced = 5
 func choices(offers []client.Offer) string {
 	var all []string
 	for i, o := range offers[:min(len(offers), maxPriced)] {
-		all = append(all, fmt.Sprintf("%d = %s", i+1, priceOf(o)))
+		all = append(all, fmt.Sprintf("%d = %s", i+1, PriceOf(o)))
 	}
 	if len(offers) > maxPriced {
 		all = append(all, fmt.Sprintf("… %d", len(offers)))

@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"cmp"
@@ -11,8 +11,8 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// messageRow is a message for --format.
-type messageRow struct {
+// MessageRow is a message for --format.
+type MessageRow struct {
 	Time       string // when it was signed, RFC 3339 in UTC
 	Type       string
 	ID         string
@@ -31,8 +31,8 @@ type messageRow struct {
 }
 
 // newMessageRow returns what a template shows of a message.
-func newMessageRow(p cli.People, e *envelope.Envelope) messageRow {
-	row := messageRow{Time: envelope.FormatTime(e.TS), Type: string(e.Type), ID: e.ID, Thread: e.Thread, From: e.Sender.ID,
+func newMessageRow(p cli.People, e *envelope.Envelope) MessageRow {
+	row := MessageRow{Time: envelope.FormatTime(e.TS), Type: string(e.Type), ID: e.ID, Thread: e.Thread, From: e.Sender.ID,
 		FromName: p.Name(e.Sender.ID), SenderName: e.Sender.Name, To: e.Recipient, ToName: p.Name(e.Recipient),
 		Intent: e.PayloadString("intent"), Price: price(e), Summary: summary(e), Sealed: e.Sealed(), Payload: map[string]any{},
 		Envelope: string(e.Canonical())}
@@ -42,7 +42,7 @@ func newMessageRow(p cli.People, e *envelope.Envelope) messageRow {
 	return row
 }
 
-// summary returns what is most important in the payload of a message, for a line of text. It is foreign text.
+// Summary returns what is most important in the payload of a message, for a line of text. It is foreign text.
 func summary(e *envelope.Envelope) string {
 	if e.Sealed() && !e.Opened {
 		return strings.TrimSpace(e.PayloadString("intent") + " (sealed)")
@@ -57,7 +57,7 @@ func summary(e *envelope.Envelope) string {
 		if offer.ETASeconds > 0 {
 			eta = "in " + strconv.FormatFloat(offer.ETASeconds, 'f', -1, 64) + "s"
 		}
-		return joinWords(price(e), eta, offer.Plan)
+		return JoinWords(price(e), eta, offer.Plan)
 	case envelope.TypeAccept:
 		return price(e)
 	case envelope.TypeResult:
@@ -67,9 +67,9 @@ func summary(e *envelope.Envelope) string {
 		if status == "success" && len(result.Output) > 0 {
 			status = ""
 		}
-		return joinWords(status, string(result.Output))
+		return JoinWords(status, string(result.Output))
 	case envelope.TypeError:
-		return joinWords(e.PayloadString("code"), e.PayloadString("message"))
+		return JoinWords(e.PayloadString("code"), e.PayloadString("message"))
 	case envelope.TypeCancel:
 		return e.PayloadString("reason")
 	case envelope.TypeManifest:
@@ -85,16 +85,16 @@ func requestSummary(e *envelope.Envelope) string {
 	if c := request.Constraints; c != nil && c.MaxCostUSD != nil {
 		most = "≤ " + amount(*c.MaxCostUSD, "USD")
 	}
-	return joinWords(cmp.Or(request.Intent, e.PayloadString("intent")), most, cli.Quoted(request.Title), string(request.Params))
+	return JoinWords(cmp.Or(request.Intent, e.PayloadString("intent")), most, cli.Quoted(request.Title), string(request.Params))
 }
 
 func manifestSummary(e *envelope.Envelope) string {
-	m := manifestOf(e)
-	return joinWords(cli.Quoted(m.Name), strings.Join(m.intents(), " "))
+	m := ManifestOf(e)
+	return JoinWords(cli.Quoted(m.Name), strings.Join(m.IntentIDs(), " "))
 }
 
-// joinWords joins the texts that are not empty.
-func joinWords(all ...string) string {
+// JoinWords joins the texts that are not empty.
+func JoinWords(all ...string) string {
 	var words []string
 	for _, word := range all {
 		if word != "" {
@@ -104,7 +104,7 @@ func joinWords(all ...string) string {
 	return strings.Join(words, " ")
 }
 
-// price returns the price in an OFFER or an ACCEPT; empty: there is none, or it is not one.
+// Price returns the price in an OFFER or an ACCEPT; empty: there is none, or it is not one.
 func price(e *envelope.Envelope) string {
 	if e.Sealed() && !e.Opened {
 		return ""
@@ -128,7 +128,7 @@ func amount(number float64, currency string) string {
 	return strings.TrimSpace(strconv.FormatFloat(number, 'f', -1, 64) + " " + currency)
 }
 
-// manifest is what tables show of a MANIFEST.
+// Manifest is what tables show of a MANIFEST.
 type manifest struct {
 	Name        string            `json:"name"`
 	Description string            `json:"description"`
@@ -136,8 +136,8 @@ type manifest struct {
 	Pricing     *envelope.Pricing `json:"pricing"`
 }
 
-// manifestOf returns what is in a MANIFEST. Members that have another form than they should are left out.
-func manifestOf(e *envelope.Envelope) (m manifest) {
+// ManifestOf returns what is in a MANIFEST. Members that have another form than they should are left out.
+func ManifestOf(e *envelope.Envelope) (m manifest) {
 	if e.DecodePayload(&m) == nil {
 		return m
 	}
@@ -151,14 +151,15 @@ func manifestOf(e *envelope.Envelope) (m manifest) {
 	return m
 }
 
-func (m manifest) intents() (ids []string) {
+// IntentIDs returns the ids of the intents.
+func (m manifest) IntentIDs() (ids []string) {
 	for _, intent := range m.Intents {
 		ids = append(ids, intent.ID)
 	}
 	return ids
 }
 
-// price returns what the agent asks for, such as "0.01 USD" or "free".
+// Price returns what the agent asks for, such as "0.01 USD" or "free".
 func (m manifest) price() string {
 	switch p := m.Pricing; {
 	case p == nil:

@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-type threadCmd struct {
+type ThreadCmd struct {
 	cli.Reader
 	ID     cli.IDText     `arg:"" complete:"thread" help:"The thread's id."`
 	Client cli.DIDText    `placeholder:"DID" help:"The agent that opened the thread. Needed if several threads have this id (default: the oldest thread)."`
@@ -24,7 +24,7 @@ type threadCmd struct {
 	Format *cli.RowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line for each step with this Go template, such as '{{.Type}} {{.State}}'."`
 }
 
-func (threadCmd) Help() string {
+func (ThreadCmd) Help() string {
 	return "Shows a thread's state, its parties, every transition with its time, and the messages that have not " +
 		"expired. Their signatures are verified. Messages that the operator of the relay has removed are shown as removed. " +
 		"Some relays show a thread to its parties only; then give the --key of a party.\n\n" + cli.FormatHelp(stepRow{}) +
@@ -32,7 +32,7 @@ func (threadCmd) Help() string {
 		"  agora thread --key bob.key thread_01m7wge1pwtpq86hase50257b1\n  agora thread --watch hello-1 && echo done"
 }
 
-func (c threadCmd) Run(env cli.Environment) error {
+func (c ThreadCmd) Run(env cli.Environment) error {
 	if err := c.Format.Check(stepRow{}); err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (c threadCmd) Run(env cli.Environment) error {
 
 // explain adds to the error THREAD_NOT_FOUND that the relay may hide the thread. A private relay gives this error also
 // for threads that it hides.
-func (c threadCmd) explain(env cli.Environment, relay *client.Client, err error) error {
+func (c ThreadCmd) explain(env cli.Environment, relay *client.Client, err error) error {
 	if envelope.CodeOf(err) != envelope.CodeThreadNotFound {
 		return err
 	}
@@ -139,7 +139,7 @@ func deadline(t *client.Thread) *time.Time {
 	return &t.Deadline
 }
 
-type agentsCmd struct {
+type AgentsCmd struct {
 	cli.Reader
 	DID    cli.DIDText `arg:"" name:"did" optional:"" help:"Show only this agent, with all its manifests."`
 	Intent string      `complete:"intent" placeholder:"INTENT" help:"Show only agents that offer this intent."`
@@ -148,7 +148,7 @@ type agentsCmd struct {
 	cli.Listing
 }
 
-func (agentsCmd) Help() string {
+func (AgentsCmd) Help() string {
 	return "Lists agents by the manifests that they have announced. Verifies each manifest's signature. Prints a table on a " +
 		"terminal, otherwise each manifest as one line of JSON. Names in quotes are those that agents give themselves; " +
 		"agora name gives names of your own.\n\n" + cli.FormatHelp(agentRow{}) +
@@ -176,14 +176,14 @@ type agentRow struct {
 }
 
 func newAgentRow(p cli.People, a client.Agent, e *envelope.Envelope) agentRow {
-	m := manifestOf(e)
+	m := ManifestOf(e)
 	row := agentRow{Agent: a.ID, AgentName: p.Name(a.ID), Name: m.Name, Description: m.Description, Online: a.Online,
-		LastSeen: a.LastSeen, Intents: m.intents(), Price: m.price(), Manifest: map[string]any{}}
+		LastSeen: a.LastSeen, Intents: m.IntentIDs(), Price: m.price(), Manifest: map[string]any{}}
 	_ = json.Unmarshal(e.Payload, &row.Manifest) // a verified payload is an object
 	return row
 }
 
-func (c agentsCmd) Run(env cli.Environment) error {
+func (c AgentsCmd) Run(env cli.Environment) error {
 	if err := c.Format.Check(agentRow{}); err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (r agentRow) seen(now time.Time) string {
 }
 
 // showOne prints the manifests of the agent that the argument names.
-func (c agentsCmd) showOne(env cli.Environment, p cli.People, manifests []agentRow) error {
+func (c AgentsCmd) showOne(env cli.Environment, p cli.People, manifests []agentRow) error {
 	if len(manifests) == 0 {
 		return nil
 	}
@@ -246,7 +246,7 @@ func (c agentsCmd) showOne(env cli.Environment, p cli.People, manifests []agentR
 }
 
 // each calls f for each manifest of the agents that the flags select. If there are none, it says so.
-func (c agentsCmd) each(
+func (c AgentsCmd) each(
 	env cli.Environment, relay *client.Client, f func(client.Agent, *envelope.Envelope) error,
 ) error {
 	all := relay.Directory(env.Ctx, client.AgentQuery{Intent: c.Intent, Text: c.Search, Online: c.Online})
@@ -273,7 +273,7 @@ func (c agentsCmd) each(
 }
 
 // emptyResult returns a message for an empty result.
-func (c agentsCmd) emptyResult() string {
+func (c AgentsCmd) emptyResult() string {
 	who, what := "no agent", "has announced itself"
 	if c.Online {
 		who += " that was heard from in the last five minutes"

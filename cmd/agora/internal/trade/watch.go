@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"context"
@@ -53,8 +53,8 @@ func messageOf(t *client.Thread, step thread.Transition) *envelope.Envelope {
 // the operator, may come without a message.
 const watchInterval = 10 * time.Second
 
-// watch shows the steps of the thread as they happen, until it ends.
-func (c threadCmd) watch(env cli.Environment, relay *client.Client, me didkey.DID) error {
+// Watch shows the steps of the thread as they happen, until it ends.
+func (c ThreadCmd) watch(env cli.Environment, relay *client.Client, me didkey.DID) error {
 	t, err := relay.Thread(env.Ctx, string(c.ID), didkey.DID(c.Client))
 	if err != nil {
 		return c.explain(env, relay, err)
@@ -115,11 +115,11 @@ func untilNextLook(t *client.Thread, now time.Time) time.Duration {
 }
 
 // stepPrinter returns a function that prints a step in the form that the flags choose.
-func (c threadCmd) stepPrinter(env cli.Environment, p cli.People) func(t *client.Thread, step int) error {
+func (c ThreadCmd) stepPrinter(env cli.Environment, p cli.People) func(t *client.Thread, step int) error {
 	if c.Format != nil || c.JSON || !c.Text && !env.StdoutIsTerminal {
 		return func(t *client.Thread, step int) error { return env.PrintRow(c.Format, newStepRow(p, t, step)) }
 	}
-	l := newLiner(env, p, len("everybody"), false)
+	l := NewLiner(env, p, len("everybody"), false)
 	return func(t *client.Thread, i int) error {
 		step := t.Transitions[i]
 		one := line{at: step.At, kind: string(step.Type), from: step.By, summary: "→ " + string(step.To)}
@@ -129,12 +129,12 @@ func (c threadCmd) stepPrinter(env cli.Environment, p cli.People) func(t *client
 		if e := messageOf(t, step); e != nil {
 			one.to, one.summary = e.Recipient, summary(e)
 		}
-		return l.print(one)
+		return l.Print(one)
 	}
 }
 
 // finish prints the state of a thread that has ended, for people. It returns cli.ErrReported if the state is ERROR.
-func (c threadCmd) finish(env cli.Environment, t *client.Thread) error {
+func (c ThreadCmd) finish(env cli.Environment, t *client.Thread) error {
 	if c.Format == nil && (c.Text || !c.JSON && env.StdoutIsTerminal) {
 		if err := env.PrintStyled([]byte(env.Styled(string(t.State)) + "\n")); err != nil {
 			return err

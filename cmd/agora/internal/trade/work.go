@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"context"
@@ -22,8 +22,8 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// workCmd makes an agent out of any program.
-type workCmd struct {
+// WorkCmd makes an agent out of any program.
+type WorkCmd struct {
 	cli.Identified
 	Intent      []string      `sep:"none" placeholder:"INTENT" help:"A service that the program does, such as translation.en_zh. May be repeated (default: the intents of --manifest)."`
 	Exec        string        `placeholder:"CMD" help:"The program and its arguments in one text. Quotes and backslashes work as in a shell, but there is no shell. Or give them after --, as PROGRAM ARG..."`
@@ -45,7 +45,7 @@ type workCmd struct {
 	State       string        `placeholder:"FILE" help:"The file that says how far the agent has come (default: one for each relay, in a folder beside the key file with .work after its name)."`
 }
 
-func (workCmd) Help() string {
+func (WorkCmd) Help() string {
 	return "Makes an agent out of any program. The agent announces the service and offers it to everyone who asks. For " +
 		"each job that " +
 		"a client accepts it starts the program, and sends what the program prints as the RESULT. It runs until it is " +
@@ -90,7 +90,7 @@ func (workCmd) Help() string {
 		"  agora work --key bob.key --manifest bob.json --exec 'python3 agent.py' --concurrency 4 --timeout 1m"
 }
 
-func (c workCmd) Validate() error {
+func (c WorkCmd) Validate() error {
 	switch {
 	case c.Exec == "" && len(c.Program) == 0:
 		return errors.New("name the program with --exec CMD, or put it and its arguments after --")
@@ -121,7 +121,7 @@ func (c workCmd) Validate() error {
 const maxPrograms = 1000
 
 // argv returns the program and its arguments.
-func (c workCmd) argv() ([]string, error) {
+func (c WorkCmd) argv() ([]string, error) {
 	argv := c.Program
 	if c.Exec != "" {
 		var err error
@@ -154,7 +154,7 @@ func lookProgram(name string) error {
 }
 
 // announced returns the manifest, and the intents that the agent serves.
-func (c workCmd) announced() (envelope.Payload, []string, error) {
+func (c WorkCmd) announced() (envelope.Payload, []string, error) {
 	if c.Manifest == "" {
 		m := envelope.Manifest{ID: "cap_work", Name: c.Name}
 		for _, intent := range c.Intent {
@@ -194,14 +194,14 @@ func (c workCmd) announced() (envelope.Payload, []string, error) {
 }
 
 // stateFile returns the name of the state file, and creates its folder.
-func (c workCmd) stateFile() (string, error) {
+func (c WorkCmd) stateFile() (string, error) {
 	if c.State != "" {
 		return c.State, nil
 	}
 	return c.PlaceFile(".json")
 }
 
-func (c workCmd) Run(env cli.Environment) (err error) {
+func (c WorkCmd) Run(env cli.Environment) (err error) {
 	argv, err := c.argv()
 	if err == nil {
 		err = lookProgram(argv[0])
@@ -221,11 +221,11 @@ func (c workCmd) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
-	state, err := openWorkState(file, string(c.Relay), me)
+	state, err := OpenWorkState(file, string(c.Relay), me)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, state.close()) }()
+	defer func() { err = errors.Join(err, state.Close()) }()
 	ctx, stop := context.WithCancelCause(env.Ctx)
 	defer stop(nil)
 	w := newWorkAgent(c, env, argv, state, stop)
@@ -246,7 +246,7 @@ func (c workCmd) Run(env cli.Environment) (err error) {
 }
 
 // worker returns the client. It retries for longer than that of other commands, because nobody waits for it.
-func (c workCmd) worker(env cli.Environment) (*client.Client, didkey.DID, error) {
+func (c WorkCmd) worker(env cli.Environment) (*client.Client, didkey.DID, error) {
 	key, err := didkey.Load(c.Key)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, "", fmt.Errorf("there is no key %s; create one with agora keygen %s", c.Key, cli.ShellQuoted(c.Key))
@@ -276,7 +276,7 @@ func maxMessage(ctx context.Context, relay *client.Client) int {
 	return min(document.Limits.BodyBytes, largest)
 }
 
-// watch says that the command ends when ctx does, and kills the programs at a second signal. stop ends watching.
+// Watch says that the command ends when ctx does, and kills the programs at a second signal. stop ends watching.
 func (w *workAgent) watch(ctx context.Context) (stop func()) {
 	ended, watching := make(chan struct{}), make(chan struct{})
 	go func() {

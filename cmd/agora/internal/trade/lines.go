@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"bytes"
@@ -31,9 +31,9 @@ type liner struct {
 	day    string // of the last line, with the zone of its time
 }
 
-// newLiner returns a liner. to is the width of the recipient's column. thread says that there is a column with the
+// NewLiner returns a liner. to is the width of the recipient's column. thread says that there is a column with the
 // thread.
-func newLiner(env cli.Environment, p cli.People, to int, thread bool) *liner {
+func NewLiner(env cli.Environment, p cli.People, to int, thread bool) *liner {
 	p.Short = env.StdoutIsTerminal
 	l := &liner{env: env, people: p, thread: thread, party: partyWidth, to: to}
 	if env.Columns() < wideColumns {
@@ -53,14 +53,14 @@ type line struct {
 	summary  string
 }
 
-// message returns the line of a message.
-func (l *liner) message(e *envelope.Envelope) line {
+// Message returns the line of a message.
+func (l *liner) Message(e *envelope.Envelope) line {
 	return line{at: e.TS, kind: string(e.Type), thread: e.Thread, from: e.Sender.ID, to: e.Recipient, summary: summary(e)}
 }
 
-// print prints a line, and before it a line with the day and the time zone if they are others than before. A
+// Print prints a line, and before it a line with the day and the time zone if they are others than before. A
 // summary that does not fit into the line stands below, where it has more room.
-func (l *liner) print(one line) error {
+func (l *liner) Print(one line) error {
 	row, widths := []string{cli.ShownClock(one.at), one.kind}, []int{cli.ClockWidth, typeWidth}
 	if l.thread {
 		row, widths = append(row, shortThread(one.thread)), append(widths, threadWidth)

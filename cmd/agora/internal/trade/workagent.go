@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ import (
 
 // workAgent is the agent of agora work. It runs a program for each job.
 type workAgent struct {
-	cmd        workCmd
+	cmd        WorkCmd
 	env        cli.Environment
 	argv       []string
 	environ    []string // what all programs get
@@ -46,7 +46,7 @@ type workAgent struct {
 var errMaxJobs = errors.New("--max-jobs is reached")
 
 func newWorkAgent(
-	c workCmd, env cli.Environment, argv []string, state *workState, stop context.CancelCauseFunc,
+	c WorkCmd, env cli.Environment, argv []string, state *workState, stop context.CancelCauseFunc,
 ) *workAgent {
 	return &workAgent{cmd: c, env: env, argv: argv, environ: program.Environment(os.Environ()), state: state, stop: stop,
 		kill: make(chan struct{}), running: map[thread.Key]time.Time{}}
@@ -90,7 +90,7 @@ func (j workJob) environment() []string {
 		"AGORA_CLIENT=" + string(j.Client), "AGORA_ATTEMPT=" + strconv.Itoa(j.Attempt)}
 }
 
-// input returns what the program reads about a job, by --input. Errors are for the client. A message of a channel must
+// Input returns what the program reads about a job, by --input. Errors are for the client. A message of a channel must
 // come from the relay's gateway: anybody can post a REQUEST that looks like one.
 func (w *workAgent) input(ctx context.Context, job client.Job, about workJob) ([]byte, error) {
 	if about.Intent != client.ChannelIntent {
@@ -109,7 +109,7 @@ func (w *workAgent) input(ctx context.Context, job client.Job, about workJob) ([
 // inputText is the --input with which a program reads only a text.
 const inputText = "text"
 
-// input returns what the program reads about a job that is no message of a channel.
+// Input returns what the program reads about a job that is no message of a channel.
 func (j workJob) input(kind string) ([]byte, error) {
 	switch kind {
 	case "params":
@@ -158,8 +158,8 @@ func (w *workAgent) quote(ctx context.Context, job client.Job) (envelope.Offer, 
 		Price: &envelope.Price{Amount: w.cmd.Price, Currency: w.cmd.Currency}}, nil
 }
 
-// executionFailed is the code of the ERROR for a program that has failed. It is not retryable.
-const executionFailed envelope.AgentCode = "EXECUTION_FAILED"
+// ExecutionFailed is the code of the ERROR for a program that has failed. It is not retryable.
+const ExecutionFailed envelope.AgentCode = "EXECUTION_FAILED"
 
 // failed returns an error for the client.
 func failed(code envelope.AgentCode, format string, args ...any) *client.AgentError {
@@ -173,13 +173,13 @@ func (w *workAgent) work(ctx context.Context, job client.Job) (envelope.Result, 
 		<-ctx.Done() // the agent ends soon, and the job waits for its next start
 		return envelope.Result{}, context.Cause(ctx)
 	}
-	attempt, err := w.state.begin(key)
+	attempt, err := w.state.Begin(key)
 	if err != nil { // without the state, a job that kills the agent would be begun for ever
 		w.stop(fmt.Errorf("the state cannot be saved: %w", err))
 		return envelope.Result{}, err
 	}
 	if attempt > w.cmd.Attempts {
-		return envelope.Result{}, failed(executionFailed, "the job was begun %d times, and the agent ended each time",
+		return envelope.Result{}, failed(ExecutionFailed, "the job was begun %d times, and the agent ended each time",
 			w.cmd.Attempts)
 	}
 	about := newWorkJob(job, attempt)
@@ -239,7 +239,7 @@ func (w *workAgent) failure(key thread.Key, written program.Result, err error) e
 		w.say(key.ID, "the program failed: %v", err)
 		return failed(envelope.AgentInternal, "the agent failed; its operator can find the reason in its log")
 	case exit.Signal != "":
-		answer = failed(executionFailed, "%v", exit)
+		answer = failed(ExecutionFailed, "%v", exit)
 	default:
 		answer = failed(agentCode(exit.Code), "%v", exit)
 		answer.Details = jsontext.Compact(map[string]int{"exit_code": exit.Code})
@@ -273,18 +273,18 @@ func agentCode(code int) envelope.AgentCode {
 	case 75:
 		return envelope.AgentUnavailable
 	}
-	return executionFailed
+	return ExecutionFailed
 }
 
 func (w *workAgent) tooLarge() *client.AgentError {
-	return failed(executionFailed, "the program's output does not fit into a message of at most %s",
+	return failed(ExecutionFailed, "the program's output does not fit into a message of at most %s",
 		cli.FormatBytes(int64(w.maxMessage)))
 }
 
 // messageOverhead is the size in bytes that a message has besides the output: keys, ids, a signature, a name.
 const messageOverhead = 2 << 10
 
-// result returns the RESULT for what the program has written.
+// Result returns the RESULT for what the program has written.
 func (w *workAgent) result(key thread.Key, written []byte, sealed bool) (envelope.Result, error) {
 	output, err := outputOf(written, w.cmd.Output)
 	if err != nil {
@@ -294,7 +294,7 @@ func (w *workAgent) result(key thread.Key, written []byte, sealed bool) (envelop
 	canonical, err := envelope.Canonicalize(output)
 	if err != nil {
 		w.say(key.ID, "the program's output is JSON that no message may have: %v", err)
-		return envelope.Result{}, failed(executionFailed, "the program's output is JSON that no message may have")
+		return envelope.Result{}, failed(ExecutionFailed, "the program's output is JSON that no message may have")
 	}
 	size := len(canonical) + messageOverhead
 	if sealed {
@@ -314,9 +314,9 @@ func outputOf(written []byte, kind string) (json.RawMessage, error) {
 	case kind != "text" && valid:
 		return text, nil
 	case kind == "json":
-		return nil, failed(executionFailed, "the program's output is not JSON")
+		return nil, failed(ExecutionFailed, "the program's output is not JSON")
 	case !utf8.Valid(text):
-		return nil, failed(executionFailed,
+		return nil, failed(ExecutionFailed,
 			"the program's output is not UTF-8; it must encode other bytes, for example in base64")
 	}
 	return jsontext.Compact(string(text)), nil

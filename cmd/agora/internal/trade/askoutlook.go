@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 // What agora ask knows from the directory. Agents that decline a broadcast do so silently, so the command says what may
 // be wrong before and while it waits. It continues in any case: an agent may serve what it does not announce.
 
-// silence is how long the command waits for a first offer before it says why there may be none.
-const silence = 5 * time.Second
+// Silence is how long the command waits for a first offer before it says why there may be none.
+const Silence = 5 * time.Second
 
 // maxNameShown is how many columns the name of an announced service takes.
 const maxNameShown = 40
@@ -69,7 +69,7 @@ func (a *asking) nearest() string {
 // explainSilence says why there may be no offer, once.
 func (a *asking) explainSilence() {
 	a.hinted = true
-	a.note("no offer after %s%s", cli.FormatDuration(silence), a.hint())
+	a.note("no offer after %s%s", cli.FormatDuration(Silence), a.hint())
 }
 
 // hint says what to do if nobody offers, and why nobody may.

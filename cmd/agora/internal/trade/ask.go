@@ -1,4 +1,6 @@
-package main
+// Package trade has the commands of those who trade: ask, send, work, and the ones that show messages, threads and
+// agents.
+package trade
 
 import (
 	"bytes"
@@ -15,9 +17,9 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// askCmd is the client's side of a thread in one command. The thread at the relay is its only state: every run reads it
+// AskCmd is the client's side of a thread in one command. The thread at the relay is its only state: every run reads it
 // first, and then does what is missing. So a run can end at any moment, and another one continues.
-type askCmd struct {
+type AskCmd struct {
 	cli.Identified
 	Intent      string          `arg:"" optional:"" help:"The service you want, such as translation.en_zh. Not needed if --thread names a request of yours."`
 	Params      cli.JSONInput   `placeholder:"JSON" help:"The input of the service: JSON, @FILE, or - for standard input."`
@@ -38,10 +40,10 @@ type askCmd struct {
 	Quiet       bool            `short:"q" help:"Print no progress, only errors."`
 }
 
-func (askCmd) Help() string {
+func (AskCmd) Help() string {
 	var codes strings.Builder
 	for _, o := range outcomes {
-		fmt.Fprintf(&codes, "  %3d  %s\n", o.code, o.help)
+		fmt.Fprintf(&codes, "  %3d  %s\n", o.Code, o.help)
 	}
 	return "Sends a request, waits for offers, accepts the best one, waits for the result, and prints its output as " +
 		"one line of JSON. Everything else goes to standard error.\n\n" +
@@ -60,7 +62,7 @@ func (askCmd) Help() string {
 		"  agora ask --key alice.key --thread thread_01m7wge1pwtpq86hase50257b1"
 }
 
-func (c askCmd) Validate() error {
+func (c AskCmd) Validate() error {
 	switch {
 	case c.Intent == "" && c.Thread == "":
 		return errors.New("name the service that you want: agora ask INTENT; agora agents shows which there are. Or " +
@@ -77,7 +79,7 @@ func (c askCmd) Validate() error {
 	return nil
 }
 
-func (c askCmd) Run(env cli.Environment, used cli.ChosenProfile) error {
+func (c AskCmd) Run(env cli.Environment, used cli.ChosenProfile) error {
 	if c.Choose && !env.StdinIsTerminal {
 		return cli.ExitError{Code: cli.ExitUsage, Err: errors.New("--choose needs a terminal to read your choice from; " +
 			"without one use --best cheapest, first or fastest")}
@@ -88,7 +90,7 @@ func (c askCmd) Run(env cli.Environment, used cli.ChosenProfile) error {
 	}
 	params, err := c.Params.Read(env, "the params")
 	if err != nil && env.Ctx.Err() != nil {
-		return cli.ExitError{Code: outcomeInterrupted.code, Err: err}
+		return cli.ExitError{Code: OutcomeInterrupted.Code, Err: err}
 	}
 	if err != nil {
 		return err
@@ -101,7 +103,7 @@ func (c askCmd) Run(env cli.Environment, used cli.ChosenProfile) error {
 	}
 	ctx, cancel := cli.WithTimeout(env.Ctx, c.Timeout)
 	defer cancel()
-	a := &asking{askCmd: c, env: env, status: status, relay: relay, me: key.DID(), people: env.People(key.DID()),
+	a := &asking{AskCmd: c, env: env, status: status, relay: relay, me: key.DID(), people: env.People(key.DID()),
 		params: params, used: used, thread: string(c.Thread), passed: map[[32]byte]bool{}, log: cli.NewLog(env)}
 	if a.thread == "" {
 		a.thread = client.NewThread()
@@ -110,9 +112,9 @@ func (c askCmd) Run(env cli.Environment, used cli.ChosenProfile) error {
 	switch {
 	case err == nil:
 	case env.Ctx.Err() != nil:
-		err = askError{outcomeInterrupted, errors.New("interrupted")}
+		err = askError{OutcomeInterrupted, errors.New("interrupted")}
 	case ctx.Err() != nil:
-		err = askError{outcomeTimedOut, fmt.Errorf("there is no result after %s (--timeout)", cli.FormatDuration(c.Timeout))}
+		err = askError{OutcomeTimedOut, fmt.Errorf("there is no result after %s (--timeout)", cli.FormatDuration(c.Timeout))}
 	}
 	status.Clear()
 	return a.report(result, err)
@@ -122,7 +124,7 @@ func (c askCmd) Run(env cli.Environment, used cli.ChosenProfile) error {
 func (a *asking) report(result *client.Result, err error) error {
 	how := outcomeOf(err)
 	if err == nil && !strings.EqualFold(result.Status, "success") {
-		how = outcomeFailed
+		how = OutcomeFailed
 	}
 	if a.JSON {
 		if failed := a.env.PrintJSON(a.story(how, result, err)); failed != nil {
@@ -134,11 +136,11 @@ func (a *asking) report(result *client.Result, err error) error {
 	}
 	a.env.Explain(err)
 	a.adviseAfter(how, err)
-	return cli.ExitError{Code: how.code, Err: cli.ErrReported}
+	return cli.ExitError{Code: how.Code, Err: cli.ErrReported}
 }
 
 // printResult prints the output of a result to standard output.
-func (a *asking) printResult(how outcome, result *client.Result) error {
+func (a *asking) printResult(how Outcome, result *client.Result) error {
 	output := result.Output
 	if len(output) == 0 {
 		output = json.RawMessage("null")
@@ -158,9 +160,9 @@ func (a *asking) printResult(how outcome, result *client.Result) error {
 	if len(result.Artifacts) > 0 && !a.JSON {
 		a.note("the result also has artifacts; the same command with --json prints them")
 	}
-	if how != outcomeResult {
+	if how != OutcomeResult {
 		a.env.Say("the status of the result is %q, not \"success\"", result.Status)
-		return cli.ExitError{Code: how.code, Err: cli.ErrReported}
+		return cli.ExitError{Code: how.Code, Err: cli.ErrReported}
 	}
 	return nil
 }

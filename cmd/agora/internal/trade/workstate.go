@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"context"
@@ -47,8 +47,8 @@ type begunJob struct {
 // maxBegun is how many jobs a state file has. The oldest are forgotten: those that the relay has ended meanwhile.
 const maxBegun = 4096
 
-// openWorkState opens the state file, and locks it.
-func openWorkState(path, relay string, agent didkey.DID) (*workState, error) {
+// OpenWorkState opens the state file, and locks it.
+func OpenWorkState(path, relay string, agent didkey.DID) (*workState, error) {
 	s := &workState{path: path, lock: flock.New(path+".lock", flock.SetPermissions(0o600)), open: map[string]bool{},
 		file: workStateFile{Relay: relay, Agent: agent}}
 	locked, err := s.lock.TryLock()
@@ -88,7 +88,7 @@ func (s *workState) read() error {
 	return nil
 }
 
-// save writes the file. The caller holds s.mu.
+// Save writes the file. The caller holds s.mu.
 func (s *workState) save() error {
 	text, err := json.MarshalIndent(s.file, "", "  ")
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *workState) Save(_ context.Context, cursor string) error {
 func jobName(key thread.Key) string { return string(key.Client) + " " + key.ID }
 
 // begin records durably that a job is begun, and returns how often it was begun.
-func (s *workState) begin(key thread.Key) (attempt int, err error) {
+func (s *workState) Begin(key thread.Key) (attempt int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := jobName(key)
@@ -152,7 +152,7 @@ func (s *workState) end(key thread.Key) {
 }
 
 // close closes the file. The attempts that were interrupted now do not count.
-func (s *workState) close() error {
+func (s *workState) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name := range s.open {

@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ func TestAskOutcomesAreDistinct(t *testing.T) {
 	var codes []int
 	var names []string
 	for _, o := range outcomes {
-		if slices.Contains(codes, o.code) || slices.Contains(names, o.name) || !strings.Contains(askCmd{}.Help(), fmt.Sprintf(" %d  %s\n", o.code, o.help)) {
+		if slices.Contains(codes, o.Code) || slices.Contains(names, o.Name) || !strings.Contains(AskCmd{}.Help(), fmt.Sprintf(" %d  %s\n", o.Code, o.help)) {
 			t.Errorf("%+v", o)
 		}
-		codes, names = append(codes, o.code), append(names, o.name)
+		codes, names = append(codes, o.Code), append(names, o.Name)
 	}
 }

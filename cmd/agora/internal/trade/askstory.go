@@ -1,4 +1,4 @@
-package main
+package trade
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// story is what agora ask --json prints. The payloads are those of the signed messages.
-type story struct {
+// Story is what agora ask --json prints. The payloads are those of the signed messages.
+type Story struct {
 	Outcome  string          `json:"outcome"` // the name of an outcome
 	ExitCode int             `json:"exitCode"`
 	Thread   string          `json:"thread"`
@@ -37,9 +37,9 @@ type storyError struct {
 	Details json.RawMessage `json:"details,omitempty"`
 }
 
-// story tells how the request went. It reads the thread once more, because an earlier run may have accepted the offer.
-func (a *asking) story(how outcome, result *client.Result, err error) story {
-	s := story{Outcome: how.name, ExitCode: how.code, Thread: a.thread, Intent: a.Intent}
+// Story tells how the request went. It reads the thread once more, because an earlier run may have accepted the offer.
+func (a *asking) story(how Outcome, result *client.Result, err error) Story {
+	s := Story{Outcome: how.Name, ExitCode: how.Code, Thread: a.thread, Intent: a.Intent}
 	if result != nil {
 		s.Agent, s.Result = result.Agent, result.Envelope.Payload
 	}
@@ -54,7 +54,7 @@ func (a *asking) story(how outcome, result *client.Result, err error) story {
 	if !a.began {
 		return s
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.Ctx), describePatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.Ctx), DescribePatience)
 	defer cancel()
 	if record, err := a.relay.Thread(ctx, a.thread, a.me); err == nil {
 		s.addAccepted(record, a.me)
@@ -73,7 +73,7 @@ func (a *asking) story(how outcome, result *client.Result, err error) story {
 
 // addAccepted adds my ACCEPT, and the last OFFER of its agent before it. An ACCEPT that is sealed to the agent cannot be
 // read.
-func (s *story) addAccepted(record *client.Thread, me didkey.DID) {
+func (s *Story) addAccepted(record *client.Thread, me didkey.DID) {
 	last := map[didkey.DID]*envelope.Envelope{}
 	for _, e := range record.Events {
 		switch {
