@@ -17,6 +17,7 @@ import (
 // and a random port.
 type ListenAddress string
 
+// UnixPrefix begins the address of a Unix socket.
 const UnixPrefix = "unix:"
 
 // maxSocketPath is the longest path of a Unix socket, in bytes, that all systems allow.

@@ -10,4 +10,5 @@ func Count(n int64, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
+// ExampleTitle begins the part of a help text with one example.
 const ExampleTitle = "Example:\n  "

@@ -76,7 +76,7 @@ func ExitCode(err error) int {
 // RelayURL is the URL of a relay that agora serve runs on this machine.
 const RelayURL = "http://127.0.0.1:8789"
 
-// Say prints one line to standard error. Line breaks in foreign text are escaped, so they cannot forge another line.
+// Say prints one line to standard error. Line breaks in the text of others are escaped, so that none forges a line.
 func (env Environment) Say(format string, args ...any) {
 	fmt.Fprintln(env.Stderr, "agora:", Printable(fmt.Sprintf(format, args...)))
 }

@@ -24,6 +24,7 @@ func (d *DIDText) UnmarshalText(text []byte) error {
 	return err
 }
 
+// IDText is an id of a message or a thread.
 type IDText string
 
 func (i *IDText) UnmarshalText(text []byte) error {
@@ -34,6 +35,7 @@ func (i *IDText) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// TypeText is a type of a message.
 type TypeText envelope.Type
 
 func (t *TypeText) UnmarshalText(text []byte) error {
@@ -102,6 +104,7 @@ func (s *SenderText) UnmarshalText(text []byte) error {
 	return err
 }
 
+// URLText is the URL of a relay.
 type URLText string
 
 func (u *URLText) UnmarshalText(text []byte) error {

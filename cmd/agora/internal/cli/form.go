@@ -127,7 +127,7 @@ func FormatHelp(row any) string {
 		"functions of Go templates.\n\n"
 }
 
-// safeFields returns a copy of a row in which every text is escaped, so that a line break in foreign text cannot forge
+// safeFields returns a copy of a row in which every text is escaped, so that a line break in one cannot forge
 // a line.
 func safeFields(row any) any {
 	value := reflect.New(reflect.TypeOf(row)).Elem()

@@ -26,6 +26,7 @@ type lastLine struct {
 // repeatInterval is the time after which an unchanged line is printed again.
 const repeatInterval = time.Minute
 
+// NewLog returns a log that prints warnings to standard error.
 func NewLog(env Environment) *slog.Logger {
 	return slog.New(lineHandler{env: env, last: new(lastLine)})
 }

@@ -41,6 +41,7 @@ func (r Reader) Identity(env Environment) (*client.Client, didkey.DID, error) {
 	return Identified(r).Client(env)
 }
 
+// Client returns a client that signs with the key, and the DID of the key.
 func (i Identified) Client(env Environment) (*client.Client, didkey.DID, error) {
 	key, err := didkey.Load(i.Key)
 	if err != nil {
@@ -53,6 +54,7 @@ func (i Identified) Client(env Environment) (*client.Client, didkey.DID, error) 
 // Attempts is how many times a post is tried. It is low because a person may be waiting for the result.
 const Attempts = 4
 
+// Connect returns a client of the relay. signer may be nil: the client then only reads.
 func (r Remote) Connect(env Environment, signer envelope.Signer) (*client.Client, error) {
 	return client.New(string(r.Relay), signer,
 		client.Options{Logger: NewLog(env), Attempts: Attempts, RequireParties: r.Private})

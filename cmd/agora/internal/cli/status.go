@@ -78,6 +78,7 @@ func (s *StatusLine) Change(text string) {
 	s.draw()
 }
 
+// Clear removes the line from the terminal.
 func (s *StatusLine) Clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

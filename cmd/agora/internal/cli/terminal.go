@@ -19,13 +19,14 @@ import (
 // forget to escape. printable escapes foreign text within a line, because a line break in it could forge a line of
 // agora.
 
-// Printable returns foreign text in a form that can be a part of one line.
+// Printable returns the text of others in a form that can be a part of one line.
 func Printable[T ~string | ~[]byte](text T) string { return string(safetext.Escape([]byte(text), "")) }
 
 // EscapingWriter escapes all unsafe characters except line breaks and tabs. Each Write must consist of whole
 // characters, as the writes of fmt, json, slog and kong do.
 type EscapingWriter struct{ io.Writer }
 
+// Write escapes p and writes it. It returns len(p) if all was written.
 func (w EscapingWriter) Write(p []byte) (int, error) {
 	if _, err := w.Writer.Write(safetext.Escape(p, "\n\t")); err != nil {
 		return 0, err

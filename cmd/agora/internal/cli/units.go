@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
+// Day is 24 hours, the unit d of durations.
 const Day = 24 * time.Hour
 
 // ParseDuration is time.ParseDuration with days and weeks: 30d, 1w, 1d12h. Except for 0, a number needs a unit.
@@ -130,12 +131,14 @@ func DecodeNumber(want string, set func(text string, target reflect.Value) error
 	}
 }
 
+// SetInt sets target to the whole number in text.
 func SetInt(text string, target reflect.Value) error {
 	n, err := strconv.ParseInt(text, 10, target.Type().Bits())
 	target.SetInt(n)
 	return err
 }
 
+// SetFloat sets target to the number in text.
 func SetFloat(text string, target reflect.Value) error {
 	n, err := strconv.ParseFloat(text, 64)
 	if err == nil && (math.IsNaN(n) || math.IsInf(n, 0)) {

@@ -18,6 +18,7 @@ import (
 	"github.com/agora-relay/agora/internal/safetext"
 )
 
+// FollowCmd is agora follow.
 type FollowCmd struct {
 	cli.Remote
 	Key        string         `needed:"all" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file. With --all, only relays that show messages to their parties only need it."`

@@ -17,6 +17,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
+// ThreadsCmd is agora threads.
 type ThreadsCmd struct {
 	cli.Identified
 	State []string `enum:"PENDING,ACTIVE,COMPLETED,ERROR" placeholder:"STATE" help:"Only threads in this state: PENDING, ACTIVE, COMPLETED or ERROR. May be repeated."`

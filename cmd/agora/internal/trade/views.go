@@ -14,6 +14,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
+// ThreadCmd is agora thread.
 type ThreadCmd struct {
 	cli.Reader
 	ID     cli.IDText     `arg:"" complete:"thread" help:"The thread's id."`
@@ -139,6 +140,7 @@ func deadline(t *client.Thread) *time.Time {
 	return &t.Deadline
 }
 
+// AgentsCmd is agora agents.
 type AgentsCmd struct {
 	cli.Reader
 	DID    cli.DIDText `arg:"" name:"did" optional:"" help:"Show only this agent, with all its manifests."`
