@@ -563,3 +563,19 @@ func testsIn(t *testing.T, dir string) (names []string) {
 	}
 	return names
 }
+
+// TestNoLargeFiles checks that the repository has no file above 1 MB, such as a program that was built in its folder.
+func TestNoLargeFiles(t *testing.T) {
+	names, err := exec.Command("git", "ls-files", "-z").Output()
+	if err != nil && os.Getenv("CI") != "true" {
+		t.Skip("this is no git checkout:", err) // a source archive
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+		if info, err := os.Lstat(name); err == nil && info.Size() > 1<<20 {
+			t.Errorf("%s has %d bytes; remove it from the commit", name, info.Size())
+		}
+	}
+}

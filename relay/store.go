@@ -272,26 +272,6 @@ type Posted struct {
 	Envelope *envelope.Envelope
 }
 
-// Filter selects events. All fields that are set must match exactly. The zero Filter selects everything.
-type Filter struct {
-	Recipient didkey.DID
-	Broadcast bool // with Recipient: also events without a recipient
-	Sender    didkey.DID
-	Type      envelope.Type
-	Thread    string
-	Client    didkey.DID // with Thread: only the thread of this client
-	Viewer    Viewer     // only events that this reader may see
-}
-
-// Match reports whether f selects e. It ignores Client, because only a store knows to which client's thread e belongs.
-func (f Filter) Match(e *envelope.Envelope) bool {
-	return (f.Recipient == "" || f.Recipient == e.Recipient || f.Broadcast && e.Recipient == "") &&
-		(f.Sender == "" || f.Sender == e.Sender.ID) &&
-		(f.Type == "" || f.Type == e.Type) &&
-		(f.Thread == "" || f.Thread == e.Thread) &&
-		f.Viewer.Sees(e.Sender.ID, e.Recipient)
-}
-
 // Query asks a Store for events.
 type Query struct {
 	Filter

@@ -61,16 +61,21 @@ type eventsQuery struct {
 	since, before string // the texts of these parameters; empty: absent
 }
 
-// eventsParams are the names of the parameters of GET /events.
-var eventsParams = []string{"since", "cursor", "before", "recipient", "sender", "type", "thread", "broadcast", "timeout",
-	"limit"}
+// eventsParams returns the names of the parameters of GET /events.
+func eventsParams() []string {
+	names := []string{"since", "cursor", "before", "broadcast", "timeout", "limit"}
+	for _, row := range relay.FilterTable() {
+		names = append(names, row.Name)
+	}
+	return names
+}
 
 // theEnd is the value of before for the position after the newest stored event. It has no cursor yet.
 const theEnd = "end"
 
 // parseEvents reads the parameters of GET /events. For before=end, it leaves the Cursor of the Poll empty.
 func (a *api) parseEvents(r *http.Request) (*eventsQuery, error) {
-	p, err := parseParams(r, eventsParams...)
+	p, err := parseParams(r, eventsParams()...)
 	if err != nil {
 		return nil, err
 	}
@@ -83,12 +88,18 @@ func (a *api) parseEvents(r *http.Request) (*eventsQuery, error) {
 
 // parseFilter reads all parameters of GET /events but the position.
 func parseFilter(p params, poll *relay.Poll) error {
-	for _, step := range []func(params, *relay.Poll) error{parseParties, parseTypeAndThread, parseTimeoutAndLimit} {
-		if err := step(p, poll); err != nil {
-			return err
+	for _, row := range relay.FilterTable() {
+		if text, given := p[row.Name]; given {
+			if err := row.Set(&poll.Filter, text); err != nil {
+				return err
+			}
 		}
 	}
-	return nil
+	var err error
+	if poll.Broadcast, _, err = p.bool("broadcast"); err != nil {
+		return err
+	}
+	return parseTimeoutAndLimit(p, poll)
 }
 
 // parseStart reads the position at which the answer begins: since, cursor or before.
@@ -137,31 +148,6 @@ func (a *api) parseBefore(p params, before string, poll *relay.Poll) (err error)
 	return err
 }
 
-func parseParties(p params, poll *relay.Poll) (err error) {
-	if poll.Recipient, err = p.did("recipient"); err != nil {
-		return err
-	}
-	if poll.Sender, err = p.did("sender"); err != nil {
-		return err
-	}
-	poll.Broadcast, _, err = p.bool("broadcast")
-	return err
-}
-
-func parseTypeAndThread(p params, poll *relay.Poll) error {
-	if typ, ok := p["type"]; ok {
-		if poll.Type = envelope.Type(typ); !poll.Type.Known() {
-			return invalid("type must be one of %s", envelope.TypeNames())
-		}
-	}
-	if thread, ok := p["thread"]; ok {
-		if poll.Thread = thread; !envelope.ValidID(thread) {
-			return invalid("thread must be a thread's id, 1 to 128 letters, digits or ._:~-")
-		}
-	}
-	return nil
-}
-
 func parseTimeoutAndLimit(p params, poll *relay.Poll) (err error) {
 	poll.Wait = relay.DefaultWait
 	if text, ok := p["timeout"]; ok {
@@ -177,15 +163,11 @@ func parseTimeoutAndLimit(p params, poll *relay.Poll) (err error) {
 }
 
 func (p params) did(name string) (didkey.DID, error) {
-	text, ok := p[name]
-	if !ok {
+	text, given := p[name]
+	if !given {
 		return "", nil
 	}
-	did, err := didkey.Parse(text)
-	if err != nil {
-		return "", envelope.Errorf(envelope.CodeInvalidDID, "%s: %v", name, err)
-	}
-	return did, nil
+	return relay.ParseDID(name, text)
 }
 
 func (p params) bool(name string) (value, given bool, err error) {

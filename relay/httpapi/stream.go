@@ -100,7 +100,7 @@ func (a *api) openStream(w http.ResponseWriter, r *http.Request, from relay.Peer
 // parseStream reads the parameters of a stream. The header Last-Event-ID takes precedence over the position in the
 // query, because an EventSource repeats its URL. Without any position, the stream begins with the next event.
 func (a *api) parseStream(r *http.Request) (*relay.Poll, error) {
-	p, err := parseParams(r, eventsParams...)
+	p, err := parseParams(r, eventsParams()...)
 	if err != nil {
 		return nil, err
 	}

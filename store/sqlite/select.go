@@ -217,8 +217,8 @@ func (s *selection) filter(q relay.Query) {
 	if q.Sender != "" && s.leading&senderColumn == 0 {
 		s.add("+sender = "+partyNumber, string(q.Sender))
 	}
-	if q.Type != "" {
-		s.add("+type = ?", string(q.Type))
+	for column, value := range q.Plain() {
+		s.add("+"+column+" = ?", value)
 	}
 	if s.leading&senderColumn != 0 && q.Sender == "" {
 		// Exclude broadcasts and the viewer's own inbox. They are on the audience's other access paths.

@@ -47,6 +47,14 @@ func codesMarkdown(t tables) string {
 	return b.String()
 }
 
+func filtersMarkdown(t tables) string {
+	var b strings.Builder
+	for _, row := range t.Filters {
+		fmt.Fprintf(&b, "- `%s`: %s\n", row.Name, row.Text)
+	}
+	return b.String()
+}
+
 func limitsMarkdown(t tables) string {
 	var b strings.Builder
 	b.WriteString("| `details.limit` | limit |\n|---|---|\n")

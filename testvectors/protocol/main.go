@@ -45,6 +45,7 @@ type tables struct {
 	Codes       []envelope.CodeInfo      `json:"codes"`
 	AgentCodes  []envelope.AgentCodeInfo `json:"agentCodes"`
 	Limits      []relay.LimitInfo        `json:"limits"`
+	Filters     []relay.FilterInfo       `json:"filters"`
 	DefaultTTL  float64                  `json:"defaultTtl"` // seconds, of a message without meta.ttl
 	DraftTTL    float64                  `json:"draftTtl"`   // seconds, that clients sign by default
 }
@@ -53,7 +54,7 @@ func protocol() tables {
 	t := tables{
 		Description: "The tables of the protocol. The command testvectors/protocol writes this file.",
 		Version:     envelope.Version, Types: envelope.TypeTable(), States: thread.States(),
-		Codes: envelope.Codes(), AgentCodes: envelope.AgentCodes(), Limits: relay.LimitTable(),
+		Codes: envelope.Codes(), AgentCodes: envelope.AgentCodes(), Limits: relay.LimitTable(), Filters: relay.FilterTable(),
 		DefaultTTL: envelope.DefaultTTL.Seconds(), DraftTTL: envelope.DraftTTL.Seconds(),
 	}
 	for _, row := range t.Types {
@@ -91,6 +92,7 @@ func parts(t tables) []part {
 		{file: schemas + "envelope.json", name: "types", values: types},
 		{file: "docs/PROTOCOL.md", name: "types", text: typesMarkdown(t)},
 		{file: "docs/PROTOCOL.md", name: "codes", text: codesMarkdown(t)},
+		{file: "docs/PROTOCOL.md", name: "filters", text: filtersMarkdown(t)},
 		{file: "docs/PROTOCOL.md", name: "limits", text: limitsMarkdown(t)},
 		{file: "sdk/js/agora.js", name: "protocol", text: javaScript(t)},
 		{file: "sdk/js/agora.d.ts", name: "types", text: "export type MessageType = '" + strings.Join(types, "' | '") + "';\n"},
