@@ -9,109 +9,94 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
-	"regexp"
 	"strings"
-	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
-	"github.com/agora-relay/agora/gateway/channel"
-	"github.com/agora-relay/agora/gateway/hub"
-	"github.com/agora-relay/agora/gateway/jobs"
-	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/internal/fsync"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/relay/httpapi/apidocs"
-	"github.com/agora-relay/agora/replay"
 )
+
+// gatewayFlags are the flags of serve for gateways. A further gateway is a struct like hubFlags, in another file, and
+// a line here and in each.
+type gatewayFlags struct {
+	hubFlags
+	channelFlags
+	jobsFlags
+	OutboundAllow []exceptionText `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also over http. By default they call only public addresses, and only over https. May be repeated."`
+}
+
+func (f gatewayFlags) each() []servable { return []servable{f.hubFlags, f.channelFlags, f.jobsFlags} }
+
+// servable are the flags of one gateway, and what serve does with it.
+type servable interface {
+	choice() choice
+	check() error // refuses wrong values of flags
+	extension() relay.Extension
+	// open prepares the gateway and may use the database.
+	open(ctx context.Context, core *gateway.Core) (servedGateway, error)
+	// standby returns the gateway for a node that does not lead: its mounts, whose handlers must be replaced.
+	standby(core *gateway.Core) servedGateway
+}
+
+// choice is what the flags of each gateway say.
+type choice struct {
+	name string // of the gateway: in its flags, its path and the well-known document
+	on   bool
+	addr cli.ListenAddress // empty: it has no listener
+}
 
 // extensions returns the extensions of every relay. A relay has the tables of all gateways, so turning a gateway on or
 // off does not change the schema.
 func extensions() []relay.Extension {
-	return []relay.Extension{admin.Extension, gateway.Extension, hub.Extension, channel.Extension, jobs.Extension}
-}
-
-// gatewayFlags are the flags of serve for gateways.
-type gatewayFlags struct {
-	Hub           bool              `help:"Serve a hub for Chorus agents under /hub."`
-	HubAddr       cli.ListenAddress `placeholder:"HOST:PORT" help:"Serve the hub at the root of this address too, for programs that cannot use the path /hub."`
-	HubName       hubName           `placeholder:"HOST" help:"Let the short address bob mean bob@HOST (default: the host of the relay's URL)."`
-	HubAgents     int               `default:"10000" placeholder:"N" help:"How many agents may be registered at the hub (default: ${default})."`
-	HubRetention  time.Duration     `default:"720h" placeholder:"DURATION" help:"How long the hub keeps a message (default: ${default})."`
-	Channel       bool              `help:"Serve channels, and inboxes of agents, for the Chorus Channel protocol under /channel."`
-	ChannelAddr   cli.ListenAddress `placeholder:"HOST:PORT" help:"Serve the channels and inboxes at the root of this address too."`
-	Jobs          bool              `help:"Serve a registry of skills, jobs, credits and reputation for Chorus agents under /jobs."`
-	JobsAddr      cli.ListenAddress `placeholder:"HOST:PORT" help:"Serve the registry at the root of this address too."`
-	JobsInitial   cli.CreditAmount  `default:"100" placeholder:"CREDITS" help:"The most initial credits of one user of the registry, over all its accounts (default: ${default})."`
-	JobsSupply    cli.CreditAmount  `default:"1000000" placeholder:"CREDITS" help:"The most credits that the registry ever issues, to all users together (default: ${default})."`
-	JobsTimeout   time.Duration     `default:"1h" placeholder:"DURATION" help:"Longest run of a job (default: ${default})."`
-	JobsDaily     int               `default:"5000" placeholder:"N" help:"How many transfers and jobs one account of the registry may pay in 24 hours. All accounts of one address together may pay twice as many (default: ${default})."`
-	OutboundAllow []exceptionText   `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also over http. By default they call only public addresses, and only over https. May be repeated."`
+	all := []relay.Extension{admin.Extension, gateway.Extension}
+	for _, g := range (gatewayFlags{}).each() {
+		all = append(all, g.extension())
+	}
+	return all
 }
 
 func (f gatewayFlags) Validate() error {
-	switch {
-	case f.HubAddr != "" && !f.Hub:
-		return errors.New("--hub-addr has no effect without --hub; give both, or none")
-	case f.ChannelAddr != "" && !f.Channel:
-		return errors.New("--channel-addr has no effect without --channel; give both, or none")
-	case f.JobsAddr != "" && !f.Jobs:
-		return errors.New("--jobs-addr has no effect without --jobs; give both, or none")
-	case f.JobsTimeout < time.Second || f.JobsTimeout > 30*24*time.Hour:
-		return errors.New("--jobs-timeout must be from 1s to 720h")
-	case f.JobsDaily < 1:
-		return errors.New("--jobs-daily must be at least 1")
-	case f.HubAgents < 1:
-		return errors.New("--hub-agents must be at least 1")
-	case f.HubRetention < time.Second || f.HubRetention > replay.MaxSpan:
-		return fmt.Errorf("--hub-retention must be from 1s to %v", replay.MaxSpan)
+	for _, g := range f.each() {
+		if c := g.choice(); c.addr != "" && !c.on {
+			return fmt.Errorf("--%[1]s-addr has no effect without --%[1]s; give both, or none", c.name)
+		}
+		if err := g.check(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 // first returns the name of a gateway that is on; empty: none is.
 func (f gatewayFlags) first() string {
-	switch {
-	case f.Hub:
-		return "hub"
-	case f.Channel:
-		return "channel"
-	case f.Jobs:
-		return "jobs"
+	for _, g := range f.each() {
+		if c := g.choice(); c.on {
+			return c.name
+		}
 	}
 	return ""
 }
 
 // missing returns the flag without which the setting with this name has no effect; empty: it has one.
 func (f gatewayFlags) missing(setting string) string {
-	switch {
-	case strings.HasPrefix(setting, "hub-") && !f.Hub:
-		return "--hub"
-	case strings.HasPrefix(setting, "channel-") && !f.Channel:
-		return "--channel"
-	case strings.HasPrefix(setting, "jobs-") && !f.Jobs:
-		return "--jobs"
-	case setting == "outbound-allow" && f.first() == "":
-		return "a gateway: --hub, --channel or --jobs"
+	var names []string
+	for _, g := range f.each() {
+		c := g.choice()
+		if strings.HasPrefix(setting, c.name+"-") && !c.on {
+			return "--" + c.name
+		}
+		names = append(names, "--"+c.name)
+	}
+	if setting == "outbound-allow" && f.first() == "" {
+		last := len(names) - 1
+		return "a gateway: " + strings.Join(names[:last], ", ") + " or " + names[last]
 	}
 	return ""
-}
-
-// hubName is the host of a hub address.
-type hubName string
-
-var hubNameForm = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,100}$`)
-
-func (n *hubName) UnmarshalText(text []byte) error {
-	if !hubNameForm.Match(text) || string(text) == "did.key" {
-		return errors.New("want a host name such as relay.example, of 1 to 100 letters, digits or ._-; not did.key, which " +
-			"is reserved")
-	}
-	*n = hubName(text)
-	return nil
 }
 
 // exceptionText is a host or a network that gateways may call, in a form that gateway.ParseException reads.
@@ -132,7 +117,7 @@ type gateways struct {
 
 // servedGateway is a gateway that is on.
 type servedGateway struct {
-	name         string // as in its flags, its path and the well-known document
+	name         string // see choice
 	url          string
 	api          apidocs.Part
 	mounts       func(prefix string) []httpapi.Mount
@@ -154,33 +139,15 @@ func (f gatewayFlags) open(
 	if g.core, err = f.newCore(ctx, folder, r, log); err != nil {
 		return gateways{}, err
 	}
-	if f.Hub {
-		h, err := hub.New(ctx, g.core,
-			hub.Options{Name: string(f.HubName), MaxAgents: f.HubAgents, Retention: f.HubRetention})
-		if err != nil {
-			return gateways{}, err
+	for _, flags := range f.each() {
+		if c := flags.choice(); c.on {
+			one, err := flags.open(ctx, g.core)
+			if err != nil {
+				return gateways{}, err
+			}
+			one.name, one.addr = c.name, c.addr
+			g.all = append(g.all, one)
 		}
-		mounts := func(prefix string) []httpapi.Mount { return []httpapi.Mount{h.Mount(prefix)} }
-		g.all = append(g.all, servedGateway{name: "hub", url: h.URL(), api: hub.API, mounts: mounts,
-			root: []httpapi.Mount{h.Document()}, run: h.Run,
-			remove: h.Remove, removeSender: h.RemoveSender, addr: f.HubAddr})
-	}
-	if f.Channel {
-		c, err := channel.New(ctx, g.core)
-		if err != nil {
-			return gateways{}, err
-		}
-		g.all = append(g.all, servedGateway{name: "channel", url: c.URL(), api: channel.API, mounts: c.Mounts, run: c.Run,
-			remove: c.Remove, removeSender: c.RemoveSender, addr: f.ChannelAddr})
-	}
-	if f.Jobs {
-		j, err := jobs.New(ctx, g.core, jobs.Options{Initial: credits.Amount(f.JobsInitial),
-			Supply: credits.Amount(f.JobsSupply), Timeout: f.JobsTimeout, Daily: f.JobsDaily})
-		if err != nil {
-			return gateways{}, err
-		}
-		g.all = append(g.all, servedGateway{name: "jobs", url: j.URL(), api: jobs.API, mounts: j.Mounts, run: j.Run,
-			remove: j.Remove, removeSender: j.RemoveSender, addr: f.JobsAddr})
 	}
 	return g, nil
 }
@@ -196,19 +163,12 @@ func (f gatewayFlags) standby(folder string, r *relay.Relay, log *slog.Logger) (
 		return gateways{}, err
 	}
 	g.core = &gateway.Core{Relay: r, Key: key, Build: build(), Log: log}
-	add := func(name string, api apidocs.Part, addr cli.ListenAddress, mounts func(string) []httpapi.Mount, root ...httpapi.Mount) {
-		g.all = append(g.all, servedGateway{name: name, url: r.Origin() + "/" + name, api: api, mounts: mounts, root: root,
-			addr: addr})
-	}
-	if f.Hub {
-		h := &hub.Hub{Core: g.core}
-		add("hub", hub.API, f.HubAddr, func(prefix string) []httpapi.Mount { return []httpapi.Mount{h.Mount(prefix)} }, h.Document())
-	}
-	if f.Channel {
-		add("channel", channel.API, f.ChannelAddr, (&channel.Gateway{Core: g.core}).Mounts)
-	}
-	if f.Jobs {
-		add("jobs", jobs.API, f.JobsAddr, (&jobs.Gateway{Core: g.core}).Mounts)
+	for _, flags := range f.each() {
+		if c := flags.choice(); c.on {
+			one := flags.standby(g.core)
+			one.name, one.addr, one.url = c.name, c.addr, r.Origin()+"/"+c.name
+			g.all = append(g.all, one)
+		}
 	}
 	return g, nil
 }

@@ -39,7 +39,7 @@ type serveCmd struct {
 	Configuration   configFlags       `embed:"" group:"Configuration"`
 	TLS             tlsFlags          `embed:"" group:"TLS"`
 	Limits          limitFlags        `embed:"" group:"Limits and access"`
-	Observe         observeFlags      `embed:"" group:"Logs, metrics and traces"`
+	Observe         observeFlags      `embed:"" group:"Logs and metrics"`
 	Govern          governFlags       `embed:"" group:"Policy, backups and retention"`
 	Gateways        gatewayFlags      `embed:"" group:"Gateways"`
 	Nodes           storeFlags        `embed:"" group:"Several nodes"`
@@ -94,13 +94,15 @@ func (c *serveCmd) AfterApply() error {
 
 // checkAddresses refuses to listen twice on the same address.
 func (c *serveCmd) checkAddresses() error {
-	all := []struct {
+	type named struct {
 		flag    string
 		address cli.ListenAddress
-	}{
+	}
+	all := []named{
 		{"--addr", c.Addr}, {"--http-addr", cli.ListenAddress(c.TLS.HTTPAddr)}, {"--metrics-addr", c.Observe.MetricsAddr},
-		{"--hub-addr", c.Gateways.HubAddr}, {"--channel-addr", c.Gateways.ChannelAddr},
-		{"--jobs-addr", c.Gateways.JobsAddr},
+	}
+	for _, g := range c.Gateways.each() {
+		all = append(all, named{"--" + g.choice().name + "-addr", g.choice().addr})
 	}
 	for i, a := range all {
 		for _, b := range all[:i] {

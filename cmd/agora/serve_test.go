@@ -28,11 +28,11 @@ func TestStartWarnings(t *testing.T) {
 		"for all, with both":               {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
 		"for all, a proxy and no name":     {serveCmd{Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
 		"for all, limited as it would be":  {serveCmd{Limits: limitFlags{LimitLocal: true}}, false, ""},
-		"for all, a hub":                   {serveCmd{Gateways: gatewayFlags{Hub: true}}, false, "--hub is given and --public-url is not"},
-		"for all, channels":                {serveCmd{Gateways: gatewayFlags{Channel: true}}, false, "--channel is given and --public-url is not"},
+		"for all, a hub":                   {serveCmd{Gateways: gatewayFlags{hubFlags: hubFlags{Hub: true}}}, false, "--hub is given and --public-url is not"},
+		"for all, channels":                {serveCmd{Gateways: gatewayFlags{channelFlags: channelFlags{Channel: true}}}, false, "--channel is given and --public-url is not"},
 		"for all, a hub and a name": {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy},
-			Gateways: gatewayFlags{Hub: true}}, false, ""},
-		"on loopback, limited, a hub":       {serveCmd{Limits: limitFlags{LimitLocal: true}, Gateways: gatewayFlags{Hub: true}}, true, ""},
+			Gateways: gatewayFlags{hubFlags: hubFlags{Hub: true}}}, false, ""},
+		"on loopback, limited, a hub":       {serveCmd{Limits: limitFlags{LimitLocal: true}, Gateways: gatewayFlags{hubFlags: hubFlags{Hub: true}}}, true, ""},
 		"on loopback, limited, and a proxy": {serveCmd{Limits: limitFlags{LimitLocal: true, TrustedProxy: proxy}}, true, "--public-url is not"},
 	} {
 		got := c.serve.warnings(c.loopbackOnly)
