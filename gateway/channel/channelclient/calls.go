@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/agora-relay/agora/internal/exchange"
 )
 
 // Channel is a channel.
@@ -246,7 +248,7 @@ type FollowOptions struct {
 // Errors: that of show, except ErrEnough; the error of ctx; *Error if the gateway refuses the request.
 func (c *Client) Follow(ctx context.Context, o FollowOptions, show func(Event) error) error {
 	shown := 0
-	var pause backoff
+	var pause exchange.Backoff
 	for wait := time.Duration(0); ; {
 		limit := MaxEvents
 		if o.Limit > 0 {
@@ -255,11 +257,11 @@ func (c *Client) Follow(ctx context.Context, o FollowOptions, show func(Event) e
 		began := time.Now()
 		events, cursor, err := c.events(ctx, o.After, limit, wait)
 		if err != nil {
-			if _, again := repeatable(err, true); !again || !o.Wait {
+			if _, again := exchange.Repeatable(err, true); !again || !o.Wait {
 				return err
 			}
 			c.Log.Warn("reading the channel failed, will be retried", "err", err)
-			if err := pause.wait(ctx, 0); err != nil {
+			if err := pause.Wait(ctx, 0); err != nil {
 				return err
 			}
 			continue
@@ -277,11 +279,11 @@ func (c *Client) Follow(ctx context.Context, o FollowOptions, show func(Event) e
 		o.After = cursor
 		switch {
 		case len(events) > 0:
-			pause = backoff{}
+			pause = exchange.Backoff{}
 		case !o.Wait:
 			return nil
 		case wait > 0 && time.Since(began) < wait/2: // the gateway does not wait: do not ask it in a hot loop
-			if err := pause.wait(ctx, 0); err != nil {
+			if err := pause.Wait(ctx, 0); err != nil {
 				return err
 			}
 		}

@@ -8,15 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/internal/exchange"
 )
 
 // Client calls a channel gateway. Do not change its fields while a call runs.
@@ -78,6 +76,9 @@ type Error struct {
 	RetryAfter    time.Duration // 0: the gateway does not say when to try again
 }
 
+// Refused returns the status and the RetryAfter.
+func (e *Error) Refused() (status int, retryAfter time.Duration) { return e.Status, e.RetryAfter }
+
 func (e *Error) Error() string {
 	text := fmt.Sprintf("the gateway refused the request with status %d", e.Status)
 	switch {
@@ -92,24 +93,12 @@ func (e *Error) Error() string {
 	return text
 }
 
-// lost is the error of a request that got no complete and valid answer.
-type lost struct {
-	text   string
-	unsent bool // it is certain that the request was not sent
-}
+// exchangeTimeout is the longest time of one request, without what the gateway may wait.
+const exchangeTimeout = 30 * time.Second
 
-func (l *lost) Error() string { return l.text }
+const maxAnswer = 16 << 20
 
-// Limits of one request, and of its repeats. They are low because a person may be waiting for the result.
-const (
-	exchangeTimeout = 30 * time.Second
-	maxAnswer       = 16 << 20
-	maxErrorText    = 500
-	attempts        = 6           // how often a request is sent at most
-	patience        = time.Minute // the longest Retry-After after which the request is repeated
-	minPause        = 500 * time.Millisecond
-	maxPause        = time.Minute
-)
+var service = exchange.Service{Name: "channel gateway", Start: "agora serve --channel", MaxAnswer: maxAnswer}
 
 // call is one request and how to treat it.
 type call struct {
@@ -131,32 +120,7 @@ func (c *Client) do(ctx context.Context, q call) error {
 			return err
 		}
 	}
-	var pause backoff
-	for attempt := 1; ; attempt++ {
-		err := c.exchange(ctx, q, body)
-		after, again := repeatable(err, q.safe)
-		if err == nil || !again || attempt == attempts || after > patience {
-			return err
-		}
-		c.Log.Warn("the request is repeated", "err", err)
-		if stopped := pause.wait(ctx, after); stopped != nil {
-			return stopped
-		}
-	}
-}
-
-// repeatable reports whether the same request may succeed later, and may be sent again. after is how long the gateway
-// asks to wait; 0: it does not say.
-func repeatable(err error, safe bool) (after time.Duration, ok bool) {
-	if l, isLost := errors.AsType[*lost](err); isLost {
-		return 0, safe || l.unsent
-	}
-	e, refused := errors.AsType[*Error](err)
-	if !refused {
-		return 0, false
-	}
-	failed := e.Status >= 500 || e.Status == http.StatusRequestTimeout
-	return e.RetryAfter, e.Status == http.StatusTooManyRequests || safe && failed
+	return exchange.Repeat(ctx, c.Log, q.safe, func(int) error { return c.exchange(ctx, q, body) })
 }
 
 // exchange sends one request and reads the answer.
@@ -176,13 +140,9 @@ func (c *Client) exchange(ctx context.Context, q call, body []byte) error {
 	if q.key != "" {
 		r.Header.Set("Idempotency-Key", q.key)
 	}
-	response, err := c.HTTP.Do(r)
+	response, text, err := service.Do(ctx, c.HTTP, r, exchangeTimeout+q.wait)
 	if err != nil {
-		return c.lostError(ctx, err)
-	}
-	text, err := readBody(response)
-	if err != nil {
-		return c.lostError(ctx, err)
+		return err
 	}
 	if response.StatusCode < 200 || response.StatusCode > 299 {
 		return refusal(response, text)
@@ -191,39 +151,9 @@ func (c *Client) exchange(ctx context.Context, q call, body []byte) error {
 		OK bool `json:"ok"`
 	}
 	if json.Unmarshal(text, &head) != nil || !head.OK || q.out != nil && json.Unmarshal(text, q.out) != nil {
-		return &lost{text: "the answer does not have the form of a channel gateway; is the URL right?"}
+		return &exchange.Lost{Text: "the answer does not have the form of a channel gateway; is the URL right?"}
 	}
 	return nil
-}
-
-// readBody reads and closes the body of a response.
-func readBody(response *http.Response) (text []byte, err error) {
-	defer func() { err = errors.Join(err, response.Body.Close()) }()
-	text, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-	if err == nil && len(text) > maxAnswer {
-		err = fmt.Errorf("the answer has more than %d bytes", maxAnswer)
-	}
-	return text, err
-}
-
-// lostError returns the error of a request that got no complete answer. If ctx has ended, it returns the error of ctx.
-func (c *Client) lostError(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	host := strings.TrimPrefix(strings.TrimPrefix(c.URL, "http://"), "https://")
-	host, _, _ = strings.Cut(host, "/")
-	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
-		return &lost{fmt.Sprintf("no channel gateway answers at %s (%v); agora serve --channel starts one", host, dial.Err),
-			true}
-	}
-	if request, ok := errors.AsType[*url.Error](err); ok {
-		err = request.Err
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return &lost{text: fmt.Sprintf("the gateway at %s has not answered in time", host)}
-	}
-	return &lost{text: fmt.Sprintf("the gateway at %s has not answered completely: %v", host, err)}
 }
 
 // refusal returns the error of an answer with another status than 2xx.
@@ -231,35 +161,8 @@ func refusal(response *http.Response, text []byte) error {
 	e := &Error{Status: response.StatusCode}
 	var body struct{ Error, Message string }
 	if json.Unmarshal(text, &body) == nil {
-		e.Code, e.Message = shorten(body.Error), shorten(body.Message)
+		e.Code, e.Message = exchange.Shorten(body.Error), exchange.Shorten(body.Message)
 	}
-	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 20); err == nil {
-		e.RetryAfter = time.Duration(seconds) * time.Second
-	}
+	e.RetryAfter = exchange.RetryAfter(response)
 	return e
-}
-
-// shorten cuts a text from a gateway that is used in an error.
-func shorten(text string) string {
-	if len(text) > maxErrorText {
-		text = strings.ToValidUTF8(text[:maxErrorText], "") + "…"
-	}
-	return text
-}
-
-// backoff computes the pauses between attempts. Each pause is twice as long as the one before, and partly random.
-type backoff struct{ failures int }
-
-// wait sleeps for the next pause, which is at least atLeast. It returns ctx's error if ctx ends first.
-func (b *backoff) wait(ctx context.Context, atLeast time.Duration) error {
-	span := min(minPause<<min(b.failures, 10), maxPause)
-	b.failures++
-	timer := time.NewTimer(max(atLeast, span/2+rand.N(span/2+1)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agora-relay/agora/internal/exchange"
 )
 
 const (
@@ -355,7 +357,7 @@ func TestOddAnswers(t *testing.T) {
 				w := httptest.NewRecorder()
 				_, _ = io.WriteString(w, text)
 				return w.Result(), nil
-			}}, attempts)
+			}}, exchange.Attempts)
 			if err := f.client(channelURL, cm).Follow(t.Context(), FollowOptions{}, func(Event) error { return nil }); err == nil {
 				t.Errorf("%.40q was taken", text)
 			}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/exchange"
 	"github.com/agora-relay/agora/internal/jsontext"
 )
 
@@ -44,7 +45,7 @@ func (c *Client) Register(ctx context.Context, r Registration) (key string, err 
 		Key     string `json:"api_key"`
 	}
 	_, err = c.exchange(ctx, http.MethodPost, "/register", nil, jsontext.Compact(r), &made)
-	if l, isLost := errors.AsType[*lost](err); isLost && !l.unsent {
+	if l, isLost := errors.AsType[*exchange.Lost](err); isLost && !l.Unsent {
 		return "", fmt.Errorf("%w. The agent may be registered nevertheless. Run the command again; if the address is "+
 			"taken then, choose another one", err)
 	}
@@ -221,7 +222,7 @@ func (c *Client) Discover(ctx context.Context, culture string, online bool) (age
 			a.Data = a.body
 		}
 		if json.Unmarshal(a.Data, &agents) != nil {
-			return &lost{text: "the answer is not a list of agents; is this the URL of a hub?"}
+			return &exchange.Lost{Text: "the answer is not a list of agents; is this the URL of a hub?"}
 		}
 		return nil
 	})
@@ -260,7 +261,7 @@ func (c *Client) Address(ctx context.Context, name string) (string, error) {
 		err := c.try(ctx, func() error {
 			a, err := c.exchange(ctx, http.MethodGet, "/.well-known/chorus.json", nil, nil, nil)
 			if err == nil && (json.Unmarshal(a.body, &document) != nil || document.Host == "") {
-				err = &lost{text: "the hub does not say its own host; give the full address, NAME@HOST"}
+				err = &exchange.Lost{Text: "the hub does not say its own host; give the full address, NAME@HOST"}
 			}
 			return err
 		})

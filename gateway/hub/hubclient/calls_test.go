@@ -16,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agora-relay/agora/internal/exchange"
 )
 
 // send sends "hi" from alice to bob and records it, as `agora hub send` does.
@@ -96,7 +98,7 @@ func TestSendRepeats(t *testing.T) {
 	}{
 		"lost request":     {answer: lostAnswer, fails: 3, posts: 4},
 		"lost answer":      {answer: lostAnswer, fails: 3, posts: 4, lost: true},
-		"never an answer":  {answer: lostAnswer, fails: 99, posts: attempts, lost: true, want: "has not answered completely"},
+		"never an answer":  {answer: lostAnswer, fails: 99, posts: exchange.Attempts, lost: true, want: "has not answered completely"},
 		"500":              {answer: status(500, "", ""), fails: 1, posts: 2},
 		"503":              {answer: status(503, "7", ""), fails: 2, posts: 3, pause: 7 * time.Second},
 		"429":              {answer: status(429, "60", full), fails: 1, posts: 2, pause: time.Minute},
@@ -104,7 +106,7 @@ func TestSendRepeats(t *testing.T) {
 		"404":              {answer: status(404, "", `{"error":{"code":"ERR_AGENT_NOT_FOUND","message":"nobody"}}`), fails: 1, posts: 1, want: "404, ERR_AGENT_NOT_FOUND: nobody"},
 		"no hub":           {answer: status(404, "", "<html>"), fails: 1, posts: 1, want: "usually at URL/hub"},
 		"redirect":         {answer: status(302, "", ""), fails: 1, posts: 1, want: "status 302"},
-		"another program":  {answer: status(200, "", "hello"), fails: 99, posts: attempts, want: "does not have the form of Chorus"},
+		"another program":  {answer: status(200, "", "hello"), fails: 99, posts: exchange.Attempts, want: "does not have the form of Chorus"},
 		"a cut off answer": {answer: status(200, "", `{"success":true,"data":{"tra`), fails: 1, posts: 2, lost: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -136,7 +138,7 @@ func TestSendRepeats(t *testing.T) {
 				t.Errorf("%s: %d requests, want %d: %q", name, len(requests), c.posts, requests)
 			}
 			for i := range times[1:] {
-				if pause := times[i+1].Sub(times[i]); pause < c.pause || pause < minPause/2 || pause > max(c.pause, minPause<<i) {
+				if pause := times[i+1].Sub(times[i]); pause < c.pause || pause < exchange.MinPause/2 || pause > max(c.pause, exchange.MinPause<<i) {
 					t.Errorf("%s: pause %d is %v", name, i, pause)
 				}
 			}
@@ -319,12 +321,12 @@ func TestSlowHub(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	long := strings.Repeat("你", maxErrorText)
+	long := strings.Repeat("你", exchange.MaxText)
 	e := refusal(reply(400, fmt.Sprintf(`{"error":{"code":"ERR_VALIDATION","message":%q}}`, long)), []byte(fmt.Sprintf(`{"error":{"code":"C","message":%q}}`, long)))
-	if text := e.Error(); len(text) > maxErrorText+100 || !strings.HasSuffix(text, "你…") {
+	if text := e.Error(); len(text) > exchange.MaxText+100 || !strings.HasSuffix(text, "你…") {
 		t.Errorf("got %s", text)
 	}
-	if _, again := repeatable(&net.OpError{}); again {
+	if _, again := exchange.Repeatable(&net.OpError{}, true); again {
 		t.Error("an unknown error is repeated")
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/agora-relay/agora/internal/exchange"
 )
 
 // FollowOptions are the options of Follow.
@@ -21,8 +23,8 @@ var (
 	ErrDeleted  = errors.New("the agent was deleted at its hub")
 
 	errCount   = errors.New("the count is reached")
-	errRotated = &lost{text: "the agent's key was replaced"}
-	errClosed  = &lost{text: "the hub has closed the inbox stream"}
+	errRotated = &exchange.Lost{Text: "the agent's key was replaced"}
+	errClosed  = &exchange.Lost{Text: "the hub has closed the inbox stream"}
 )
 
 // waitingEvents is how many events of the stream may wait while an earlier one is handled.
@@ -51,7 +53,7 @@ func Follow(ctx context.Context, f *Folder, c *Client, o FollowOptions) error {
 		return err
 	}
 	w := &follower{folder: f, hub: c, me: who, options: o, last: saved.LastID, shown: map[int64]bool{}}
-	var pause backoff
+	var pause exchange.Backoff
 	for {
 		started := time.Now()
 		err := w.session(ctx)
@@ -61,17 +63,17 @@ func Follow(ctx context.Context, f *Folder, c *Client, o FollowOptions) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
-		after, again := repeatable(err)
+		after, again := exchange.Repeatable(err, true)
 		if changed, keyErr := w.newKey(err); keyErr != nil {
 			return keyErr
 		} else if !again && !changed {
 			return err
 		}
 		if time.Since(started) > steady {
-			pause = backoff{}
+			pause = exchange.Backoff{}
 		}
 		c.Log.Warn("the inbox is not connected; trying again", "err", err)
-		if err := sleep(ctx, pause.next(after)); err != nil {
+		if err := exchange.Sleep(ctx, pause.Next(after)); err != nil {
 			return err
 		}
 	}
@@ -148,10 +150,10 @@ func (w *follower) follow(ctx context.Context, events <-chan event) error {
 			if retry == nil && w.newest > w.last {
 				after, again := time.Duration(0), false
 				if err := w.settle(ctx); err != nil {
-					if after, again = repeatable(err); !again {
+					if after, again = exchange.Repeatable(err, true); !again {
 						return err
 					}
-					retry = time.After(max(after, minPause))
+					retry = time.After(max(after, exchange.MinPause))
 				}
 			}
 			select {

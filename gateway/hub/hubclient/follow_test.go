@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agora-relay/agora/internal/exchange"
 )
 
 // following runs Follow until the function that it returns is called, which returns Follow's error.
@@ -216,7 +218,7 @@ func TestFollowWaits(t *testing.T) {
 			t.Errorf("Follow ended with %v", err)
 		}
 		for i := range at[1:] {
-			pause, span := at[i+1].Sub(at[i]), min(minPause<<i, maxPause)
+			pause, span := at[i+1].Sub(at[i]), min(exchange.MinPause<<i, exchange.MaxPause)
 			low, high := span/2, span
 			if i >= 9 {
 				low, high = 120*time.Second, 120*time.Second

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/internal/exchange"
 )
 
 // event is a server-sent event.
@@ -27,15 +29,15 @@ func (c *Client) stream(ctx context.Context, after int64, out chan<- event) (err
 	defer cancel()
 	idle := time.AfterFunc(idleLimit, cancel)
 	defer idle.Stop()
-	reason := func(err error) error {
-		if limited.Err() != nil && ctx.Err() == nil {
-			return &lost{text: fmt.Sprintf("the hub has sent nothing for %v", idleLimit)}
-		}
-		return c.lostError(ctx, err)
-	}
 	r, err := c.request(limited, http.MethodGet, "/agent/inbox", nil)
 	if err != nil {
 		return err
+	}
+	reason := func(err error) error {
+		if limited.Err() != nil && ctx.Err() == nil {
+			return &exchange.Lost{Text: fmt.Sprintf("the hub has sent nothing for %v", idleLimit)}
+		}
+		return service.Lost(ctx, err, r.URL.Host, exchangeTimeout)
 	}
 	r.Header.Set("Accept", "text/event-stream")
 	r.Header.Set("Last-Event-ID", strconv.FormatInt(after, 10))
@@ -44,7 +46,7 @@ func (c *Client) stream(ctx context.Context, after int64, out chan<- event) (err
 		return reason(err)
 	}
 	if response.StatusCode != http.StatusOK {
-		text, err := readBody(response)
+		text, err := service.ReadBody(response)
 		if err != nil {
 			return reason(err)
 		}
@@ -52,11 +54,11 @@ func (c *Client) stream(ctx context.Context, after int64, out chan<- event) (err
 	}
 	defer func() {
 		if closeErr := response.Body.Close(); err == nil && closeErr != nil {
-			err = c.lostError(ctx, closeErr)
+			err = service.Lost(ctx, closeErr, r.URL.Host, exchangeTimeout)
 		}
 	}()
 	if kind := response.Header.Get("Content-Type"); !strings.HasPrefix(kind, "text/event-stream") {
-		return &lost{text: "the answer is not a stream of events; is this the URL of a hub?"}
+		return &exchange.Lost{Text: "the answer is not a stream of events; is this the URL of a hub?"}
 	}
 	err = readEvents(&watched{response.Body, idle}, func(e event) error {
 		idle.Stop() // waiting for the reader of out is not the hub's fault

@@ -10,18 +10,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/exchange"
 )
 
 // Client calls a jobs gateway. It may be used by several goroutines. Do not change its fields while a call runs.
@@ -109,6 +106,9 @@ type Error struct {
 	unknown bool      // it refused only a repeat: an attempt before may have had its effect
 }
 
+// Refused returns the status and the RetryAfter.
+func (e *Error) Refused() (status int, retryAfter time.Duration) { return e.Status, e.RetryAfter }
+
 func (e *Error) Error() string {
 	text := fmt.Sprintf("the gateway refused the request with status %d", e.Status)
 	if e.Code != "" {
@@ -132,33 +132,21 @@ func (e *Error) Error() string {
 	return text
 }
 
-// lost is the error of a request that got no complete and valid answer.
-type lost struct {
-	text   string
-	unsent bool // it is certain that the request was not sent
-}
-
-func (l *lost) Error() string { return l.text }
-
 // Unknown reports whether, after err, the caller cannot know if the gateway has done what it was asked to do.
 func Unknown(err error) bool {
-	if l, isLost := errors.AsType[*lost](err); isLost {
-		return !l.unsent
+	if l, isLost := errors.AsType[*exchange.Lost](err); isLost {
+		return !l.Unsent
 	}
 	e, refused := errors.AsType[*Error](err)
 	return refused && (e.Status >= 500 || e.unknown) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Limits of one request, and of its repeats. They are low because a person may be waiting for the result.
-const (
-	exchangeTimeout = 30 * time.Second
-	maxAnswer       = 16 << 20
-	maxErrorText    = 500
-	attempts        = 6           // how often a request is sent at most
-	patience        = time.Minute // the longest Retry-After after which the request is repeated
-	minPause        = 500 * time.Millisecond
-	maxPause        = time.Minute
-)
+// exchangeTimeout is the longest time of one request, without what the gateway may wait.
+const exchangeTimeout = 30 * time.Second
+
+const maxAnswer = 16 << 20
+
+var service = exchange.Service{Name: "jobs gateway", Start: "agora serve --jobs", MaxAnswer: maxAnswer}
 
 // call is one request and how to treat it.
 type call struct {
@@ -180,9 +168,8 @@ func (c *Client) do(ctx context.Context, q call) error {
 			return err
 		}
 	}
-	var pause backoff
 	unknown := false
-	for attempt := 1; ; attempt++ {
+	return exchange.Repeat(ctx, c.Log, q.safe, func(attempt int) error {
 		err := c.exchange(ctx, q, body)
 		refused, _ := errors.AsType[*Error](err)
 		if unknown = unknown || Unknown(err); unknown && refused != nil && refused.Status == http.StatusTooManyRequests {
@@ -191,29 +178,8 @@ func (c *Client) do(ctx context.Context, q call) error {
 		if refused != nil && q.gone && attempt > 1 && refused.Status == http.StatusNotFound {
 			return nil
 		}
-		after, again := repeatable(err, q.safe)
-		if err == nil || !again || attempt == attempts || after > patience {
-			return err
-		}
-		c.Log.Warn("the request is repeated", "err", err)
-		if stopped := pause.wait(ctx, after); stopped != nil {
-			return stopped
-		}
-	}
-}
-
-// repeatable reports whether the same request may succeed later, and may be sent again. after is how long the gateway
-// asks to wait; 0: it does not say.
-func repeatable(err error, safe bool) (after time.Duration, ok bool) {
-	if l, isLost := errors.AsType[*lost](err); isLost {
-		return 0, safe || l.unsent
-	}
-	e, refused := errors.AsType[*Error](err)
-	if !refused {
-		return 0, false
-	}
-	failed := e.Status >= 500 || e.Status == http.StatusRequestTimeout
-	return e.RetryAfter, e.Status == http.StatusTooManyRequests || safe && failed
+		return err
+	})
 }
 
 // exchange sends one request and reads the answer. If only the token of a signed call was wrong, it sends the request
@@ -243,51 +209,17 @@ func (c *Client) exchangeOnce(ctx context.Context, q call, body []byte) error {
 	if err := c.authorize(r, body); err != nil {
 		return err
 	}
-	response, err := c.HTTP.Do(r)
+	response, text, err := service.Do(ctx, c.HTTP, r, exchangeTimeout+q.wait)
 	if err != nil {
-		return c.lostError(ctx, err)
-	}
-	text, err := readBody(response)
-	if err != nil {
-		return c.lostError(ctx, err)
+		return err
 	}
 	if response.StatusCode < 200 || response.StatusCode > 299 {
 		return refusal(response, text)
 	}
 	if json.Unmarshal(text, q.out) != nil {
-		return &lost{text: "the answer does not have the form of a jobs gateway; is the URL right?"}
+		return &exchange.Lost{Text: "the answer does not have the form of a jobs gateway; is the URL right?"}
 	}
 	return nil
-}
-
-// readBody reads and closes the body of a response.
-func readBody(response *http.Response) (text []byte, err error) {
-	defer func() { err = errors.Join(err, response.Body.Close()) }()
-	text, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-	if err == nil && len(text) > maxAnswer {
-		err = fmt.Errorf("the answer has more than %d bytes", maxAnswer)
-	}
-	return text, err
-}
-
-// lostError returns the error of a request that got no complete answer. If ctx has ended, it returns the error of ctx.
-// It shows only the host of the URL, because the path may contain a key.
-func (c *Client) lostError(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	host := strings.TrimPrefix(strings.TrimPrefix(c.URL, "http://"), "https://")
-	host, _, _ = strings.Cut(host, "/")
-	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
-		return &lost{fmt.Sprintf("no jobs gateway answers at %s (%v); agora serve --jobs starts one", host, dial.Err), true}
-	}
-	if request, ok := errors.AsType[*url.Error](err); ok {
-		err = request.Err
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return &lost{text: fmt.Sprintf("the gateway at %s has not answered in time", host)}
-	}
-	return &lost{text: fmt.Sprintf("the gateway at %s has not answered completely: %v", host, err)}
 }
 
 // refusal returns the error of an answer with another status than 2xx.
@@ -302,13 +234,11 @@ func refusal(response *http.Response, text []byte) error {
 		Aud    string
 	}
 	if json.Unmarshal(text, &body) == nil {
-		e.Detail, e.Code = shorten(detail(body.Detail)), shorten(body.Code)
-		e.Limit, e.Reason, e.aud = shorten(body.Limit), shorten(body.Reason), shorten(body.Aud)
+		e.Detail, e.Code = exchange.Shorten(detail(body.Detail)), exchange.Shorten(body.Code)
+		e.Limit, e.Reason, e.aud = exchange.Shorten(body.Limit), exchange.Shorten(body.Reason), exchange.Shorten(body.Aud)
 		e.now, _ = envelope.ParseTime(body.Now)
 	}
-	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 20); err == nil {
-		e.RetryAfter = time.Duration(seconds) * time.Second
-	}
+	e.RetryAfter = exchange.RetryAfter(response)
 	return e
 }
 
@@ -334,34 +264,4 @@ func detail(raw json.RawMessage) string {
 		all = append(all, strings.Join(place, ".")+": "+f.Msg)
 	}
 	return strings.Join(all, "; ")
-}
-
-// shorten cuts a text from a gateway that is used in an error.
-func shorten(text string) string {
-	if len(text) > maxErrorText {
-		text = strings.ToValidUTF8(text[:maxErrorText], "") + "…"
-	}
-	return text
-}
-
-// backoff computes the pauses between attempts. Each pause is twice as long as the one before, and partly random.
-type backoff struct{ failures int }
-
-// wait sleeps for the next pause, which is at least atLeast. It returns ctx's error if ctx ends first.
-func (b *backoff) wait(ctx context.Context, atLeast time.Duration) error {
-	span := min(minPause<<min(b.failures, 10), maxPause)
-	b.failures++
-	return sleep(ctx, max(atLeast, span/2+rand.N(span/2+1)))
-}
-
-// sleep returns after a time, or with ctx's error if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

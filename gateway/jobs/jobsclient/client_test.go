@@ -19,6 +19,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
+	"github.com/agora-relay/agora/internal/exchange"
 )
 
 func amount(t *testing.T, text string) credits.Amount {
@@ -229,7 +230,7 @@ func TestRefusedCalls(t *testing.T) {
 		"status 401: no; signed calls go to https://other.example": {answer(401, `{"detail":"no","reason":"audience","aud":"https://other.example"}`),
 			Error{Status: 401, Detail: "no", Reason: "audience", aud: "https://other.example"}},
 		"status 404; is the URL right? The jobs gateway of a relay is usually at URL/jobs, if the relay runs with --jobs": {answer(404, "<html>"), Error{Status: 404}},
-		"status 418: " + strings.Repeat("x", maxErrorText) + "…":                                                          {answer(418, `{"detail":"`+strings.Repeat("x", 1000)+`"}`), Error{Status: 418, Detail: strings.Repeat("x", maxErrorText) + "…"}},
+		"status 418: " + strings.Repeat("x", exchange.MaxText) + "…":                                                      {answer(418, `{"detail":"`+strings.Repeat("x", 1000)+`"}`), Error{Status: 418, Detail: strings.Repeat("x", exchange.MaxText) + "…"}},
 		"status 302": {answer(302, "", "Location", "https://x.example"), Error{Status: 302}},
 	} {
 		f := newFakeGateway()
@@ -256,7 +257,7 @@ func TestUnknown(t *testing.T) {
 	}{"lost": {lose, true}, "not sent": {unsent, false}, "failing": {refuse(500), true}, "refused": {refuse(400), false}} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFakeGateway()
-			f.faults = slices.Repeat([]fault{test.fault}, attempts)
+			f.faults = slices.Repeat([]fault{test.fault}, exchange.Attempts)
 			_, err := f.client(gatewayURL+"/k/"+cj).Transfer(t.Context(), Transfer{})
 			if err == nil || Unknown(err) != test.unknown || strings.Contains(err.Error(), cj) {
 				t.Errorf("%s: %v", name, err)
@@ -282,7 +283,7 @@ func TestStrangeAnswers(t *testing.T) {
 	for _, text := range []string{"", "<html>", "[]", `{"agents":7}`, `{"agents":[` + strings.Repeat(" ", maxAnswer) + "]}"} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFakeGateway()
-			f.faults = slices.Repeat([]fault{answer(200, text)}, attempts)
+			f.faults = slices.Repeat([]fault{answer(200, text)}, exchange.Attempts)
 			agents, err := f.client(gatewayURL).Discover(t.Context(), Query{Skill: "s"})
 			if err == nil || strings.Contains(err.Error(), "has more than") != (len(text) > maxAnswer) {
 				t.Errorf("%.40q was taken: %v, %v", text, agents, err)
@@ -419,7 +420,7 @@ func TestHire(t *testing.T) {
 		if r, err := c.Hire(t.Context(), agentID, Job{ID: "mine", Skill: "other"}); err == nil || r.JobID != "mine" || r.Status != "" {
 			t.Errorf("%+v, %v", r, err)
 		}
-		f.faults = slices.Repeat([]fault{lose}, attempts)
+		f.faults = slices.Repeat([]fault{lose}, exchange.Attempts)
 		if r, err := c.Start(t.Context(), agentID, Job{ID: "lost", Skill: "s"}, 0); err == nil || r.JobID != "lost" || r.Status != Pending {
 			t.Errorf("%+v, %v", r, err)
 		}

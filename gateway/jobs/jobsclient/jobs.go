@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway/jobs/credits"
+	"github.com/agora-relay/agora/internal/exchange"
 )
 
 // Job is a request for work (JobRequest).
@@ -99,9 +100,9 @@ func unanswered(job string, err error) Result {
 func (r Result) check(job string) error {
 	switch {
 	case r.JobID != job:
-		return &lost{text: "the answer is not about the job that was asked for; is the URL right?"}
+		return &exchange.Lost{Text: "the answer is not about the job that was asked for; is the URL right?"}
 	case r.Status != Success && r.Status != Failure && r.Status != Pending:
-		return &lost{text: fmt.Sprintf("the answer has the unknown status %q", shorten(string(r.Status)))}
+		return &exchange.Lost{Text: fmt.Sprintf("the answer has the unknown status %q", exchange.Shorten(string(r.Status)))}
 	}
 	return nil
 }
@@ -141,14 +142,14 @@ func (c *Client) Wait(ctx context.Context, job string) (Result, error) {
 	for pause := firstLook; ; pause = min(2*pause, lastLook) {
 		r, err := c.Job(ctx, job)
 		if err != nil {
-			if _, again := repeatable(err, true); !again {
+			if _, again := exchange.Repeatable(err, true); !again {
 				return r, err
 			}
 			c.Log.Warn("reading the job failed, will be retried", "job", job, "err", err)
 		} else if r.Status != Pending {
 			return r, nil
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := exchange.Sleep(ctx, pause); err != nil {
 			return unanswered(job, err), err
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/agora-relay/agora/internal/exchange"
 )
 
 // Handler does a job. It returns the result; Work fills in JobID and AgentID. If there is an error, the result is a
@@ -59,7 +61,7 @@ func (w *worker) heartbeats(ctx context.Context) {
 		if err := w.Heartbeat(ctx, w.o.AgentID); err != nil && ctx.Err() == nil {
 			w.Log.Warn("the heartbeat failed", "agent", w.o.AgentID, "err", err)
 		}
-		if sleep(ctx, heartbeatPause) != nil {
+		if exchange.Sleep(ctx, heartbeatPause) != nil {
 			return
 		}
 	}
@@ -67,7 +69,7 @@ func (w *worker) heartbeats(ctx context.Context) {
 
 // pull pulls jobs and starts them, until ctx ends or the gateway refuses.
 func (w *worker) pull(ctx context.Context) error {
-	var pause backoff
+	var pause exchange.Backoff
 	for {
 		began := time.Now()
 		jobs, err := w.Pull(ctx, w.o.AgentID, pullWait)
@@ -75,7 +77,7 @@ func (w *worker) pull(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			if _, again := repeatable(err, true); !again {
+			if _, again := exchange.Repeatable(err, true); !again {
 				return err
 			}
 			w.Log.Warn("pulling jobs failed, will be retried", "err", err)
@@ -88,9 +90,9 @@ func (w *worker) pull(ctx context.Context) error {
 		}
 		switch {
 		case err == nil && (fresh > 0 || time.Since(began) >= pullWait/2):
-			pause = backoff{}
+			pause = exchange.Backoff{}
 		default: // it failed, or the gateway neither waits nor has a new job: do not ask it in a hot loop
-			if err := pause.wait(ctx, 0); err != nil {
+			if err := pause.Wait(ctx, 0); err != nil {
 				return err
 			}
 		}
@@ -146,14 +148,14 @@ func (w *worker) do(ctx context.Context, j Job) {
 // failed returns the report that an agent could not do a job. The gateway takes it in any case.
 func (r Result) failed(err error) Result {
 	return Result{JobID: r.JobID, AgentID: r.AgentID, Status: Failure, TimeMS: r.TimeMS,
-		ErrorMessage: shorten(err.Error()), ErrorCode: ExecutionError}
+		ErrorMessage: exchange.Shorten(err.Error()), ErrorCode: ExecutionError}
 }
 
 // report sends a result until the gateway has answered. When ctx ends, it tries once more, for lastReport. If the
 // gateway refuses what the result says, for example because it is too large, report reports a FAILURE, so that the
 // hirer does not wait in vain. It returns what it has reported last.
 func (w *worker) report(ctx context.Context, r Result) Result {
-	var pause backoff
+	var pause exchange.Backoff
 	replaced := false
 	for {
 		err := w.Report(ctx, w.o.AgentID, r)
@@ -168,11 +170,11 @@ func (w *worker) report(ctx context.Context, r Result) Result {
 			}
 			return r
 		}
-		after, again := repeatable(err, true)
+		after, again := exchange.Repeatable(err, true)
 		switch {
 		case again:
 			w.Log.Warn("reporting a result failed, will be retried", "job", r.JobID, "err", err)
-			_ = pause.wait(ctx, after) // if ctx has ended, the next attempt is the last one
+			_ = pause.Wait(ctx, after) // if ctx has ended, the next attempt is the last one
 		case !replaced && !settled(err):
 			w.Log.Warn("the gateway refuses the result of a job, so a failure is reported", "job", r.JobID, "err", err)
 			r, replaced = r.failed(fmt.Errorf("the agent's result was refused: %w", err)), true

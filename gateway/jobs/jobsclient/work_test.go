@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agora-relay/agora/internal/exchange"
 )
 
 // workshop is an agent that works.
@@ -43,7 +45,7 @@ func (w *workshop) handle(ctx context.Context, j Job) (Result, error) {
 	w.busy++
 	w.most = max(w.most, w.busy)
 	w.mu.Unlock()
-	err := sleep(ctx, time.Minute)
+	err := exchange.Sleep(ctx, time.Minute)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.busy--
