@@ -57,7 +57,18 @@ func TestAskLooksAhead(t *testing.T) {
 			if found := foundIn(r.stderr); len(found) > 0 {
 				t.Errorf("printed %q", found)
 			}
+			// If nobody is likely to offer, the first command is the one that helps.
+			cancelFirst := strings.LastIndex(r.stderr, "agora send cancel") < strings.LastIndex(r.stderr, "agora ask --thread")
+			if cancelFirst != (c.first != "") || strings.Contains(r.stderr, "ask again with --max-cost 0.04") != (name == "too dear") {
+				t.Errorf("advised\n%s", r.stderr)
+			}
 		})
+	}
+	for args, want := range map[string]string{"--max-cost -1": "no number may be negative here",
+		"--params hello": "double quotes: not valid JSON"} {
+		if r := alice.ask(append([]string{"echo"}, strings.Fields(args)...)...); r.code != 2 || !strings.Contains(r.stderr, want) {
+			t.Errorf("%s: %d, %s", args, r.code, r.stderr)
+		}
 	}
 }
 

@@ -203,5 +203,5 @@ func missingCommand(err error) error {
 	return fmt.Errorf("the name of a command must follow: %s", strings.Join(names, ", "))
 }
 
-// negativeArgument matches kong's error about a negative number among the arguments, which it takes for a flag.
-var negativeArgument = regexp.MustCompile(`^unknown flag -[0-9.]`)
+// negativeArgument matches kong's errors about a negative number, which it takes for a flag.
+var negativeArgument = regexp.MustCompile(`^unknown flag -[0-9.]|expected number value but got "-[0-9.]`)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -21,7 +22,11 @@ func (j *JSONInput) UnmarshalText(text []byte) error {
 }
 
 func checkJSON(text []byte) error {
-	if _, err := envelope.Canonicalize(text); err != nil {
+	_, err := envelope.Canonicalize(text)
+	if wrong, ok := errors.AsType[*envelope.Error](err); ok { // its code is for relays
+		err = errors.New(wrong.Message)
+	}
+	if err != nil {
 		return fmt.Errorf("want JSON, with strings in double quotes: %w", err)
 	}
 	return nil

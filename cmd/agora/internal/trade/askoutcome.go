@@ -160,6 +160,26 @@ func (a *asking) adviseAfter(how Outcome, err error) {
 	if !open {
 		return
 	}
+	a.adviseNext(err)
+}
+
+// adviseNext prints the commands that may follow while the request is open. Going on helps little if nobody is likely to
+// offer, so taking it back comes first then.
+func (a *asking) adviseNext(err error) {
+	takeBack := func() {
+		a.env.Say("to take it back:")
+		a.command(strings.Join(append([]string{"agora send cancel --thread", a.thread}, a.connectionFlags()...), " "))
+	}
+	if len(a.offers) == 0 && a.doubt() != "" {
+		takeBack()
+		if a.outlook.TooDear() {
+			a.env.Say("then ask again with --max-cost %s: the agents see the limit in the request, so it cannot be raised",
+				formatAmount(*a.outlook.Price))
+		}
+		a.env.Say("to keep waiting:")
+		a.command(a.resumeCommand())
+		return
+	}
 	var more []string
 	if e, ok := errors.AsType[*tooExpensive](err); ok {
 		a.env.Say("to accept the offer for %s USD:", formatAmount(e.price))
@@ -168,6 +188,5 @@ func (a *asking) adviseAfter(how Outcome, err error) {
 		a.env.Say("to go on:")
 	}
 	a.command(a.resumeCommand(more...))
-	a.env.Say("to take it back:")
-	a.command(strings.Join(append([]string{"agora send cancel --thread", a.thread}, a.connectionFlags()...), " "))
+	takeBack()
 }
