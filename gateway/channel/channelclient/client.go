@@ -85,7 +85,7 @@ func (e *Error) Error() string {
 	case e.Code != "":
 		text += ", " + e.Code + ": " + e.Message
 	case e.Status == http.StatusNotFound:
-		text += "; is the URL right? The channel gateway of a relay is usually at URL/channel"
+		text += "; is the URL right? A relay has a channel gateway at URL/channel if it runs with --channel"
 	}
 	if e.RetryAfter > 0 {
 		text += fmt.Sprintf("; try again in %v", e.RetryAfter)

@@ -104,7 +104,7 @@ func TestSendRepeats(t *testing.T) {
 		"429":              {answer: status(429, "60", full), fails: 1, posts: 2, pause: time.Minute},
 		"429 for long":     {answer: status(429, "61", full), fails: 1, posts: 1, want: "ERR_INBOX_FULL: full; try again in 1m1s"},
 		"404":              {answer: status(404, "", `{"error":{"code":"ERR_AGENT_NOT_FOUND","message":"nobody"}}`), fails: 1, posts: 1, want: "404, ERR_AGENT_NOT_FOUND: nobody"},
-		"no hub":           {answer: status(404, "", "<html>"), fails: 1, posts: 1, want: "usually at URL/hub"},
+		"no hub":           {answer: status(404, "", "<html>"), fails: 1, posts: 1, want: "at URL/hub if it runs with --hub"},
 		"redirect":         {answer: status(302, "", ""), fails: 1, posts: 1, want: "status 302"},
 		"another program":  {answer: status(200, "", "hello"), fails: 99, posts: exchange.Attempts, want: "does not have the form of Chorus"},
 		"a cut off answer": {answer: status(200, "", `{"success":true,"data":{"tra`), fails: 1, posts: 2, lost: true},

@@ -70,7 +70,7 @@ func (e *Error) Error() string {
 	case e.Code != "":
 		text += ", " + e.Code + ": " + e.Message
 	case e.Status == http.StatusNotFound:
-		text += "; is this the URL of a hub? The hub of a relay is usually at URL/hub"
+		text += "; is this the URL of a hub? A relay has one at URL/hub if it runs with --hub"
 	}
 	if e.RetryAfter > 0 {
 		text += fmt.Sprintf("; try again in %v", e.RetryAfter)

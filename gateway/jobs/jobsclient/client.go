@@ -118,7 +118,7 @@ func (e *Error) Error() string {
 	case e.Detail != "":
 		text += ": " + e.Detail
 	case e.Status == http.StatusNotFound:
-		text += "; is the URL right? The jobs gateway of a relay is usually at URL/jobs, if the relay runs with --jobs"
+		text += "; is the URL right? A relay has a jobs gateway at URL/jobs if it runs with --jobs"
 	}
 	if e.Limit != "" {
 		text += " (limit: " + e.Limit + ")"

@@ -229,8 +229,8 @@ func TestRefusedCalls(t *testing.T) {
 			Error{Status: 429, Detail: "slower", Limit: "unfinishedJobs", RetryAfter: 10 * time.Minute}},
 		"status 401: no; signed calls go to https://other.example": {answer(401, `{"detail":"no","reason":"audience","aud":"https://other.example"}`),
 			Error{Status: 401, Detail: "no", Reason: "audience", aud: "https://other.example"}},
-		"status 404; is the URL right? The jobs gateway of a relay is usually at URL/jobs, if the relay runs with --jobs": {answer(404, "<html>"), Error{Status: 404}},
-		"status 418: " + strings.Repeat("x", exchange.MaxText) + "…":                                                      {answer(418, `{"detail":"`+strings.Repeat("x", 1000)+`"}`), Error{Status: 418, Detail: strings.Repeat("x", exchange.MaxText) + "…"}},
+		"status 404; is the URL right? A relay has a jobs gateway at URL/jobs if it runs with --jobs": {answer(404, "<html>"), Error{Status: 404}},
+		"status 418: " + strings.Repeat("x", exchange.MaxText) + "…":                                  {answer(418, `{"detail":"`+strings.Repeat("x", 1000)+`"}`), Error{Status: 418, Detail: strings.Repeat("x", exchange.MaxText) + "…"}},
 		"status 302": {answer(302, "", "Location", "https://x.example"), Error{Status: 302}},
 	} {
 		f := newFakeGateway()
