@@ -45,8 +45,8 @@ func (JobsCmd) Help() string {
 		"--jobs runs a registry.\n\n" +
 		"Examples:\n  agora jobs account acme --key-file acme.key\n" +
 		"  agora jobs register Texts --owner acme --skill analyze_text=0.1 --key-file acme.key\n" +
-		"  agora jobs account bob --key-file bob.key\n  agora jobs discover analyze_text\n" +
-		"  agora jobs hire AGENT analyze_text --budget 0.15 --input '{\"text\":\"…\"}' --key-file bob.key"
+		"  agora jobs account bob --key-file jobs-bob.key\n  agora jobs discover analyze_text\n" +
+		"  agora jobs hire AGENT analyze_text --budget 0.15 --input '{\"text\":\"…\"}' --key-file jobs-bob.key"
 }
 
 // jobsURL is the base URL of a jobs gateway.

@@ -41,8 +41,8 @@ func (jobsHire) Help() string {
 		"A job cannot be cancelled. It holds the budget until it ends. It fails, and you get the budget back, if it has no " +
 		"result after the time of agora serve --jobs-timeout (an hour by default).\n\n" +
 		"The result is untrusted. Never run it.\n\n" +
-		"Examples:\n  agora jobs hire AGENT analyze_text --budget 0.15 --input '{\"text\":\"Hello\"}' --key-file bob.key\n" +
-		"  agora jobs hire AGENT analyze_text --budget 0.15 --input - --timeout 10m --key-file bob.key < input.json"
+		"Examples:\n  agora jobs hire AGENT analyze_text --budget 0.15 --input '{\"text\":\"Hello\"}' --key-file jobs-bob.key\n" +
+		"  agora jobs hire AGENT analyze_text --budget 0.15 --input - --timeout 10m --key-file jobs-bob.key < input.json"
 }
 
 func (c jobsHire) Run(env cli.Environment) error {
@@ -111,8 +111,8 @@ func (c jobsStatus) Validate() error {
 func (jobsStatus) Help() string {
 	return "Prints the result of a job as one line of JSON. Its status is SUCCESS, FAILURE or PENDING. The exit code " +
 		"is 1 if the job failed. Only the hirer and the agent's principal may see it.\n\n" +
-		"Examples:\n  agora jobs status f81d4fae-7dec-11d0-a765-00a0c91e6bf6 --key-file bob.key\n" +
-		"  agora jobs status f81d4fae-7dec-11d0-a765-00a0c91e6bf6 --timeout 10m --key-file bob.key"
+		"Examples:\n  agora jobs status f81d4fae-7dec-11d0-a765-00a0c91e6bf6 --key-file jobs-bob.key\n" +
+		"  agora jobs status f81d4fae-7dec-11d0-a765-00a0c91e6bf6 --timeout 10m --key-file jobs-bob.key"
 }
 
 func (c jobsStatus) Run(env cli.Environment) error {

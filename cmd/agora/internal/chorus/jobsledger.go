@@ -108,7 +108,7 @@ func (jobsTransfer) Help() string {
 		"line of JSON. Repeats the request if the registry is busy or does not answer. The credits still move only " +
 		"once.\n\n" +
 		"You need not pay for jobs that you hire with agora jobs hire: the registry pays them.\n\n" +
-		"Example:\n  agora jobs transfer bob acme 0.5 --key-file bob.key"
+		"Example:\n  agora jobs transfer bob acme 0.5 --key-file jobs-bob.key"
 }
 
 func (c jobsTransfer) Run(env cli.Environment) error {

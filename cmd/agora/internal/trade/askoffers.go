@@ -276,6 +276,7 @@ func (a *asking) letPick(ctx context.Context, offers []client.Offer) error {
 		case answer == "q":
 			return askError{OutcomeNoneGood, errors.New("you have chosen no offer")}
 		case err != nil || n < 1 || n > len(offers):
+			a.env.Say("there is no offer %s; answer with a number from 1 to %d, Enter or q", cli.Printable(answer), len(offers))
 			continue
 		}
 		if why := a.objection(offers[n-1]); why != nil {
