@@ -26,7 +26,7 @@ const (
 	ScreenWidth = 80 // columns that are used
 )
 
-// NewStatusLine returns the status line of env's standard error, if that is a terminal. It replaces env.stderr by a
+// NewStatusLine returns the status line of env's standard error, if that is a terminal. It replaces env.Stderr by a
 // writer that erases the line first. The caller calls end.
 func NewStatusLine(env *Environment, quiet bool) *StatusLine {
 	s := &StatusLine{stop: make(chan struct{})}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/text/width"
 )
 
-// Tables for people. Their cells may be foreign text: AlignedTable escapes them, and only then adds colours.
+// Tables for people. Their cells may be texts of others: AlignedTable escapes them, and only then adds colours.
 
 const (
 	ColumnGap    = 2
@@ -203,13 +203,13 @@ func (env Environment) printTable(rows [][]string, long ...int) error {
 	return env.PrintStyled(AlignedTable(rows, env.Style()))
 }
 
-// PrintStyled prints what AlignedTable or WriteLine has returned with env.style(). All else in text must be escaped.
+// PrintStyled prints what AlignedTable or WriteLine has returned with env.Style(). All else in text must be escaped.
 func (env Environment) PrintStyled(text []byte) error {
 	_, err := env.Raw.Write(text)
 	return err
 }
 
-// PrintRows prints rows as a table. Its cells may be foreign text.
+// PrintRows prints rows as a table. Its cells may be texts of others.
 func (env Environment) PrintRows(rows [][]string) error {
 	_, err := env.Stdout.Write(AlignedTable(rows, nil))
 	return err

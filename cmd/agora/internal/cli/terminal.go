@@ -16,7 +16,7 @@ import (
 // invisible, or reverse the direction of writing. safetext.Escape replaces all of them.
 //
 // It is used in two ways. run wraps standard output and standard error in an EscapingWriter, so that no command can
-// forget to escape. printable escapes foreign text within a line, because a line break in it could forge a line of
+// forget to escape. Printable escapes the text of others within a line, because a line break in it could forge a line of
 // agora.
 
 // Printable returns the text of others in a form that can be a part of one line.

@@ -40,7 +40,7 @@ type asking struct {
 	hinted      bool              // the person knows why there may be no offer
 	pauses      int               // how many tries in a row had no answer
 	log         *slog.Logger
-	typed       *bufio.Reader // of env.stdin; nil: nothing is read yet
+	typed       *bufio.Reader // of env.Stdin; nil: nothing is read yet
 }
 
 // Run does what is missing until there is a result. Each turn begins with the state of the thread at the relay.

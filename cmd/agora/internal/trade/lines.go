@@ -42,7 +42,7 @@ func NewLiner(env cli.Environment, p cli.People, to int, thread bool) *liner {
 	return l
 }
 
-// line is one line. Its texts may be foreign.
+// line is one line. Its texts may be those of others.
 type line struct {
 	at       time.Time
 	kind     string // such as the type of the message

@@ -42,7 +42,7 @@ func newMessageRow(p cli.People, e *envelope.Envelope) MessageRow {
 	return row
 }
 
-// Summary returns what is most important in the payload of a message, for a line of text. It is foreign text.
+// Summary returns what is most important in the payload of a message, for a line of text. It is the text of others.
 func summary(e *envelope.Envelope) string {
 	if e.Sealed() && !e.Opened {
 		return strings.TrimSpace(e.PayloadString("intent") + " (sealed)")
