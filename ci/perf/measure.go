@@ -169,7 +169,7 @@ func (p *perf) idle(ctx context.Context) error {
 }
 
 // rss measures the relay's memory per idle poll with 10 000 idle polls. It then measures it with half as many on
-// another relay. The second result checks the model.
+// another relay. The second result shows whether it grows with the number.
 func (p *perf) rss(ctx context.Context) error {
 	var grown [2]float64
 	for i, polls := range []int{10_000, idlePolls} {

@@ -97,25 +97,14 @@ func (r *results) profileTable() string {
 	return t.String()
 }
 
-func (r *results) modelTable() string {
-	if len(r.Model) == 0 {
-		return ""
-	}
-	var t strings.Builder
-	fmt.Fprintln(&t, "| | predicted | measured | error |\n|---|---|---|---|")
-	for _, p := range r.Model {
-		fmt.Fprintf(&t, "| %s | %.4g | %.4g | %+.0f %% |\n", p.What, p.Predicted, p.Measured, 100*p.Error)
-	}
-	return t.String()
-}
-
 // nodeTable returns the table of what the measured node can do.
 func (r *results) nodeTable() string {
-	m, ok := newModel(r)
-	if !ok {
+	f := r.Figures
+	many, measured := pointAt(r.Connections, 256)
+	if !measured || f.EventBytes == 0 || f.BytesPerPoll == 0 || f.Memory == 0 {
 		return ""
 	}
-	many, _ := pointAt(r.Connections, 256) // newModel has checked that the point exists
+	m := capacity{Base: f.Memory, Poll: f.BytesPerPoll, Row: f.EventBytes, Thread: f.ThreadBytes}
 	rate := many.Rate
 	var t strings.Builder
 	fmt.Fprintln(&t, "| | |\n|---|---|")
@@ -124,7 +113,6 @@ func (r *results) nodeTable() string {
 	}
 	line("posts, 256 connections, with the load generator on the same cores", "%.0f/s, %.0f million per day",
 		rate, rate*day/1e6)
-	line("… predicted by the model with the load generator on another machine", "%.0f/s", m.rateWithoutGenerator(256))
 	line("waiting polls in 1 GiB of memory", "%.0f", m.polls(1<<30))
 	line("disk space per event of 730 bytes, with indexes; per thread record", "%.0f; %.0f bytes", m.Row, m.Thread)
 	line("posted per day at that rate", "%.0f GB of events", rate*day*730/1e9)

@@ -14,14 +14,13 @@ import (
 
 // results are all results of this program. docs/perf/results.json contains them in this form.
 type results struct {
-	Machine     string       `json:"machine"` // operating system, architecture, number of cores and Go version
-	Cores       int          `json:"cores"`
-	Rows        []row        `json:"rows"`
-	Connections []point      `json:"connections,omitempty"` // one point for each number of connections
-	Stored      []point      `json:"stored,omitempty"`      // one point for each number of stored events
-	Figures     figures      `json:"figures"`
-	Model       []prediction `json:"model,omitempty"`
-	Profile     []share      `json:"profile,omitempty"`
+	Machine     string  `json:"machine"` // operating system, architecture, number of cores and Go version
+	Cores       int     `json:"cores"`
+	Rows        []row   `json:"rows"`
+	Connections []point `json:"connections,omitempty"` // one point for each number of connections
+	Stored      []point `json:"stored,omitempty"`      // one point for each number of stored events
+	Figures     figures `json:"figures"`
+	Profile     []share `json:"profile,omitempty"`
 }
 
 // row is a measured row of the table.
@@ -151,7 +150,6 @@ func load(docs string) (*results, error) {
 
 // save writes the results, the graphs, and the marked parts of the two pages.
 func (r *results) save(docs string) error {
-	r.Model = predict(r)
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
@@ -176,5 +174,5 @@ func (r *results) save(docs string) error {
 		fillIn(filepath.Join(docs, "PERFORMANCE.md"),
 			map[string]string{"table": r.table(), "profile": r.profileTable()}),
 		fillIn(filepath.Join(docs, "SCALING.md"),
-			map[string]string{"node": r.nodeTable(), "model": r.modelTable()}))
+			map[string]string{"node": r.nodeTable()}))
 }

@@ -138,11 +138,8 @@ func ratioOf(p point) float64 { return p.Ratio }
 // connectionsGraph returns the graph of rate and latency for different numbers of connections.
 func (r *results) connectionsGraph() string {
 	c := r.Connections
-	lines := []line{{"measured", yValues(c, ratioOf)}}
-	if m, ok := newModel(r); ok {
-		lines = append(lines, line{"model", yValues(c, func(p point) float64 { return m.rate(p.At) / p.Std })})
-	}
-	return graph("connections", xValues(c), panel{"accepted events/s ÷ std", lines},
+	return graph("connections", xValues(c),
+		panel{"accepted events/s ÷ std", []line{{"measured", yValues(c, ratioOf)}}},
 		panel{"ack latency, ms", []line{
 			{"p50", yValues(c, func(p point) float64 { return p.P50 })},
 			{"p99", yValues(c, func(p point) float64 { return p.P99 })},
