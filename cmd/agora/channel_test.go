@@ -26,7 +26,8 @@ import (
 type fakeGateway struct {
 	*httptest.Server
 	answers map[string]string // by method and path after /channel; a number before the text is the status
-	during  func()            // runs while a request is in progress; nil: nothing
+	// during runs while a request is in progress, whose context ends when its client leaves; nil: nothing.
+	during func(context.Context)
 
 	mu    sync.Mutex
 	asked []string // method, path, body
@@ -46,7 +47,7 @@ func newFakeGateway(t *testing.T, answers map[string]string) *fakeGateway {
 		f.asked = append(f.asked, strings.TrimSpace(r.Method+" "+path+" "+string(body)))
 		f.auth = r.Header.Get("Authorization")
 		if f.during != nil {
-			f.during()
+			f.during(r.Context())
 		}
 		route := r.Method + " " + path
 		if cursor := r.URL.Query().Get("cursor"); cursor != "" {

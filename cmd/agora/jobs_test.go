@@ -170,7 +170,7 @@ func TestMissingCommand(t *testing.T) {
 func TestJobsKeyIsNotLost(t *testing.T) {
 	f := newRegistry(t)
 	file := filepath.Join(t.TempDir(), "new.key")
-	f.during = func() { // somebody else creates the file while the registry makes the key
+	f.during = func(context.Context) { // somebody else creates the file while the registry makes the key
 		if err := os.WriteFile(file, []byte("other"), 0o600); err != nil {
 			t.Error(err)
 		}
@@ -332,7 +332,10 @@ func TestJobsInterrupted(t *testing.T) {
 		"pull|" + testAgent: "handed out again in five minutes",
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		f.during = cancel
+		f.during = func(gone context.Context) { // there is no answer, or the command could get it first
+			cancel()
+			<-gone.Done()
+		}
 		var out, problems bytes.Buffer
 		code := run(cli.Environment{Ctx: ctx, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &problems}, strings.Split("jobs|"+args+"|--key-file|"+key, "|"))
 		if code != cli.ExitFailed || !strings.Contains(problems.String(), want) {
