@@ -9,6 +9,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // Bounds of a piece of a list. A piece takes a turn among the reads of all addresses, so it must be short.
@@ -104,8 +105,8 @@ func Parts(ctx context.Context, c *Core, from relay.Peer, next func() (part []by
 				return
 			}
 			unpaid += len(part)
-			c.Relay.ChargeAnswer(from, unpaid/relay.AnswerUnit)
-			unpaid %= relay.AnswerUnit
+			c.Relay.Gate().ChargeAnswer(from, unpaid/admission.AnswerUnit)
+			unpaid %= admission.AnswerUnit
 			if len(part) > 0 && !yield(part, nil) {
 				return
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // TestPublishWithoutMatchAllocatesNothing checks that a post allocates nothing for polls that it does not match.
@@ -29,9 +30,9 @@ func TestAdmissionAllocatesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, peer := range []relay.Peer{local, from("192.0.2.1"), from("2001:db8::1")} {
-		for _, kind := range []relay.Kind{relay.Reads, relay.Posts} {
+		for _, kind := range []admission.Kind{admission.Reads, admission.Posts} {
 			if n := testing.AllocsPerRun(100, func() {
-				if err := r.Admit(peer, kind); err != nil {
+				if err := r.Gate().Admit(peer, kind); err != nil {
 					t.Error(err)
 				}
 			}); n != 0 {

@@ -60,11 +60,13 @@ func (r *Relay) Events(ctx context.Context, p *Poll) (Delivery, error) {
 	if err := r.admitReader(p); err != nil {
 		return Delivery{}, err
 	}
-	release, err := r.acquirePollSlot(p)
-	if err != nil {
-		return Delivery{}, err
+	if p.Wait > 0 {
+		release, err := r.gate.Poll(p.Peer)
+		if err != nil {
+			return Delivery{}, err
+		}
+		defer release()
 	}
-	defer release()
 	r.countWaiting(1)
 	defer r.countWaiting(-1)
 	return r.deliver(ctx, p)

@@ -199,19 +199,19 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 		return err
 	}
 	if !from.Local {
-		if _, err := r.takeWrite(ctx, from); err != nil {
-			r.noteRefusal(from, from.Reader, err)
+		if _, err := r.gate.TakeWrite(ctx, from); err != nil {
+			r.gate.Note(from, from.Reader, err)
 			return err
 		}
-		defer r.writeQueue.Release(from.source())
-		if err := r.checkPostDebt(from); err != nil {
+		defer r.gate.ReleaseWrite(from)
+		if err := r.gate.CheckPostDebt(from); err != nil {
 			return err
 		}
 	}
-	if err := r.checkPeer(from); err != nil { // it may have been banned since its request was admitted
+	if err := r.gate.CheckPeer(from); err != nil { // it may have been banned since its request was admitted
 		return err
 	}
-	if from.isClient() {
+	if from.IsClient() {
 		if err := store.Room(); err != nil {
 			return err
 		}
@@ -221,7 +221,7 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 		update = store.Govern
 	}
 	took, err := update(ctx, func(tx StoreTx) error { return f(ExtTx{tx, r}) })
-	r.chargeWork(from, took)
+	r.gate.ChargeWork(from, took)
 	return err
 }
 
@@ -243,18 +243,12 @@ func (r *Relay) View(ctx context.Context, from Peer, f func(Querier) error) (err
 	if !ok {
 		return errNoExtensions
 	}
-	src := from.source()
-	if err := r.viewQueue.Acquire(ctx, src); err != nil {
-		return err
-	}
-	defer r.viewQueue.Release(src)
-	job := readJob{peer: from, chargeAll: true}
-	if err := r.beginSlice(ctx, &job); err != nil {
+	if err := r.gate.TakeView(ctx, from); err != nil {
 		return err
 	}
 	var took time.Duration
-	defer func() { r.endSlice(&job, took) }()
-	if err := r.checkPeer(from); err != nil { // a long answer has many parts, and from may have been banned meanwhile
+	defer func() { r.gate.ReleaseView(from, took) }()
+	if err := r.gate.CheckPeer(from); err != nil { // a long answer has many parts, and from may have been banned meanwhile
 		return err
 	}
 	limited := ctx

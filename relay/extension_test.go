@@ -12,6 +12,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/thread"
 )
@@ -203,7 +204,7 @@ func TestUpdatesAreCharged(t *testing.T) {
 		PostsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 3}, ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 3},
 	}})
 	slow := from("203.0.113.7")
-	if err := errors.Join(r.Admit(slow, relay.Posts), r.Admit(slow, relay.Reads)); err != nil {
+	if err := errors.Join(r.Gate().Admit(slow, admission.Posts), r.Gate().Admit(slow, admission.Reads)); err != nil {
 		t.Fatal(err)
 	}
 	busy := func() { time.Sleep(50 * time.Millisecond) }

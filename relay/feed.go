@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // Feed is an answer to a poll that stays open: page after page, to one client. It has a Stream until it is closed. It has no
@@ -47,7 +48,7 @@ func (f *Feed) Next(ctx context.Context, wait time.Duration) (Delivery, error) {
 	f.poll.Wait = wait
 	d, err := f.relay.deliver(ctx, &f.poll)
 	if err == nil {
-		err = f.relay.checkPeer(f.poll.Peer)
+		err = f.relay.gate.CheckPeer(f.poll.Peer)
 	}
 	if err != nil {
 		return Delivery{}, err
@@ -59,7 +60,7 @@ func (f *Feed) Next(ctx context.Context, wait time.Duration) (Delivery, error) {
 // admit does before each page what is done before a poll. The first page was admitted with its request.
 func (f *Feed) admit() error {
 	if f.begun {
-		if err := f.relay.Admit(f.poll.Peer, Reads); err != nil {
+		if err := f.relay.gate.Admit(f.poll.Peer, admission.Reads); err != nil {
 			return err
 		}
 	}
@@ -75,7 +76,7 @@ func (f *Feed) keepPresent() {
 	case f.reader == "":
 	case r.reads == ToParties:
 		r.presence.mark(f.reader, r.now())
-	case r.checkAgentBan(f.reader) == nil:
-		r.presence.markFromNetwork(f.reader, siteNetwork(from.Addr), r.now())
+	case r.gate.CheckAgent(f.reader) == nil:
+		r.presence.markFromNetwork(f.reader, from.Site(), r.now())
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // These tests are about the methods of a Relay that only gateways call.
@@ -138,7 +139,7 @@ func TestAdmitCaller(t *testing.T) {
 		addresses := 0
 		ask := func(caller string) error {
 			addresses++
-			return r.AdmitCaller(from(fmt.Sprint("192.0.2.", addresses%250)), caller)
+			return r.Gate().AdmitCaller(from(fmt.Sprint("192.0.2.", addresses%250)), caller)
 		}
 		for range 40 {
 			if err := ask("hub/1"); err != nil {
@@ -151,7 +152,7 @@ func TestAdmitCaller(t *testing.T) {
 		if err := ask("hub/2"); err != nil {
 			t.Errorf("another caller: %v", err)
 		}
-		if err := r.AdmitCaller(local, "hub/1"); err != nil {
+		if err := r.Gate().AdmitCaller(local, "hub/1"); err != nil {
 			t.Errorf("the same caller from this machine: %v", err)
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -166,7 +167,7 @@ func TestAdmitCaller(t *testing.T) {
 func TestAddressRate(t *testing.T) {
 	clock := time.Unix(1e9, 0)
 	now := func() time.Time { return clock }
-	a := relay.NewAddressRate("registrations", "registers agents", relay.Rate{PerSecond: 20. / 3600, Burst: 20})
+	a := admission.NewAddressRate("registrations", "registers agents", relay.Rate{PerSecond: 20. / 3600, Burst: 20})
 	for range 20 {
 		if err := a.Take(from("2001:db8::1"), now); err != nil {
 			t.Fatal(err)

@@ -12,8 +12,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// This file is what an operator can do with a running relay: pause it, see who waits, and remove messages. Bans are in
-// bans.go.
+// This file is what an operator can do with a running relay: pause it, see who waits, and remove messages.
 
 // pauseRetryAfter is the Retry-After while the relay is paused. The relay does not know how long the pause lasts.
 const pauseRetryAfter = 10 * time.Second
@@ -42,7 +41,7 @@ func (r *Relay) endWaits(reason func(Peer) error) {
 
 // mayStay returns why a poll or a stream of p must end; nil: it may stay. While the relay drains, a poll does not wait
 // and a stream ends.
-func (r *Relay) mayStay(p Peer) error { return cmp.Or(r.pausing(), r.checkPeer(p)) }
+func (r *Relay) mayStay(p Peer) error { return cmp.Or(r.pausing(), r.gate.CheckPeer(p)) }
 
 // pausing returns ErrPaused while the relay is paused.
 func (r *Relay) pausing() error {

@@ -333,8 +333,8 @@ func TestBansHoldForGateways(t *testing.T) {
 	body := sign(t, spam, envelope.Draft{Payload: request}).Canonical()
 	_, err := r.Check(local, body) // what a gateway posts for others
 	wantCode(t, err, envelope.CodeForbidden)
-	wantCode(t, r.CheckAgent(spammer), envelope.CodeForbidden)
-	if err := r.CheckAgent(key(t).DID()); err != nil {
+	wantCode(t, r.Gate().CheckAgent(spammer), envelope.CodeForbidden)
+	if err := r.Gate().CheckAgent(key(t).DID()); err != nil {
 		t.Error(err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 func from(addr string) relay.Peer { return relay.Peer{Addr: netip.MustParseAddr(addr)} }
@@ -46,9 +47,9 @@ func TestRatesAreExact(t *testing.T) {
 			ask   func() error
 		}{
 			{envelope.LimitPostsPerAddress, 100, time.Second / 50,
-				func() error { return r.Admit(from("192.0.2.1"), relay.Posts) }},
+				func() error { return r.Gate().Admit(from("192.0.2.1"), admission.Posts) }},
 			{envelope.LimitReadsPerAddress, 200, time.Second / 100,
-				func() error { return r.Admit(from("192.0.2.1"), relay.Reads) }},
+				func() error { return r.Gate().Admit(from("192.0.2.1"), admission.Reads) }},
 			{envelope.LimitPostsPerAgent, 40, time.Second / 20, func() error {
 				posted++
 				_, err := r.Post(t.Context(), from(fmt.Sprint("192.0.2.", posted)),
@@ -117,8 +118,8 @@ func TestFloodDoesNotAffectOthers(t *testing.T) {
 		flood, honest := from("192.0.2.66"), from("192.0.2.1")
 		admitted, posted := 0, 0
 		for i := range 10_000 {
-			for _, k := range []relay.Kind{relay.Posts, relay.Reads} {
-				if r.Admit(flood, k) == nil {
+			for _, k := range []admission.Kind{admission.Posts, admission.Reads} {
+				if r.Gate().Admit(flood, k) == nil {
 					admitted++
 				}
 			}
@@ -129,7 +130,7 @@ func TestFloodDoesNotAffectOthers(t *testing.T) {
 				}
 			}
 			if i%100 == 0 {
-				if err := errors.Join(r.Admit(honest, relay.Posts), r.Admit(honest, relay.Reads)); err != nil {
+				if err := errors.Join(r.Gate().Admit(honest, admission.Posts), r.Gate().Admit(honest, admission.Reads)); err != nil {
 					t.Fatalf("the honest agent's request %d: %v", i/100, err)
 				}
 				if _, err := r.Post(t.Context(), honest, sign(t, alice,
@@ -186,7 +187,7 @@ func TestLocalAndUnlimited(t *testing.T) {
 				polls = 1000 // more than the default limit of an address
 			}
 			for i := range 300 {
-				err := errors.Join(r.Admit(c.peer, relay.Posts), r.Admit(c.peer, relay.Reads))
+				err := errors.Join(r.Gate().Admit(c.peer, admission.Posts), r.Gate().Admit(c.peer, admission.Reads))
 				if i < 100 {
 					_, posted := r.Post(t.Context(), c.peer, sign(t, alice, envelope.Draft{Payload: requestWithoutID}).Canonical())
 					err = errors.Join(err, posted)
@@ -207,7 +208,7 @@ func TestLocalAndUnlimited(t *testing.T) {
 		}
 	})
 	r := start(t, relay.Config{})
-	if n := testing.AllocsPerRun(100, func() { _ = r.Admit(local, relay.Posts) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _ = r.Gate().Admit(local, admission.Posts) }); n != 0 {
 		t.Errorf("admitting a local request allocates %v times", n)
 	}
 }
@@ -364,7 +365,7 @@ func TestManyAtOnce(t *testing.T) {
 		for range 16 {
 			tasks.Go(func() {
 				for range 50 {
-					if r.Admit(from("192.0.2.1"), relay.Posts) == nil {
+					if r.Gate().Admit(from("192.0.2.1"), admission.Posts) == nil {
 						admitted.Add(1)
 					}
 				}
@@ -413,7 +414,7 @@ func TestCopiesDoNotUseAllowance(t *testing.T) {
 
 // readsLeft uses up p's allowance for reads, and returns how many there were, at most 200.
 func readsLeft(r *relay.Relay, p relay.Peer) (n int) {
-	for n < 200 && r.Admit(p, relay.Reads) == nil {
+	for n < 200 && r.Gate().Admit(p, admission.Reads) == nil {
 		n++
 	}
 	return n
@@ -427,7 +428,7 @@ func TestExpensiveRequestsCountForMore(t *testing.T) {
 		r := start(t, relay.Config{Store: store})
 		large := bytes.Repeat([]byte("x"), 128<<10) // it is invalid, and counts as 16 more posts
 		for n := range 6 {
-			if err := r.Admit(from("192.0.2.1"), relay.Posts); err != nil {
+			if err := r.Gate().Admit(from("192.0.2.1"), admission.Posts); err != nil {
 				t.Fatalf("large body %d: %v", n+1, err)
 			}
 			_, err := r.Post(t.Context(), from("192.0.2.1"), large)
@@ -435,7 +436,7 @@ func TestExpensiveRequestsCountForMore(t *testing.T) {
 		}
 		// The 6 requests and their size take 6+96 of 100 tokens. A token is available when a little more than two have
 		// been added.
-		if wait := wantLimit(t, r.Admit(from("192.0.2.1"), relay.Posts),
+		if wait := wantLimit(t, r.Gate().Admit(from("192.0.2.1"), admission.Posts),
 			envelope.LimitPostsPerAddress); wait != 60*time.Millisecond {
 			t.Errorf("Retry-After is %v, want 60ms", wait)
 		}
@@ -459,7 +460,7 @@ func TestExpensiveRequestsCountForMore(t *testing.T) {
 				t.Errorf("%s may send %d more requests, want 20", name, left)
 			}
 		}
-		if err := r.Admit(from("192.0.2.4"), relay.Reads); err != nil {
+		if err := r.Gate().Admit(from("192.0.2.4"), admission.Reads); err != nil {
 			t.Errorf("another address: %v", err)
 		}
 	})

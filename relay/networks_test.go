@@ -16,6 +16,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // subnetAddr returns an address in the n-th /64 of 2001:db8:1::/48.
@@ -27,17 +28,17 @@ func TestNetworksHaveAllowances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			name                      string
-			kind                      relay.Kind
+			kind                      admission.Kind
 			perAddress, p56, p48      int
 			secondly, s56, secondly48 int
 		}{
-			{envelope.LimitPostsPerAddress, relay.Posts, 100, 400, 1600, 50, 200, 800},
-			{envelope.LimitReadsPerAddress, relay.Reads, 200, 800, 3200, 100, 400, 1600},
+			{envelope.LimitPostsPerAddress, admission.Posts, 100, 400, 1600, 50, 200, 800},
+			{envelope.LimitReadsPerAddress, admission.Reads, 200, 800, 3200, 100, 400, 1600},
 		} {
 			r := start(t, relay.Config{})
 			count := func(addresses func(yield func(string) bool)) (admitted int) {
 				for addr := range addresses {
-					if r.Admit(from(addr), c.kind) == nil {
+					if r.Gate().Admit(from(addr), c.kind) == nil {
 						admitted++
 					}
 				}
@@ -63,8 +64,8 @@ func TestNetworksHaveAllowances(t *testing.T) {
 			if got := count(subnets(0, 8192, 1)); got != c.p48-c.p56 {
 				t.Errorf("%s: the others of its /48 get %d, want %d", c.name, got, c.p48-c.p56)
 			}
-			wantLimit(t, r.Admit(from(subnetAddr(0xffff)), c.kind), c.name)
-			if err := errors.Join(r.Admit(from("2001:db8:2::1"), c.kind), r.Admit(from("192.0.2.1"), c.kind)); err != nil {
+			wantLimit(t, r.Gate().Admit(from(subnetAddr(0xffff)), c.kind), c.name)
+			if err := errors.Join(r.Gate().Admit(from("2001:db8:2::1"), c.kind), r.Gate().Admit(from("192.0.2.1"), c.kind)); err != nil {
 				t.Errorf("%s: other networks: %v", c.name, err)
 			}
 			time.Sleep(time.Second)
@@ -87,7 +88,7 @@ func TestNetworksHaveSlots(t *testing.T) {
 		limit   string
 		one     int
 		acquire func(relay.Peer) (func(), error)
-	}{{envelope.LimitConnectionsPerAddress, 5, r.Connect}, {envelope.LimitRequestsPerAddress, 3, r.Enter}} {
+	}{{envelope.LimitConnectionsPerAddress, 5, r.Gate().Connect}, {envelope.LimitRequestsPerAddress, 3, r.Gate().Enter}} {
 		for range 2 { // the second time, the released slots are taken again
 			var release []func()
 			acquire := func(subnets, times int) {
@@ -207,7 +208,7 @@ func TestRefusedBodiesAreCharged(t *testing.T) {
 			[]byte("evil"), 1)
 		for addr, body := range map[string][]byte{"192.0.2.1": good, "192.0.2.2": forged} {
 			for range 3 {
-				if err := r.Admit(from(addr), relay.Posts); err != nil {
+				if err := r.Gate().Admit(from(addr), admission.Posts); err != nil {
 					t.Fatal(err)
 				}
 				slow.Store(true)
@@ -217,12 +218,12 @@ func TestRefusedBodiesAreCharged(t *testing.T) {
 				}
 			}
 		}
-		if err := r.Admit(from("192.0.2.1"), relay.Posts); err != nil {
+		if err := r.Gate().Admit(from("192.0.2.1"), admission.Posts); err != nil {
 			t.Errorf("good bodies are charged: %v", err)
 		}
 		// The address began with 100 tokens and got 5 in each tenth of a second. It paid 1 for each post and 50 for
 		// each body.
-		if wait := wantLimit(t, r.Admit(from("192.0.2.2"), relay.Posts),
+		if wait := wantLimit(t, r.Gate().Admit(from("192.0.2.2"), admission.Posts),
 			envelope.LimitPostsPerAddress); wait < 500*time.Millisecond || wait > time.Second {
 			t.Errorf("Retry-After is %v", wait)
 		}
@@ -236,7 +237,7 @@ func TestLargeBodiesAtOnce(t *testing.T) {
 		r := start(t, relay.Config{})
 		large := bytes.Repeat([]byte("x"), 128<<10)
 		for range 64 {
-			if err := r.Admit(from("192.0.2.1"), relay.Posts); err != nil {
+			if err := r.Gate().Admit(from("192.0.2.1"), admission.Posts); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -297,7 +298,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 			ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 1}, PostsPerAgent: relay.Rate{PerSecond: 0.01, Burst: 1}}})
 		ask := func(addr string, times int) {
 			for range times {
-				_ = r.Admit(from(addr), relay.Reads)
+				_ = r.Gate().Admit(from(addr), admission.Reads)
 			}
 		}
 		ask("192.0.2.1", 1)

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // A relay may run as several nodes over one store. Two things in the memory of a node matter to the other nodes. The
@@ -49,10 +49,7 @@ type Siblings interface {
 // Report says what has happened at a node since its last report. A nil map is empty.
 type Report struct {
 	Seen map[didkey.DID]time.Time // who signed a read, and in which minute
-	// How many tokens were taken from each bucket of a Rate. The number is negative if more tokens were refunded.
-	Posts      map[netip.Prefix]int
-	Broadcasts map[netip.Prefix]int
-	Agents     map[didkey.DID]int
+	admission.Report
 }
 
 // Add adds what happened at another node to r.
@@ -84,8 +81,8 @@ const (
 	exchangeEvery = 200 * time.Millisecond
 	// nodeTimeout limits each call of Nonces and Siblings.
 	nodeTimeout = 5 * time.Second
-	// maxReported bounds each map of a report. Entries beyond it are known to this node only.
-	maxReported = 1 << 12
+	// outageLogInterval is the time between two lines in the log about the same failure.
+	outageLogInterval = time.Minute
 )
 
 // exchange exchanges reports with the other nodes until ctx ends.
@@ -109,15 +106,12 @@ func (r *Relay) exchange(ctx context.Context) {
 func (r *Relay) exchangeOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
-	others, err := r.siblings.Exchange(ctx, Report{Seen: r.presence.report(), Posts: r.limiter.posts.report(),
-		Broadcasts: r.limiter.broadcasts.report(), Agents: r.limiter.agents.report()})
+	others, err := r.siblings.Exchange(ctx, Report{Seen: r.presence.report(), Report: r.gate.Report()})
 	if err != nil {
 		return err
 	}
 	r.presence.applyRemote(others.Seen, r.now())
-	r.limiter.posts.applyRemote(r.now, others.Posts)
-	r.limiter.broadcasts.applyRemote(r.now, others.Broadcasts)
-	r.limiter.agents.applyRemote(r.now, others.Agents)
+	r.gate.Apply(others.Report)
 	return nil
 }
 
@@ -155,7 +149,7 @@ func (n timedNonces) Use(ctx context.Context, id [16]byte, ts, now time.Time) er
 	return n.Nonces.Use(ctx, id, ts, now)
 }
 
-// outage logs a failure that repeats, at most once in refusalLogInterval.
+// outage logs a failure that repeats, at most once in outageLogInterval.
 type outage struct {
 	message  string
 	loggedAt atomic.Int64 // when it was last logged, in Unix nanoseconds; 0: never
@@ -163,7 +157,7 @@ type outage struct {
 
 func (o *outage) report(log *slog.Logger, err error) {
 	now, loggedAt := time.Now().UnixNano(), o.loggedAt.Load()
-	if now-loggedAt >= int64(refusalLogInterval) && o.loggedAt.CompareAndSwap(loggedAt, now) {
+	if now-loggedAt >= int64(outageLogInterval) && o.loggedAt.CompareAndSwap(loggedAt, now) {
 		log.Error(o.message, "err", err)
 	}
 }

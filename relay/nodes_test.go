@@ -17,6 +17,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
@@ -180,7 +181,7 @@ func TestNodesShareRates(t *testing.T) {
 	}{
 		envelope.LimitPostsPerAddress: {relay.Limits{PostsPerAddress: few},
 			func(_ *testing.T, r *relay.Relay, _ didkey.Key, addr string) error {
-				return r.Admit(from(addr), relay.Posts)
+				return r.Gate().Admit(from(addr), admission.Posts)
 			}},
 		envelope.LimitPostsPerAgent: {relay.Limits{PostsPerAgent: few},
 			func(t *testing.T, r *relay.Relay, sender didkey.Key, addr string) error {
@@ -215,7 +216,7 @@ func TestNodesShareRates(t *testing.T) {
 				if err := c.use(t, b, key(t), "198.51.100.7"); err != nil {
 					t.Errorf("another sender: %v", err)
 				}
-				if err := b.Admit(from(addr), relay.Reads); err != nil {
+				if err := b.Gate().Admit(from(addr), admission.Reads); err != nil {
 					t.Errorf("a read: %v", err)
 				}
 				time.Sleep(3 * burst * time.Second) // all buckets are full again

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // Observer receives reports about what a relay, its store and its HTTP API do, at the time they do it. Metrics are one
@@ -20,7 +21,7 @@ type Observer interface {
 	Screened(took time.Duration, code envelope.Code)
 	// Served reports a request that was answered, with success or with an error. mount is the path prefix of the part of
 	// the HTTP API that answered it, such as "/hub"; it is empty for the relay's own routes.
-	Served(mount string, k Kind)
+	Served(mount string, k admission.Kind)
 	// Refused reports a request that was answered with an error. status is the HTTP status, or 0 for a connection that
 	// was closed at once. code is empty if a gateway uses its own error codes. limit names the limit that was
 	// reached; it is empty if none was.
@@ -74,7 +75,7 @@ func (NoObserver) Posted(PostReport) {}
 func (NoObserver) Screened(time.Duration, envelope.Code) {}
 
 // Served implements Observer.
-func (NoObserver) Served(string, Kind) {}
+func (NoObserver) Served(string, admission.Kind) {}
 
 // Refused implements Observer.
 func (NoObserver) Refused(int, envelope.Code, string) {}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
@@ -32,7 +33,7 @@ func note[T any](r *recorder, list *[]T, item T) {
 
 func (r *recorder) Posted(p relay.PostReport)                    { note(r, &r.posts, p) }
 func (r *recorder) Screened(_ time.Duration, code envelope.Code) { note(r, &r.screened, code) }
-func (r *recorder) Served(string, relay.Kind)                    {}
+func (r *recorder) Served(string, admission.Kind)                {}
 func (r *recorder) Refused(int, envelope.Code, string)           {}
 func (r *recorder) Queued(waited time.Duration)                  { note(r, &r.queued, waited) }
 func (r *recorder) Committed(c relay.CommitReport)               { note(r, &r.commits, c) }

@@ -11,6 +11,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -139,7 +140,7 @@ func TestWritesAreCharged(t *testing.T) {
 				}
 				taken := 0
 				for ; taken < 200; taken++ {
-					if r.Admit(from("203.0.113.7"), relay.Posts) != nil {
+					if r.Gate().Admit(from("203.0.113.7"), admission.Posts) != nil {
 						break
 					}
 					_, err := r.Post(t.Context(), from("203.0.113.7"),
@@ -167,20 +168,20 @@ func TestStandstillsCostLittle(t *testing.T) {
 		p := from("203.0.113.7")
 		body := sign(t, key(t), envelope.Draft{Payload: request, Recipient: key(t).DID()}).Canonical()
 		for limit, c := range map[string]struct {
-			kind relay.Kind
+			kind admission.Kind
 			work func() error
 		}{
-			envelope.LimitPostsPerAddress: {relay.Posts, func() error { _, err := r.Post(t.Context(), p, body); return err }},
-			envelope.LimitReadsPerAddress: {relay.Reads, func() error { _, err := r.Agents(t.Context(), p, relay.AgentQuery{}); return err }},
+			envelope.LimitPostsPerAddress: {admission.Posts, func() error { _, err := r.Post(t.Context(), p, body); return err }},
+			envelope.LimitReadsPerAddress: {admission.Reads, func() error { _, err := r.Agents(t.Context(), p, relay.AgentQuery{}); return err }},
 		} {
-			if err := errors.Join(r.Admit(p, c.kind), c.work()); err != nil {
+			if err := errors.Join(r.Gate().Admit(p, c.kind), c.work()); err != nil {
 				t.Fatalf("%s: %v", limit, err)
 			}
-			if wait := wantLimit(t, r.Admit(p, c.kind), limit); wait > 100*time.Millisecond {
+			if wait := wantLimit(t, r.Gate().Admit(p, c.kind), limit); wait > 100*time.Millisecond {
 				t.Errorf("%s: the client has to wait for %v", limit, wait)
 			}
 			time.Sleep(2 * time.Second)
-			if err := r.Admit(p, c.kind); err != nil {
+			if err := r.Gate().Admit(p, c.kind); err != nil {
 				t.Errorf("%s: refused after two seconds: %v", limit, err)
 			}
 		}

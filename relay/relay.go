@@ -13,9 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/url"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -25,7 +23,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/hostname"
-	"github.com/agora-relay/agora/internal/turns"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // Config has what New needs. Store and Key are required. The relay uses the Policy with which its Store was opened.
@@ -57,15 +55,13 @@ type Relay struct {
 	origin   string
 	reads    Visibility
 	maxBody  int
-	limits   atomic.Pointer[Limits]
-	bans     atomic.Pointer[bans] // nil: nobody is banned
 	siblings Siblings
 	now      func() time.Time
 	log      *slog.Logger
 	observer Observer
 
 	hub          *hub
-	limiter      *limiter
+	gate         *admission.Gate
 	cursorCipher cipher.Block // see FormatCursor
 	localNonces  *nonceMemory // checks the times of tokens; without Config.Nonces it also remembers their nonces
 	nonces       Nonces       // localNonces, unless Config.Nonces is set
@@ -73,12 +69,7 @@ type Relay struct {
 
 	nonceOutage outage // failures of nonces
 	presence    presence
-	startCursor Cursor               // end of the store when the relay was made; Run watches from here
-	readQueue   *turns.Queue[source] // for reads of the store
-	viewQueue   *turns.Queue[source] // for those reads that are Views; a View then also waits in readQueue
-	parseQueue  *turns.Queue[source] // for parsing and verifying bodies, which needs a hundred times their size in memory
-	writeQueue  *turns.Queue[source] // for writes to the store
-	refusals    *refusals
+	startCursor Cursor // end of the store when the relay was made; Run watches from here
 	drained     chan struct{}
 	drain       sync.Once
 	paused      atomic.Bool // see Pause
@@ -95,7 +86,6 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	if err := policy.Validate(); err != nil {
 		return nil, fmt.Errorf("the store's policy: %w", err)
 	}
-	c.Limits = c.Limits.WithDefaults()
 	if c.MaxBody <= 0 {
 		c.MaxBody = envelope.DefaultMaxBytes
 	}
@@ -128,24 +118,15 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	if c.Nonces != nil {
 		nonces = timedNonces{c.Nonces}
 	}
-	parseSlots := max(2, runtime.GOMAXPROCS(0))
 	r := &Relay{policy: policy, store: c.Store, key: c.Key, origin: c.Origin, reads: cmp.Or(c.Reads, ToAll),
 		maxBody: c.MaxBody, siblings: c.Siblings, now: c.Now, log: c.Log, observer: c.Observer,
-		hub: newHub(), limiter: newLimiter(c.Limits), cursorCipher: cursors, startCursor: end.Cursor,
+		hub: newHub(), cursorCipher: cursors, startCursor: end.Cursor,
 		localNonces: localNonces, nonces: nonces,
 		nonceOutage: outage{message: "signed reads and calls are refused, because the shared memory of used nonces has " +
 			"failed; check it and the connection to it"},
-		readQueue: newTurns(maxConcurrentReads, 1), viewQueue: newTurns(maxConcurrentViews, 1),
-		parseQueue: newTurns(parseSlots, (parseSlots+1)/2), refusals: newRefusals(c.Log),
+		gate:    admission.New(admission.Options{Limits: c.Limits, Now: c.Now, Log: c.Log, Queued: c.Observer.Queued}),
 		drained: make(chan struct{}), streams: streams{all: map[*Stream]struct{}{}}}
 	r.screening = screening
-	r.limits.Store(&c.Limits)
-	r.writeQueue = turns.New(math.MaxInt, func(s source) int {
-		if n := r.limits.Load().WritesPerAddress; n != Unlimited && !s.local {
-			return n
-		}
-		return math.MaxInt
-	})
 	r.inbox.Store(&policy.Inbox)
 	r.SetBans(c.Bans)
 	return r, nil
@@ -197,7 +178,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { cancel(r.store.Watch(ctx, r.startCursor, r.hub.publish)) })
 	tasks.Go(func() { r.sweep(ctx) })
-	tasks.Go(func() { r.refusals.run(ctx) })
+	tasks.Go(func() { r.gate.Run(ctx) })
 	if r.siblings != nil {
 		tasks.Go(func() { r.exchange(ctx) })
 	}
@@ -243,7 +224,7 @@ func (r *Relay) Waiting() int { return int(r.openPolls.Load()) }
 
 // Post checks a body and stores its envelope. If Post returns no error, the envelope is on disk and will be delivered
 // until Receipt.ExpiresAt. Cheap checks come before expensive ones, and nothing has a side effect before the signature
-// is verified (PROTOCOL §1). The transport must have admitted the request, see Admit. Post counts the message against
+// is verified (PROTOCOL §1). The transport must have admitted the request, see Gate. Post counts the message against
 // the allowance of its sender.
 func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, error) {
 	report := PostReport{Bytes: len(body)}
@@ -276,9 +257,9 @@ func (r *Relay) post(ctx context.Context, from Peer, body []byte, report *PostRe
 	}
 	receipt, err := r.appendEntry(ctx, from, entry)
 	report.Store = time.Since(checked)
-	r.noteRefusal(from, entry.Envelope.Sender.ID, err)
+	r.gate.Note(from, entry.Envelope.Sender.ID, err)
 	if receipt.Duplicate {
-		r.refundMessage(from, entry.Envelope)
+		r.gate.RefundMessage(from, entry.Envelope)
 	}
 	receipt = Viewer{Limited: r.reads == ToParties}.visibleReceipt(receipt, entry.Envelope)
 	return receipt, r.hideForeignThreads(ctx, from, err, entry)
@@ -286,19 +267,19 @@ func (r *Relay) post(ctx context.Context, from Peer, body []byte, report *PostRe
 
 // prepare does everything that Post does before it asks the Screen and stores the envelope.
 func (r *Relay) prepare(from Peer, body []byte) (Entry, error) {
-	if err := r.chargePost(from, len(body)); err != nil {
+	if err := r.gate.ChargeBody(from, len(body)); err != nil {
 		return Entry{}, err
 	}
 	var entry Entry
-	err := r.inTurn(from, func() (err error) {
+	err := r.gate.Checking(from, func() (err error) {
 		entry, err = r.check(body)
 		return err
 	})
 	if err != nil {
 		return Entry{}, err
 	}
-	if err := r.admitMessage(from, entry.Envelope); err != nil {
-		r.noteRefusal(from, entry.Envelope.Sender.ID, err)
+	if err := r.gate.AdmitMessage(from, entry.Envelope); err != nil {
+		r.gate.Note(from, entry.Envelope.Sender.ID, err)
 		return Entry{}, err
 	}
 	entry.Local = from.Local
@@ -314,61 +295,47 @@ func (r *Relay) prepare(from Peer, body []byte) (Entry, error) {
 // Store.Append.
 func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receipt, error) {
 	if from.Local {
-		if err := r.checkAgentBan(entry.Envelope.Sender.ID); err != nil {
+		if err := r.gate.CheckAgent(entry.Envelope.Sender.ID); err != nil {
 			return Receipt{}, err
 		}
 		return r.store.Append(ctx, entry)
 	}
-	queued, err := r.takeWrite(ctx, from)
+	queued, err := r.gate.TakeWrite(ctx, from)
 	if err != nil {
-		r.refundMessage(from, entry.Envelope)
+		r.gate.RefundMessage(from, entry.Envelope)
 		return Receipt{}, err
 	}
-	defer r.writeQueue.Release(from.source())
-	if err := r.checkPostDebt(from); err != nil {
-		r.refundMessage(from, entry.Envelope)
+	defer r.gate.ReleaseWrite(from)
+	if err := r.gate.CheckPostDebt(from); err != nil {
+		r.gate.RefundMessage(from, entry.Envelope)
 		return Receipt{}, err
 	}
 	// The entry may have waited here or for the Screen. A ban that was set meanwhile holds for it.
-	if err := cmp.Or(r.checkBan(from.Addr), r.checkAgentBan(entry.Envelope.Sender.ID)); err != nil {
+	if err := r.gate.CheckSender(from, entry.Envelope.Sender.ID); err != nil {
 		return Receipt{}, err
 	}
 	receipt, err := r.store.Append(ctx, entry)
-	r.chargeWork(from, receipt.Took)
+	r.gate.ChargeWork(from, receipt.Took)
 	receipt.Queued = queued
 	return receipt, err
 }
 
 // Object parses the body of a request to a gateway. The body must be one JSON object of at most maxBytes bytes as it is
 // sent, see envelope.ParseObject. The result is its RFC 8785 form, which can be longer. As with Post, a large body counts as more than one request.
-// The time that is spent on a refused body counts too. The transport must have admitted the request, see Admit.
+// The time that is spent on a refused body counts too. The transport must have admitted the request, see Gate.
 // Refusals: CodeRateLimited, CodeUnavailable if the relay drains, and those of envelope.ParseObject.
 func (r *Relay) Object(from Peer, body []byte, maxBytes int) (canonical []byte, err error) {
 	if err := r.draining(); err != nil {
 		return nil, err
 	}
-	if err := r.chargePost(from, len(body)); err != nil {
+	if err := r.gate.ChargeBody(from, len(body)); err != nil {
 		return nil, err
 	}
-	err = r.inTurn(from, func() (err error) {
+	err = r.gate.Checking(from, func() (err error) {
 		canonical, err = envelope.ParseObject(body, maxBytes)
 		return err
 	})
 	return canonical, err
-}
-
-// inTurn calls check, which checks a body, when it is the turn of from. If check refuses the body, the time spent on it
-// is charged to from.
-func (r *Relay) inTurn(from Peer, check func() error) error {
-	src := from.source()
-	_ = r.parseQueue.Acquire(context.Background(), src) // this context never ends
-	defer r.parseQueue.Release(src)
-	began := time.Now()
-	err := check()
-	if err != nil {
-		r.chargeWork(from, time.Since(began))
-	}
-	return err
 }
 
 // check parses a body, checks its envelope and verifies the signature.
@@ -388,7 +355,7 @@ func (r *Relay) check(body []byte) (Entry, error) {
 	if err := e.VerifyWith(r.keys.Parse); err != nil {
 		return Entry{}, err
 	}
-	if err := r.checkAgentBan(e.Sender.ID); err != nil {
+	if err := r.gate.CheckAgent(e.Sender.ID); err != nil {
 		return Entry{}, err
 	}
 	entry := Entry{Envelope: e, Received: now}

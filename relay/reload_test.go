@@ -9,6 +9,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // TestSetLimits changes the limits of a running relay while a poll waits. The poll keeps waiting, and the new limits hold.
@@ -24,16 +25,16 @@ func TestSetLimits(t *testing.T) {
 		go func() { ended <- poll(10 * time.Second) }()
 		synctest.Wait()
 		once := relay.Rate{PerSecond: 1, Burst: 1}
-		r.SetLimits(relay.Limits{PollsPerAddress: 1, PostsPerAddress: once, ReadsPerAddress: once,
+		r.Gate().SetLimits(relay.Limits{PollsPerAddress: 1, PostsPerAddress: once, ReadsPerAddress: once,
 			NewConnectionsPerAddress: once, ConnectionsPerAddress: 1, RequestsPerAddress: 1})
 		wantLimit(t, poll(time.Second), envelope.LimitPollsPerAddress)
 		for _, limit := range []string{envelope.LimitPostsPerAddress, envelope.LimitReadsPerAddress,
 			envelope.LimitNewConnectionsPerAddress, envelope.LimitRequestsPerAddress} {
 			ask := map[string]func() error{
-				envelope.LimitPostsPerAddress:          func() error { return r.Admit(from("192.0.2.1"), relay.Posts) },
-				envelope.LimitReadsPerAddress:          func() error { return r.Admit(from("192.0.2.1"), relay.Reads) },
-				envelope.LimitNewConnectionsPerAddress: func() error { _, err := r.Connect(from("192.0.2.1")); return err },
-				envelope.LimitRequestsPerAddress:       func() error { _, err := r.Enter(from("192.0.2.1")); return err },
+				envelope.LimitPostsPerAddress:          func() error { return r.Gate().Admit(from("192.0.2.1"), admission.Posts) },
+				envelope.LimitReadsPerAddress:          func() error { return r.Gate().Admit(from("192.0.2.1"), admission.Reads) },
+				envelope.LimitNewConnectionsPerAddress: func() error { _, err := r.Gate().Connect(from("192.0.2.1")); return err },
+				envelope.LimitRequestsPerAddress:       func() error { _, err := r.Gate().Enter(from("192.0.2.1")); return err },
 			}[limit]
 			if err := ask(); err != nil {
 				t.Errorf("%s: the first is refused: %v", limit, err)
@@ -41,15 +42,15 @@ func TestSetLimits(t *testing.T) {
 			wantLimit(t, ask(), limit)
 		}
 		time.Sleep(time.Second) // the rate of new connections admits another one; its slot is not free
-		_, err := r.Connect(from("192.0.2.1"))
+		_, err := r.Gate().Connect(from("192.0.2.1"))
 		wantLimit(t, err, envelope.LimitConnectionsPerAddress)
 		if err := <-ended; err != nil || time.Since(began) != 10*time.Second {
 			t.Errorf("the poll ended after %v: %v", time.Since(began), err)
 		}
-		if got := r.Limits(); got.PollsPerAddress != 1 || got.Polls != 10_000 {
+		if got := r.Gate().Limits(); got.PollsPerAddress != 1 || got.Polls != 10_000 {
 			t.Errorf("the limits are %+v", got)
 		}
-		r.SetLimits(relay.Limits{PollsPerAddress: relay.Unlimited})
+		r.Gate().SetLimits(relay.Limits{PollsPerAddress: relay.Unlimited})
 		if err := poll(time.Second); err != nil {
 			t.Errorf("without a limit: %v", err)
 		}
@@ -69,9 +70,9 @@ func TestBans(t *testing.T) {
 		_, err := r.VerifyRead(t.Context(), tokenFor(t, k, envelope.Read{}), "GET", "/events")
 		return err
 	}
-	admit := func(p relay.Peer) error { return r.Admit(p, relay.Reads) }
+	admit := func(p relay.Peer) error { return r.Gate().Admit(p, admission.Reads) }
 	connect := func(p relay.Peer) error {
-		release, err := r.Connect(p)
+		release, err := r.Gate().Connect(p)
 		if err == nil {
 			release()
 		}

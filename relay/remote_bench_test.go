@@ -9,6 +9,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/bench/stage"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // sink is a store that accepts everything and keeps nothing.
@@ -38,7 +39,7 @@ func BenchmarkRemotePost(b *testing.B) {
 	peer := from("2001:db8::1")
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if err := r.Admit(peer, relay.Posts); err != nil {
+		if err := r.Gate().Admit(peer, admission.Posts); err != nil {
 			b.Fatal(err)
 		}
 		if _, err := r.Post(b.Context(), peer, list[i%len(list)]); err != nil {

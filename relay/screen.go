@@ -9,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/turns"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // Screen decides whether a message may be stored, by rules of the operator. Any number of goroutines call it.
@@ -34,7 +35,7 @@ var errScreenWait = envelope.NotStored("too many messages wait for a decision of
 type screening struct {
 	by    Screen
 	store Remover
-	queue *turns.Queue[source]
+	queue *turns.Queue[admission.Source]
 
 	mu       sync.Mutex
 	messages map[[sha256.Size]byte]*decision
@@ -56,7 +57,7 @@ func newScreening(by Screen, store Store) (*screening, error) {
 	if !ok {
 		return nil, errors.New("a Screen is not asked about duplicates, so it needs a store that implements relay.Remover")
 	}
-	return &screening{by: by, store: remover, queue: newTurns(maxScreens, maxScreensPerSource),
+	return &screening{by: by, store: remover, queue: admission.NewTurns(maxScreens, maxScreensPerSource),
 		messages: map[[sha256.Size]byte]*decision{}}, nil
 }
 
@@ -93,7 +94,7 @@ func (r *Relay) screen(ctx context.Context, from Peer, e *envelope.Envelope) (se
 func (r *Relay) decide(ctx context.Context, from Peer, e *envelope.Envelope) error {
 	ctx, cancel := context.WithTimeout(ctx, maxScreenWait)
 	defer cancel()
-	began, src := time.Now(), from.source()
+	began, src := time.Now(), from.Source()
 	err := r.screening.queue.Acquire(ctx, src)
 	if err == nil {
 		err = r.screening.by.Screen(ctx, from, e)

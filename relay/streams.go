@@ -35,9 +35,8 @@ func (r *Relay) OpenStream(from Peer, caller didkey.DID) (*Stream, error) {
 	if err := r.draining(); err != nil {
 		return nil, err
 	}
-	release, err := r.limiter.polls.acquire(from)
+	release, err := r.gate.Poll(from)
 	if err != nil {
-		r.noteRefusal(from, from.Reader, err)
 		return nil, err
 	}
 	s := &Stream{relay: r, peer: from, since: time.Now(), release: release, ended: make(chan struct{})}
@@ -63,7 +62,7 @@ func (s *Stream) Ended() <-chan struct{} {
 }
 
 // Banned returns why the client was banned, as CodeForbidden; nil: it is not banned.
-func (s *Stream) Banned() error { return s.relay.checkPeer(s.peer) }
+func (s *Stream) Banned() error { return s.relay.gate.CheckPeer(s.peer) }
 
 // Close gives the slot back.
 func (s *Stream) Close() {

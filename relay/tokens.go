@@ -8,6 +8,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/replay"
 )
 
@@ -149,7 +150,7 @@ func (p *presence) add(reader didkey.DID, now time.Time) (isNew bool) {
 		return false
 	}
 	p.fresh[reader] = minute
-	if p.unreported != nil && !before.Equal(minute) && len(p.unreported) < maxReported {
+	if p.unreported != nil && !before.Equal(minute) && len(p.unreported) < admission.MaxReported {
 		p.unreported[reader] = minute
 	}
 	return !known

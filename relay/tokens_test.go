@@ -10,6 +10,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/replay"
 )
 
@@ -153,10 +154,10 @@ func TestPresenceReport(t *testing.T) {
 			t.Errorf("%d was seen at %v, want %v", i, got, want)
 		}
 	}
-	for i := range 2 * maxReported {
+	for i := range 2 * admission.MaxReported {
 		p.mark(didText(i), noon.Add(time.Minute))
 	}
-	if n := len(p.report()); n != maxReported {
+	if n := len(p.report()); n != admission.MaxReported {
 		t.Errorf("%d readers in a report", n)
 	}
 	others := map[didkey.DID]time.Time{}

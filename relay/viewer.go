@@ -112,7 +112,7 @@ const ReadSkew = time.Minute
 
 // VerifyRead returns who signed a token. It accepts each token once. First it checks that the token is for this relay,
 // this request and this time. Then it verifies the signature. Only after that it records that the token is used. The
-// transport must have admitted the request, see Admit. Refusals: CodeUnauthorized; CodeForbidden for a banned signer;
+// transport must have admitted the request, see Gate. Refusals: CodeUnauthorized; CodeForbidden for a banned signer;
 // CodeUnavailable if the relay cannot record the use of the token.
 func (r *Relay) VerifyRead(ctx context.Context, token, method, target string) (didkey.DID, error) {
 	now := r.now()
@@ -130,7 +130,7 @@ func (r *Relay) VerifyRead(ctx context.Context, token, method, target string) (d
 // VerifyCall returns who signed the call token of a request to a gateway. It accepts each token once, also on an open
 // relay. target is the request's path and query as sent, and body its body as sent. The checks are those of VerifyRead.
 // VerifyCall also checks, before the signature, that the token is for this body. The transport must have admitted the
-// request, see Admit. Refusals: as VerifyRead.
+// request, see Gate. Refusals: as VerifyRead.
 func (r *Relay) VerifyCall(ctx context.Context, token, method, target string, body []byte) (didkey.DID, error) {
 	now := r.now()
 	call, err := envelope.ParseCall(token)
@@ -184,7 +184,7 @@ func (r *Relay) acceptOnce(ctx context.Context, read *envelope.Read, now time.Ti
 	if err := read.VerifyWith(r.keys.Parse); err != nil {
 		return err
 	}
-	if err := r.checkAgentBan(read.Reader); err != nil {
+	if err := r.gate.CheckAgent(read.Reader); err != nil {
 		return err
 	}
 	return r.markReadUsed(ctx, sha256.Sum256(read.Once()), read.TS, now)
@@ -194,20 +194,20 @@ func (r *Relay) acceptOnce(ctx context.Context, read *envelope.Read, now time.Ti
 // token has no effect, and neither has one of a banned signer. Tokens are not recorded as used, so the same token may
 // be used again within its minute. That only repeats that its signer is online. For each signer that is not banned, a
 // signature is verified at most once a minute. One network can mark at most 1024 signers in five minutes, so that it
-// cannot fill the memory alone. The transport must have admitted the request, see Admit.
+// cannot fill the memory alone. The transport must have admitted the request, see Gate.
 func (r *Relay) MarkPresent(p Peer, token, method, target string) {
 	now := r.now()
 	read, err := r.parseRead(token, method, target, now)
-	if err != nil || !r.presence.wouldMark(read.Reader, siteNetwork(p.Addr), now) ||
-		read.VerifyWith(r.keys.Parse) != nil || r.checkAgentBan(read.Reader) != nil {
+	if err != nil || !r.presence.wouldMark(read.Reader, p.Site(), now) ||
+		read.VerifyWith(r.keys.Parse) != nil || r.gate.CheckAgent(read.Reader) != nil {
 		return
 	}
-	r.presence.markFromNetwork(read.Reader, siteNetwork(p.Addr), now)
+	r.presence.markFromNetwork(read.Reader, p.Site(), now)
 }
 
 // VerifyPresent returns who signed a token, for a stream of a relay that shows everything to everybody. The stream then
 // keeps its reader online. Unlike MarkPresent, it verifies every signature, because a stream lasts longer than a minute.
-// It returns "" for an invalid token. The transport must have admitted the request, see Admit.
+// It returns "" for an invalid token. The transport must have admitted the request, see Gate.
 func (r *Relay) VerifyPresent(token, method, target string) didkey.DID {
 	read, err := r.parseRead(token, method, target, r.now())
 	if err != nil || read.VerifyWith(r.keys.Parse) != nil {

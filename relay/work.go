@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"net/netip"
 	"time"
 )
 
@@ -30,46 +29,19 @@ type readJob struct {
 	minSliceSize  int           // lower limit of sliceSize
 	mustComplete  bool          // a page that ends early is of no use
 	answerStarted bool          // the answer has begun, so the rest is not refused
-	chargeAll     bool          // it is not split into slices, so more than the burst may be charged
 	searchUntil   time.Time     // go on until then while nothing is found; zero: only for readBudget
 }
 
 // beginSlice waits for the turn of job's next slice. The caller must call endSlice when the slice is done. Refusals:
 // CodeRateLimited if the client's address is in debt, ctx's error.
 func (r *Relay) beginSlice(ctx context.Context, job *readJob) error {
-	if err := r.readQueue.Acquire(ctx, job.peer.source()); err != nil {
-		return err
-	}
-	err := r.checkReadDebt(job)
-	if err != nil {
-		r.readQueue.Release(job.peer.source())
-	}
-	return err
+	return r.gate.TakeRead(ctx, job.peer, !job.answerStarted)
 }
 
-// endSlice ends the turn of a slice and charges the slice to the client's address, see readUnit.
+// endSlice ends the turn of a slice and charges the slice to the client's address.
 func (r *Relay) endSlice(job *readJob, took time.Duration) {
-	r.readQueue.Release(job.peer.source())
-	before := job.spent / readUnit
+	r.gate.ReleaseRead(job.peer, job.spent, took)
 	job.spent += took
-	if !job.peer.Local {
-		var buf [len(widths)]netip.Prefix
-		units := min(int(job.spent/readUnit-before), r.limits.Load().ReadsPerAddress.Burst)
-		if job.chargeAll {
-			units = int((took + readUnit/2) / readUnit) // rounded to the nearest unit
-		}
-		r.limiter.reads.charge(r.now, units, networks(job.peer.Addr, &buf)...)
-	}
-}
-
-// checkReadDebt refuses a read while its address is in debt for earlier reads. So most of the reads that an address in
-// debt has waiting are never done.
-func (r *Relay) checkReadDebt(job *readJob) error {
-	if job.peer.Local || job.answerStarted {
-		return nil
-	}
-	var buf [len(widths)]netip.Prefix
-	return r.readDebt(networks(job.peer.Addr, &buf))
 }
 
 // continues reports whether to read another slice after one that took this long and left the page incomplete. found

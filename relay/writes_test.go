@@ -72,10 +72,10 @@ func TestWritesPerAddress(t *testing.T) {
 		writing(9)
 		post(local, 7)
 		writing(16)
-		r.SetLimits(relay.Limits{WritesPerAddress: 2})
+		r.Gate().SetLimits(relay.Limits{WritesPerAddress: 2})
 		post(from("192.0.2.3"), 3)
 		writing(18)
-		r.SetLimits(relay.Limits{WritesPerAddress: relay.Unlimited})
+		r.Gate().SetLimits(relay.Limits{WritesPerAddress: relay.Unlimited})
 		post(from("192.0.2.4"), 5)
 		writing(23)
 		time.Sleep(11 * time.Second)
@@ -90,7 +90,7 @@ func TestWritesPerAddress(t *testing.T) {
 				t.Errorf("the refusal has no Retry-After: %v", err)
 			}
 		}
-		r.SetLimits(relay.Limits{})
+		r.Gate().SetLimits(relay.Limits{})
 		post(from("192.0.2.1"), 1)
 		time.Sleep(2 * time.Second)
 		close(disk.release)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // serialStore is a store whose writer takes a second for each message, one after the other.
@@ -46,7 +47,7 @@ func TestWritesTakeTurns(t *testing.T) {
 		var posting sync.WaitGroup
 		var refused atomic.Int32
 		for range 64 {
-			if err := r.Admit(from("203.0.113.7"), relay.Posts); err != nil {
+			if err := r.Gate().Admit(from("203.0.113.7"), admission.Posts); err != nil {
 				t.Fatal(err)
 			}
 			body := sign(t, key(t), envelope.Draft{Payload: request, Recipient: key(t).DID()}).Canonical()

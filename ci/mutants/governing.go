@@ -12,9 +12,9 @@ const (
 var governing = []mutant{
 	{"bans: open streams and polls go on", "relay Relay.SetBans", "endWaits()", drop, ofBans},
 	{"bans: a stream that is just opened stays", "relay Relay.OpenStream", "mayStay()", never, ofBans},
-	{"bans: a post that waits is stored", "relay Relay.appendEntry", "checkBan()", never, ofBans},
-	{"bans: a gateway writes for a banned client", "relay Relay.Update", "checkPeer()", never, ofBans},
-	{"bans: a gateway reads for a banned client", "relay Relay.View", "checkPeer()", never, ofBans},
+	{"bans: a post that waits is stored", "relay Relay.appendEntry", "CheckSender()", never, ofBans},
+	{"bans: a gateway writes for a banned client", "relay Relay.Update", "CheckPeer()", never, ofBans},
+	{"bans: a gateway reads for a banned client", "relay Relay.View", "CheckPeer()", never, ofBans},
 	{"bans: the stream of a hub does not say why it ends", "gateway/hub streamWriter.run", "",
 		swap(`reason = "banned"`, `reason = "shutdown"`), "./gateway/hub -run Bans"},
 	{"bans: a banned owner uses its callbacks", "gateway/channel Gateway.outToken", "CheckAgent()", drop,

@@ -2,13 +2,13 @@ package main
 
 // Settings, TLS, bans, metrics and traces.
 var internet = []mutant{
-	{"bans: a banned address is served", "relay Relay.checkBan", "Contains()", never, "./relay -run Bans"},
-	{"bans: a banned identity may post", "relay Relay.check", "checkAgentBan()", never, "./relay -run Bans"},
-	{"bans: a banned identity may read", "relay Relay.acceptOnce", "checkAgentBan()", never, "./relay -run Bans"},
-	{"limits: a changed limit is not that of known addresses", "relay buckets.setRate", "SetBurstAt()", drop,
-		"./relay -run Buckets"},
-	{"limits: a change forgets what was used", "relay buckets.setRate", "b.fresh ==", always, "./relay -run Buckets"},
-	{"limits: new connections are not limited", "relay Relay.Connect", "takeForAddress()", with("error(nil)"),
+	{"bans: a banned address is served", "relay/admission Gate.checkAddress", "Contains()", never, "./relay -run Bans"},
+	{"bans: a banned identity may post", "relay Relay.check", "CheckAgent()", never, "./relay -run Bans"},
+	{"bans: a banned identity may read", "relay Relay.acceptOnce", "CheckAgent()", never, "./relay -run Bans"},
+	{"limits: a changed limit is not that of known addresses", "relay/admission buckets.setRate", "SetBurstAt()", drop,
+		"./relay/admission -run Buckets"},
+	{"limits: a change forgets what was used", "relay/admission buckets.setRate", "b.fresh ==", always, "./relay/admission -run Buckets"},
+	{"limits: new connections are not limited", "relay/admission Gate.Connect", "takeForAddress()", with("error(nil)"),
 		"./relay -run SetLimits"},
 	{"config: the file comes before the environment", "cmd/agora settingValues.setFromEnvironment", `given text`,
 		when("$ || v[flag.Name] != nil"), ofSettings},

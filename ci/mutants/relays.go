@@ -74,13 +74,13 @@ var reading = []mutant{
 	{"page: all of it is in memory", "relay pieceBytes", "", set("64 << 20"), ofReading},
 	{"cursor: other spellings are accepted", "relay ParseCursor", "c.String()", without, ofRelays},
 
-	{"reads: one address takes all slots", "relay newTurns", "s.local", always,
-		"./relay -run TurnsOfNetworks"},
+	{"reads: one address takes all slots", "relay/admission NewTurns", "s.local", always,
+		"./relay/admission -run TurnsOfNetworks"},
 	{"reads: a source gets several turns", "internal/turns Queue.save", "isReady waiting", with("len(state.waiting) > 0"),
 		"./internal/turns"},
 	{"reads: they take as long as they want", "relay readJob.continues", "readBudget", always,
 		"./relay -run ReadsAreSliced"},
-	{"reads: they run in spite of debt", "relay Relay.beginSlice", "checkReadDebt()", with("error(nil)"),
+	{"reads: they run in spite of debt", "relay/admission Gate.TakeRead", "readDebt()", with("error(nil)"),
 		"./relay -run DebtEnds"},
 	{"reads: they go on after the client has left", "relay readJob.continues", "ctx.Err()", never,
 		"./relay -run WhoLeave"},
@@ -108,9 +108,9 @@ var clock = []mutant{
 
 // The relay.
 var relays = []mutant{
-	{"relay: one source takes all slots for parsing", "relay New", "parseSlots /", with("parseSlots"),
+	{"relay: one source takes all slots for parsing", "relay/admission New", "cores /", with("cores"),
 		"./relay -run Parsed|Flood"},
-	{"relay: any number of bodies is parsed at once", "relay New", "parseSlots", set("max(2000, $)"), ofRelays},
+	{"relay: any number of bodies is parsed at once", "relay/admission New", "cores", set("max(2000, $)"), ofRelays},
 	{"relay: an empty meta.relay allows every relay", "relay Relay.check", "e.Relays !=", with("len(e.Relays) > 0"),
 		ofRelays},
 	{"relay: the signature is not verified", "relay Relay.check", "VerifyWith()", never, ofRelays},
@@ -121,21 +121,21 @@ var relays = []mutant{
 
 // Limits and charges.
 var limits = []mutant{
-	{"limits: writing costs nothing", "relay Relay.appendEntry", "chargeWork()", drop, "./relay -run WritesAre"},
-	{"limits: a write of any length is charged in full", "relay Relay.chargeWork", "min()", with("units"),
+	{"limits: writing costs nothing", "relay Relay.appendEntry", "ChargeWork()", drop, "./relay -run WritesAre"},
+	{"limits: a write of any length is charged in full", "relay/admission Gate.ChargeWork", "min()", with("units"),
 		"./relay -run Standstill"},
-	{"limits: a read of any length is charged in full", "relay Relay.endSlice", "min()",
-		with("int(job.spent/readUnit-before)"), "./relay -run Standstill"},
-	{"limits: refused bodies cost nothing", "relay Relay.inTurn", "chargeWork()", drop, "./relay -run Charged"},
+	{"limits: a read of any length is charged in full", "relay/admission Gate.ReleaseRead", "min()",
+		with("units"), "./relay -run Standstill"},
+	{"limits: refused bodies cost nothing", "relay/admission Gate.Checking", "ChargeWork()", drop, "./relay -run Charged"},
 	{"limits: duplicates are charged to their sender", "relay Relay.post", "receipt.Duplicate", never,
 		"./relay -run Copies"},
-	{"limits: debts are forgotten", "relay buckets.bucketFor", "TokensAt()", never, "./relay -run Debts"},
-	{"limits: an IPv6 /48 is not counted", "relay widths", "", swap("48, 16", "48, 1 << 20"), "./relay -run Networks"},
-	{"limits: broadcasts are not counted", "relay Relay.admitMessage", "isBroadcastRequest()", always,
+	{"limits: debts are forgotten", "relay/admission buckets.bucketFor", "TokensAt()", never, "./relay/admission -run Debts"},
+	{"limits: an IPv6 /48 is not counted", "relay/admission widths", "", swap("48, 16", "48, 1 << 20"), "./relay -run Networks"},
+	{"limits: broadcasts are not counted", "relay/admission Gate.AdmitMessage", "isBroadcastRequest()", always,
 		"./relay -run Broadcasts"},
-	{"limits: large bodies are parsed in spite of debt", "relay Relay.chargePost", "checkPostDebt()", never,
+	{"limits: large bodies are parsed in spite of debt", "relay/admission Gate.ChargeBody", "CheckPostDebt()", never,
 		"./relay -run LargeBodies"},
-	{"limits: each refusal is logged", "relay refusals.note", "before", never, "./relay -run RefusalsAre"},
+	{"limits: each refusal is logged", "relay/admission refusals.note", "before", never, "./relay -run RefusalsAre"},
 }
 
 // HTTP (§5).

@@ -75,7 +75,7 @@ var updates = []mutant{
 	{"updates: the function may ignore a failing engine", "store/sqlite writer.runUpdate", "tx.failed", never,
 		ofUpdates},
 	{"updates: a late statement is run", "store/sqlite updateTx.use", "t.over", with("error(nil)"), ofUpdates},
-	{"updates: their time costs nothing", "relay Relay.Update", "chargeWork()", drop, "./relay -run Update"},
+	{"updates: their time costs nothing", "relay Relay.Update", "ChargeWork()", drop, "./relay -run Update"},
 	{"updates: an unchecked envelope is stored", "relay ExtTx.Append", "e.Envelope ==", never, "./relay -run Update"},
 	{"extensions: they store U+0000", "relay checkTexts", "strings.IndexByte()", without, "./relay -run RefusedTexts"},
 	{"extensions: a client who leaves spoils a connection", "store/sqlite Store.view", "beginView",

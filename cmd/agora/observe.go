@@ -76,7 +76,7 @@ func (w *watched) addRelay(r *relay.Relay, maxDisk int64, c certificates, ready 
 		return
 	}
 	w.metrics.AddReady(ready)
-	w.metrics.AddLimits(func() int { return r.Limits().Polls }, maxDisk)
+	w.metrics.AddLimits(func() int { return r.Gate().Limits().Polls }, maxDisk)
 	if c != nil {
 		w.metrics.AddCertificates(c.expiry)
 	}

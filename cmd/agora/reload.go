@@ -65,7 +65,7 @@ func (s *server) reload(ctx context.Context) error {
 			s.log.Warn("a changed setting takes effect only after a restart", "setting", now.flag.Name)
 		}
 	}
-	s.relay.SetLimits(fresh.Limits.limits())
+	s.relay.Gate().SetLimits(fresh.Limits.limits())
 	s.governed.bans.SetSettings(fresh.Limits.bans())
 	s.front.SetProxies(fresh.Limits.proxies())
 	s.level.Set(slog.Level(fresh.Observe.LogLevel))

@@ -80,7 +80,7 @@ func (g *Gateway) postCallback(w http.ResponseWriter, r *http.Request, from rela
 	if err != nil {
 		return err
 	}
-	if err := g.Relay.AdmitCaller(from, t.name()); err != nil {
+	if err := g.Relay.Gate().AdmitCaller(from, t.name()); err != nil {
 		return err
 	}
 	_, body, err := g.ReadObject(w, r, from)

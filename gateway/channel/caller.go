@@ -99,7 +99,7 @@ func (g *Gateway) caller(r *http.Request, from relay.Peer, needs right) (c calle
 	if err != nil || r.Method == http.MethodGet {
 		return c, err
 	}
-	return c, g.Relay.AdmitCaller(from, c.name())
+	return c, g.Relay.Gate().AdmitCaller(from, c.name())
 }
 
 // change handles a request that changes a channel. It reads the body and checks it with parse. Then it runs f in one

@@ -14,6 +14,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
@@ -80,10 +81,10 @@ type Gateway struct {
 
 	toolHandler http.Handler // of the MCP server
 
-	events     *relay.CallerRate  // of a delivery of this service
-	forwarded  *relay.CallerRate  // events of a delivery to an inbox
-	deliveries *relay.CallerRate  // to an inbox
-	newInboxes *relay.AddressRate // from an address
+	events     *admission.CallerRate  // of a delivery of this service
+	forwarded  *admission.CallerRate  // events of a delivery to an inbox
+	deliveries *admission.CallerRate  // to an inbox
+	newInboxes *admission.AddressRate // from an address
 
 	after relay.Seq // the events up to this one were handled before the start
 
@@ -102,10 +103,10 @@ func New(ctx context.Context, c *gateway.Core) (*Gateway, error) {
 		open:       maxOpen,
 		rooms:      maxChannels,
 		news:       gateway.NewNews(),
-		events:     relay.NewCallerRate(limitEvents, "the events of this delivery come", eventRate),
-		forwarded:  relay.NewCallerRate(limitEvents, "the events of this delivery come", eventRate),
-		deliveries: relay.NewCallerRate("deliveries", "the deliveries to this inbox come", deliveryRate),
-		newInboxes: relay.NewAddressRate(limitInboxes, "creates inboxes", inboxRate),
+		events:     admission.NewCallerRate(limitEvents, "the events of this delivery come", eventRate),
+		forwarded:  admission.NewCallerRate(limitEvents, "the events of this delivery come", eventRate),
+		deliveries: admission.NewCallerRate("deliveries", "the deliveries to this inbox come", deliveryRate),
+		newInboxes: admission.NewAddressRate(limitInboxes, "creates inboxes", inboxRate),
 		kick:       make(chan struct{}, 1)}
 	out := gateway.NewOutgoing(c.Outgoing)
 	g.outbox = gateway.NewOutbox(c, "channel", out, newCourier(g))

@@ -47,7 +47,7 @@ func (g *Gateway) signed(
 		}
 		from.Reader = owner
 		if r.Method != http.MethodGet {
-			if err := g.Relay.AdmitCaller(from, string(owner)); err != nil {
+			if err := g.Relay.Gate().AdmitCaller(from, string(owner)); err != nil {
 				return err
 			}
 		}

@@ -67,7 +67,7 @@ func (g *Gateway) postChannel(w http.ResponseWriter, r *http.Request, from relay
 	if err := g.Relay.View(r.Context(), from, admit); err != nil {
 		return err
 	}
-	if err := g.Relay.AdmitCaller(from, "operator"); err != nil {
+	if err := g.Relay.Gate().AdmitCaller(from, "operator"); err != nil {
 		return err
 	}
 	var parsed parsedRoom

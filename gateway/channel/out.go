@@ -37,7 +37,7 @@ func (g *Gateway) outToken(q relay.Querier, key string) (r request, err error) {
 	case !i.live() || r.ended != 0 || !g.Relay.Now().Before(time.Unix(0, r.created).Add(answerTime)):
 		err = gone("this token has expired, or its inbox was deleted, or the service no longer takes events")
 	default:
-		err = g.Relay.CheckAgent(i.owner)
+		err = g.Relay.Gate().CheckAgent(i.owner)
 	}
 	return r, err
 }
@@ -55,7 +55,7 @@ func (g *Gateway) postOut(w http.ResponseWriter, r *http.Request, from relay.Pee
 	}); err != nil {
 		return err
 	}
-	if err := g.Relay.AdmitCaller(from, answered.name()); err != nil {
+	if err := g.Relay.Gate().AdmitCaller(from, answered.name()); err != nil {
 		return err
 	}
 	sent, body, err := g.ReadObject(w, r, from)

@@ -36,7 +36,7 @@ func (g *Gateway) postTools(w http.ResponseWriter, r *http.Request, from relay.P
 	}); err != nil {
 		return err
 	}
-	if err := g.Relay.AdmitCaller(from, t.name()); err != nil {
+	if err := g.Relay.Gate().AdmitCaller(from, t.name()); err != nil {
 		return err
 	}
 	sent, _, err := g.ReadObject(w, r, from)
@@ -90,7 +90,7 @@ func (g *Gateway) checkConnection(q relay.Querier, agent party) error {
 	if err != nil {
 		return err
 	}
-	return g.Relay.CheckAgent(i.owner)
+	return g.Relay.Gate().CheckAgent(i.owner)
 }
 
 // newToolHandler returns the handler that answers the requests of MCP clients. The SDK's own check of the Host is off:

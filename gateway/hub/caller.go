@@ -90,7 +90,7 @@ func (h *Hub) admitChange(ctx context.Context, from relay.Peer, r *http.Request)
 	if err != nil {
 		return c, err
 	}
-	return c, h.Relay.AdmitCaller(from, c.name())
+	return c, h.Relay.Gate().AdmitCaller(from, c.name())
 }
 
 // agentOnly refuses the operator, who has no inbox.

@@ -23,7 +23,7 @@ func (h *Hub) deleteAgent(w http.ResponseWriter, r *http.Request, from relay.Pee
 	}); err != nil {
 		return err
 	}
-	if err := h.Relay.AdmitCaller(from, c.name()); err != nil {
+	if err := h.Relay.Gate().AdmitCaller(from, c.name()); err != nil {
 		return err
 	}
 	if _, err := httpapi.ReadBody(w, r, gateway.MaxBody); err != nil { // what it says does not matter

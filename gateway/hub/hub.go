@@ -12,6 +12,7 @@ import (
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
@@ -78,7 +79,7 @@ type Hub struct {
 	url           string
 	answers       *gateway.Answers
 	outbox        *gateway.Outbox
-	registrations *relay.AddressRate
+	registrations *admission.AddressRate
 	streams       *streams
 	sessions      *sessions
 	waits         *waits
@@ -106,7 +107,7 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Hub, error) {
 		o.Retention = defaultRetention
 	}
 	h := &Hub{Core: c, options: o, url: c.Relay.Origin() + "/hub", answers: gateway.NewAnswers(c),
-		registrations: relay.NewAddressRate(limitRegistrations, "registers new agents", registrationRate),
+		registrations: admission.NewAddressRate(limitRegistrations, "registers new agents", registrationRate),
 		streams:       &streams{open: map[int64]*stream{}}, sessions: &sessions{byHash: map[[32]byte]session{}},
 		waits: &waits{byMessage: map[int64]*wait{}}, directory: newDirectory(), started: c.Relay.Now()}
 	h.outbox = gateway.NewOutbox(c, "hub", gateway.NewOutgoing(c.Outgoing), courier{h, new(sync.Map)})

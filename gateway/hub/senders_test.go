@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // sender is an agent that was registered from a network address.
@@ -168,7 +169,7 @@ func TestListsAreCharged(t *testing.T) {
 	f.register("alice@b")
 	f.store("alice@b", "bob@b", 10_000, 100, 1) // about 3 MiB
 	get := func(path string) answer { return f.doFrom("198.51.100.1", call{"GET", path, bob, nil, nil}) }
-	units := len(f.want(get("/agent/messages"), 200, "").Body) / relay.AnswerUnit
+	units := len(f.want(get("/agent/messages"), 200, "").Body) / admission.AnswerUnit
 	reads := 0
 	for ; get("/agents/alice@b").Status == 200; reads++ {
 	}

@@ -158,7 +158,7 @@ func (g *Gateway) identified(main bool, next httpapi.Handler) httpapi.Handler {
 		}
 		r.from.Reader = r.caller.did
 		if r.caller.kind != anyone && r.Method != http.MethodGet && r.Method != http.MethodHead {
-			if err := g.Relay.AdmitCaller(from, r.caller.name()); err != nil {
+			if err := g.Relay.Gate().AdmitCaller(from, r.caller.name()); err != nil {
 				return err
 			}
 		}
@@ -221,7 +221,7 @@ func (g *Gateway) checkBan(p principal) error {
 	if p.did == "" {
 		return nil
 	}
-	return g.Relay.CheckAgent(p.did)
+	return g.Relay.Gate().CheckAgent(p.did)
 }
 
 // handle returns the handler of a route.

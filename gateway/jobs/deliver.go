@@ -270,7 +270,7 @@ func (g *Gateway) postCallback(r *request) error {
 	}); err != nil {
 		return err
 	}
-	if err := g.Relay.AdmitCaller(r.from, fmt.Sprintf("jobs job %d", j.n)); err != nil {
+	if err := g.Relay.Gate().AdmitCaller(r.from, fmt.Sprintf("jobs job %d", j.n)); err != nil {
 		return err
 	}
 	return g.takeResult(r, func(o *gateway.Op, p result) (job, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
@@ -87,20 +88,20 @@ type Gateway struct {
 	telling       *gateway.Outbox // results to the callbacks of hirers; a lane is a job
 	ended         *gateway.News   // by the number of the job
 	offered       *gateway.News   // by the number of the agent: it has a new job to pull
-	principals    *relay.AddressRate
-	payments      *relay.CallerRate  // transfers and jobs that an account pays
-	payers        *relay.AddressRate // the same for all accounts of an address
+	principals    *admission.AddressRate
+	payments      *admission.CallerRate  // transfers and jobs that an account pays
+	payers        *admission.AddressRate // the same for all accounts of an address
 }
 
 // New returns the jobs gateway of a relay.
 func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 	g := &Gateway{Core: c, options: o, url: c.Relay.Origin() + "/jobs",
 		ended: gateway.NewNews(), offered: gateway.NewNews(),
-		principals: relay.NewAddressRate(limitPrincipals, "creates principals", principalRate)}
+		principals: admission.NewAddressRate(limitPrincipals, "creates principals", principalRate)}
 	day := func(n int) relay.Rate { return relay.Rate{PerSecond: float64(n) / 86_400, Burst: n} }
 	daily := cmp.Or(o.Daily, Defaults.Daily)
-	g.payments = relay.NewCallerRate(limitPayments, "this account pays transfers and jobs", day(daily))
-	g.payers = relay.NewAddressRate(limitPayments, "pays transfers and jobs", day(networkShare*daily))
+	g.payments = admission.NewCallerRate(limitPayments, "this account pays transfers and jobs", day(daily))
+	g.payers = admission.NewAddressRate(limitPayments, "pays transfers and jobs", day(networkShare*daily))
 	calls := c.Outgoing
 	calls.PerHost = callsToHost
 	out := gateway.NewOutgoing(calls)

@@ -26,6 +26,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/store/sqlite"
 	"go.uber.org/goleak"
 )
@@ -297,7 +298,7 @@ func TestBansAreKept(t *testing.T) {
 			var running sync.WaitGroup
 			running.Go(func() { b.Run(ctx) })
 			refused := func(addr string) bool {
-				return envelope.CodeOf(r.Admit(relay.Peer{Addr: mustAddr(addr)}, relay.Reads)) == envelope.CodeForbidden
+				return envelope.CodeOf(r.Gate().Admit(relay.Peer{Addr: mustAddr(addr)}, admission.Reads)) == envelope.CodeForbidden
 			}
 			if start == 0 {
 				if _, err := b.Add(t.Context(), "192.0.2.1", "why", time.Now().Add(time.Hour)); err != nil {
@@ -366,7 +367,7 @@ func TestBansOfTwoNodes(t *testing.T) {
 			synctest.Wait()
 			var found []string
 			for _, b := range two.List() {
-				if envelope.CodeOf(two.relay.Admit(relay.Peer{Addr: netip.MustParsePrefix(b.Subject).Addr()}, relay.Reads)) == envelope.CodeForbidden {
+				if envelope.CodeOf(two.relay.Gate().Admit(relay.Peer{Addr: netip.MustParsePrefix(b.Subject).Addr()}, admission.Reads)) == envelope.CodeForbidden {
 					found = append(found, b.Subject)
 				}
 			}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/relay/httpapi/apidocs"
 )
 
@@ -228,11 +229,11 @@ func (s *site) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // kindOf returns the kind of a request.
-func kindOf(r *http.Request) relay.Kind {
+func kindOf(r *http.Request) admission.Kind {
 	if isSafe(r.Method) {
-		return relay.Reads
+		return admission.Reads
 	}
-	return relay.Posts
+	return admission.Posts
 }
 
 // loggedPath returns the path of a request as it may be logged.
@@ -271,10 +272,10 @@ func (f *Front) begin() (end func()) {
 func (s *site) admit(w http.ResponseWriter, r *http.Request) error {
 	from := s.peer(r)
 	if s.Unlimited == nil || !s.Unlimited(r) {
-		if err := s.relay.Admit(from, kindOf(r)); err != nil {
+		if err := s.relay.Gate().Admit(from, kindOf(r)); err != nil {
 			return err
 		}
-		leave, err := s.relay.Enter(from)
+		leave, err := s.relay.Gate().Enter(from)
 		if err != nil {
 			return err
 		}

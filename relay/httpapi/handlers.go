@@ -322,7 +322,7 @@ func (a *api) limits() map[string]any {
 		"offersPerThread": a.relay.Policy().Rules.MaxOffers, "manifestsPerAgent": relay.MaxManifests,
 	}
 	rates := map[string]rate{}
-	current := a.relay.Limits()
+	current := a.relay.Gate().Limits()
 	for _, row := range relay.LimitTable() {
 		if row.Rate != nil && row.Rate(&current).PerSecond >= 0 {
 			rates[row.Name] = rate(*row.Rate(&current))

@@ -126,7 +126,7 @@ func (f *Front) tlsConfig(l Listener) *tls.Config {
 			}
 		}
 		from := remoteAddr(hello.Conn.RemoteAddr().String())
-		if f.exempts(from, info) || f.relay.HasFewConnections(relay.Peer{Addr: from}, maxHTTP2Connections) {
+		if f.exempts(from, info) || f.relay.Gate().HasFewConnections(relay.Peer{Addr: from}, maxHTTP2Connections) {
 			return nil, nil
 		}
 		return older, nil
@@ -140,7 +140,7 @@ func (f *Front) tlsConfig(l Listener) *tls.Config {
 // buffers of each connection with bodies that no handler reads. A connection that is silent in the middle of a frame is
 // closed, because it does not answer the ping.
 func (f *Front) http2() *http.HTTP2Config {
-	streams := f.relay.Limits().RequestsPerAddress
+	streams := f.relay.Gate().Limits().RequestsPerAddress
 	if streams < 0 {
 		streams = maxStreams
 	}
@@ -213,7 +213,7 @@ func (c *connections) changed(connection net.Conn, state http.ConnState) {
 		if c.front.exempts(from, c.info) {
 			return
 		}
-		leave, err := c.front.relay.Connect(relay.Peer{Addr: from})
+		leave, err := c.front.relay.Gate().Connect(relay.Peer{Addr: from})
 		if err != nil {
 			c.front.observe(0, err)
 			c.front.log.Debug("connection closed", "from", from, "err", errors.Join(err, connection.Close()))

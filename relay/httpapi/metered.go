@@ -4,6 +4,7 @@ import (
 	"net"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // meteredListener accepts connections that charge what a client sends to the client's address. It is for connections
@@ -34,16 +35,16 @@ type meteredConn struct {
 // Read implements net.Conn. It fails if the client's address has used up its allowance. The connection then ends.
 func (c *meteredConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if c.unpaid += n; c.unpaid < relay.TrafficUnit {
+	if c.unpaid += n; c.unpaid < admission.TrafficUnit {
 		return n, err
 	}
-	units := c.unpaid / relay.TrafficUnit
-	c.unpaid %= relay.TrafficUnit
+	units := c.unpaid / admission.TrafficUnit
+	c.unpaid %= admission.TrafficUnit
 	from := remoteAddr(c.RemoteAddr().String())
 	if c.listener.front.exempts(from, c.listener.info) {
 		return n, err
 	}
-	if refused := c.listener.front.relay.ChargeTraffic(relay.Peer{Addr: from}, units); refused != nil {
+	if refused := c.listener.front.relay.Gate().ChargeTraffic(relay.Peer{Addr: from}, units); refused != nil {
 		c.listener.front.observe(0, refused)
 		return 0, refused
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
@@ -43,10 +44,10 @@ func TestTrafficIsCharged(t *testing.T) {
 			return bytes
 		}
 		const all = 1 << 20
-		if n := sent(stranger, all); n < (burst-1)*relay.TrafficUnit || n > (burst+3)*relay.TrafficUnit {
-			t.Errorf("the connection ended after %d bytes, want about %d", n, burst*relay.TrafficUnit)
+		if n := sent(stranger, all); n < (burst-1)*admission.TrafficUnit || n > (burst+3)*admission.TrafficUnit {
+			t.Errorf("the connection ended after %d bytes, want about %d", n, burst*admission.TrafficUnit)
 		}
-		if n := sent(stranger, all); n > 3*relay.TrafficUnit {
+		if n := sent(stranger, all); n > 3*admission.TrafficUnit {
 			t.Errorf("another connection of the address has sent %d bytes", n)
 		}
 		if n := sent("10.0.0.1:9", all); n < all {

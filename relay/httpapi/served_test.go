@@ -12,6 +12,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
@@ -23,10 +24,10 @@ type recorder struct {
 	reports int // of posts and of answers to polls
 }
 
-func (r *recorder) Served(mount string, k relay.Kind) {
+func (r *recorder) Served(mount string, k admission.Kind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.served = append(r.served, mount+map[relay.Kind]string{relay.Reads: " read", relay.Posts: " post"}[k])
+	r.served = append(r.served, mount+map[admission.Kind]string{admission.Reads: " read", admission.Posts: " post"}[k])
 }
 
 func (r *recorder) Posted(relay.PostReport)        { r.report() }

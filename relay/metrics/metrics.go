@@ -17,6 +17,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // Values of the label code for posts that were not refused.
@@ -184,12 +185,12 @@ func (m *Metrics) Screened(took time.Duration, code envelope.Code) {
 }
 
 // Served implements relay.Observer.
-func (m *Metrics) Served(mount string, k relay.Kind) {
+func (m *Metrics) Served(mount string, k admission.Kind) {
 	name, kind := strings.Trim(mount, "/"), "read"
 	if name == "" {
 		name = "relay"
 	}
-	if k == relay.Posts {
+	if k == admission.Posts {
 		kind = "post"
 	}
 	m.requests.WithLabelValues(name, kind).Inc()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/relay/metrics"
 	"github.com/agora-relay/agora/thread"
 )
@@ -120,7 +121,7 @@ func full(t testing.TB) *metrics.Metrics {
 	m.AddReady(func() error { return nil })
 	m.AddLimits(func() int { return 10_000 }, 64<<30)
 	m.AddBackups(func() (time.Time, bool) { return time.Unix(1e9, 0), false })
-	m.Served("/hub", relay.Posts)
+	m.Served("/hub", admission.Posts)
 	m.Refused(http.StatusTooManyRequests, envelope.CodeRateLimited, envelope.LimitPolls)
 	return m
 }
@@ -150,9 +151,9 @@ func TestReportsAreCounted(t *testing.T) {
 			func() { m.Posted(relay.PostReport{Code: envelope.CodeExpired, Bytes: 10, Check: quarter}) },
 			map[string]float64{`agora_posts_total{code="EXPIRED"}`: 1, "agora_post_bytes_total": 10,
 				"agora_post_check_seconds_sum": 0.25, "agora_post_check_seconds_count": 1}},
-		"a request that reads": {func() { m.Served("", relay.Reads) },
+		"a request that reads": {func() { m.Served("", admission.Reads) },
 			map[string]float64{`agora_http_requests_total{kind="read",mount="relay"}`: 1}},
-		"a request that may change something": {func() { m.Served("/channel/inbox", relay.Posts) },
+		"a request that may change something": {func() { m.Served("/channel/inbox", admission.Posts) },
 			map[string]float64{`agora_http_requests_total{kind="post",mount="channel/inbox"}`: 1}},
 		"a refusal": {func() { m.Refused(http.StatusNotFound, envelope.CodeNotFound, "") },
 			map[string]float64{`agora_http_refusals_total{code="NOT_FOUND",limit="",status="404"}`: 1}},
@@ -291,8 +292,8 @@ func reports(m *metrics.Metrics) map[string]func() {
 		"Posted, refused": func() {
 			m.Posted(relay.PostReport{Code: envelope.CodeInvalidSignature, Bytes: 700, Check: 80e3})
 		},
-		"Served":          func() { m.Served("", relay.Posts) },
-		"Served, gateway": func() { m.Served("/hub", relay.Reads) },
+		"Served":          func() { m.Served("", admission.Posts) },
+		"Served, gateway": func() { m.Served("/hub", admission.Reads) },
 		"Refused":         func() { m.Refused(http.StatusTooManyRequests, envelope.CodeRateLimited, envelope.LimitPolls) },
 		"Queued":          func() { m.Queued(3e6) },
 		"Committed":       func() { m.Committed(relay.CommitReport{Events: 3, Work: 1e6, Commit: 2e6}) },

@@ -16,6 +16,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/relay/metrics"
 	"github.com/agora-relay/agora/store/sqlite"
@@ -68,9 +69,9 @@ func reportEverything(t *testing.T, m *metrics.Metrics, r *rand.Rand) {
 		}
 	}
 	for _, mount := range mounts {
-		m.Served(mount, relay.Reads)
-		m.Served(mount, relay.Posts)
-		m.Served(mount, relay.Kind(number()))
+		m.Served(mount, admission.Reads)
+		m.Served(mount, admission.Posts)
+		m.Served(mount, admission.Kind(number()))
 	}
 	m.Posted(relay.PostReport{Duplicate: true})
 	m.Posted(relay.PostReport{Code: envelope.Code(fmt.Sprint(number()))})
@@ -119,7 +120,7 @@ func hostileMount(r *relay.Relay) httpapi.Mount {
 				panic(q.URL.Path)
 			case strings.HasPrefix(q.URL.Path, "/limited"):
 				for { // until the allowance of the caller is used up
-					if err := r.AdmitCaller(from, q.URL.Path); err != nil {
+					if err := r.Gate().AdmitCaller(from, q.URL.Path); err != nil {
 						return err
 					}
 				}

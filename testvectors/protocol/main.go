@@ -17,6 +17,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -44,7 +45,7 @@ type tables struct {
 	StepTypes   []envelope.Type          `json:"stepTypes"` // of transitions, also those that no message causes
 	Codes       []envelope.CodeInfo      `json:"codes"`
 	AgentCodes  []envelope.AgentCodeInfo `json:"agentCodes"`
-	Limits      []relay.LimitInfo        `json:"limits"`
+	Limits      []admission.LimitInfo    `json:"limits"`
 	Filters     []relay.FilterInfo       `json:"filters"`
 	DefaultTTL  float64                  `json:"defaultTtl"` // seconds, of a message without meta.ttl
 	DraftTTL    float64                  `json:"draftTtl"`   // seconds, that clients sign by default

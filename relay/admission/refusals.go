@@ -1,4 +1,4 @@
-package relay
+package admission
 
 import (
 	"context"
@@ -46,9 +46,9 @@ func newRefusals(log *slog.Logger) *refusals {
 	return &refusals{log: log, seen: map[refusalKey]*refusal{}}
 }
 
-// noteRefusal records that p was refused, if err is the refusal of a limit. did is the client's identity. It is empty
+// Note records that p was refused, if err is the refusal of a limit. did is the client's identity. It is empty
 // if the client has not proven one.
-func (r *Relay) noteRefusal(p Peer, did didkey.DID, err error) {
+func (g *Gate) Note(p Peer, did didkey.DID, err error) {
 	if err == nil {
 		return // before anything is allocated
 	}
@@ -56,7 +56,7 @@ func (r *Relay) noteRefusal(p Peer, did didkey.DID, err error) {
 	if !ok || refused.Code != envelope.CodeRateLimited {
 		return
 	}
-	r.refusals.note(refusalKey{refused.Limit(), network(p.Addr)}, p.Addr, did, time.Now())
+	g.refusals.note(refusalKey{refused.Limit(), network(p.Addr)}, p.Addr, did, time.Now())
 }
 
 func (s *refusals) note(k refusalKey, addr netip.Addr, did didkey.DID, now time.Time) {

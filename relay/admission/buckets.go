@@ -1,4 +1,4 @@
-package relay
+package admission
 
 import (
 	"math"
@@ -130,14 +130,14 @@ func debit(bucket *rate.Limiter, n int, now time.Time) {
 	}
 }
 
-// recordSpent adds n tokens of each key to the next report. The report has at most maxReported keys. The caller holds
+// recordSpent adds n tokens of each key to the next report. The report has at most MaxReported keys. The caller holds
 // b.mu.
 func (b *buckets[K]) recordSpent(n int, keys []K) {
 	if b.unreported == nil {
 		return
 	}
 	for _, k := range keys {
-		if _, known := b.unreported[k]; known || len(b.unreported) < maxReported {
+		if _, known := b.unreported[k]; known || len(b.unreported) < MaxReported {
 			b.unreported[k] += n
 		}
 	}

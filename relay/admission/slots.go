@@ -1,4 +1,4 @@
-package relay
+package admission
 
 import (
 	"net/netip"
@@ -75,23 +75,23 @@ func (s *slots) release(addr netip.Addr) {
 // connections is limited because each of them uses one of the files that the process may have open, even if it is idle.
 // The rate of new connections is limited because a TLS handshake takes much CPU time. Connect does not wait for a slot.
 // Refusals: CodeRateLimited, CodeForbidden if the address is banned.
-func (r *Relay) Connect(p Peer) (release func(), err error) {
-	if err := r.checkBan(p.Addr); err != nil {
+func (g *Gate) Connect(p Peer) (release func(), err error) {
+	if err := g.checkAddress(p.Addr); err != nil {
 		return nil, err
 	}
-	err = takeForAddress(r.limiter.connects, r.now, envelope.LimitNewConnectionsPerAddress, "opens connections", p)
+	err = takeForAddress(g.connects, g.now, envelope.LimitNewConnectionsPerAddress, "opens connections", p)
 	if err == nil {
-		release, err = r.limiter.connections.acquire(p)
+		release, err = g.connections.acquire(p)
 	}
-	r.noteRefusal(p, "", err)
+	g.Note(p, "", err)
 	return release, err
 }
 
 // HasFewConnections reports whether p's address has at most few open connections. Like the limits, it also looks at the
 // larger networks around an IPv6 address: a /56 may have 4 times as many, and a /48 16 times. It is true for local
 // peers.
-func (r *Relay) HasFewConnections(p Peer, few int) bool {
-	s := r.limiter.connections
+func (g *Gate) HasFewConnections(p Peer, few int) bool {
+	s := g.connections
 	var buf [len(widths)]netip.Prefix
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,20 +106,17 @@ func (r *Relay) HasFewConnections(p Peer, few int) bool {
 // Enter takes a slot for a request of p. The caller must call release when the request has been answered. A client that
 // sends or reads slowly uses memory for all that time, so the number of its requests is limited. Enter does not wait
 // for a slot. Refusals: CodeRateLimited.
-func (r *Relay) Enter(p Peer) (release func(), err error) {
-	release, err = r.limiter.requests.acquire(p)
-	r.noteRefusal(p, "", err)
+func (g *Gate) Enter(p Peer) (release func(), err error) {
+	release, err = g.requests.acquire(p)
+	g.Note(p, "", err)
 	return release, err
 }
 
-// acquirePollSlot takes a slot for a poll that may wait. A poll without a Wait needs no slot. acquirePollSlot itself
+// Poll takes a slot for a poll or a stream of p, which waits. The caller must call release when it has ended. Poll itself
 // does not wait. Refusals: CodeRateLimited.
-func (r *Relay) acquirePollSlot(p *Poll) (release func(), err error) {
-	if p.Wait <= 0 {
-		return func() {}, nil
-	}
-	release, err = r.limiter.polls.acquire(p.Peer)
-	r.noteRefusal(p.Peer, p.Peer.Reader, err)
+func (g *Gate) Poll(p Peer) (release func(), err error) {
+	release, err = g.polls.acquire(p)
+	g.Note(p, p.Reader, err)
 	return release, err
 }
 

@@ -1,4 +1,4 @@
-package relay
+package admission
 
 import (
 	"context"
@@ -10,13 +10,13 @@ import (
 // TestTurnsOfNetworks checks that the addresses of one IPv6 /48 share the slots of one source, that other addresses have
 // slots of their own, and that local jobs may use all slots.
 func TestTurnsOfNetworks(t *testing.T) {
-	of := func(address string) source { return Peer{Addr: netip.MustParseAddr(address)}.source() }
-	local := Peer{Local: true}.source()
-	queue := newTurns(6, 1)
+	of := func(address string) Source { return Peer{Addr: netip.MustParseAddr(address)}.Source() }
+	local := Peer{Local: true}.Source()
+	queue := NewTurns(6, 1)
 	over, end := context.WithCancel(t.Context())
 	end() // a job that may not start at once gives up
 	for _, c := range []struct {
-		source source
+		source Source
 		starts bool
 	}{
 		{of("2001:db8::1"), true}, {of("2001:db8:0:ffff::2"), false}, {of("2001:db8:1::1"), true},

@@ -1,4 +1,4 @@
-package relay
+package admission
 
 import (
 	"fmt"
@@ -137,38 +137,37 @@ func TestNetwork(t *testing.T) {
 }
 
 func BenchmarkAdmit(b *testing.B) {
-	withPosts := func(rate Rate) *Relay {
-		l := Limits{PostsPerAddress: rate}.WithDefaults()
-		return &Relay{limiter: newLimiter(l), now: time.Now, refusals: newRefusals(slog.New(slog.DiscardHandler))}
+	withPosts := func(rate Rate) *Gate {
+		return New(Options{Limits: Limits{PostsPerAddress: rate}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	}
-	r, off := withPosts(Rate{PerSecond: 1e9, Burst: 1e9}), withPosts(Rate{PerSecond: Unlimited})
-	bench := func(name string, r *Relay, peer func(int) Peer) {
+	g, off := withPosts(Rate{PerSecond: 1e9, Burst: 1e9}), withPosts(Rate{PerSecond: Unlimited})
+	bench := func(name string, g *Gate, peer func(int) Peer) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				if err := r.Admit(peer(i), Posts); err != nil {
+				if err := g.Admit(peer(i), Posts); err != nil {
 					b.Fatal(err)
 				}
 			}
 		})
 	}
-	bench("local", r, func(int) Peer { return Peer{Local: true} })
+	bench("local", g, func(int) Peer { return Peer{Local: true} })
 	bench("off", off, func(int) Peer { return Peer{Addr: v4(1)} })
-	bench("one address", r, func(int) Peer { return Peer{Addr: v4(1)} })
-	bench("one IPv6 network", r, func(int) Peer { return Peer{Addr: netip.IPv6LinkLocalAllNodes()} })
-	bench("a thousand addresses", r, func(i int) Peer { return Peer{Addr: v4(i % 1000)} })
-	bench("new addresses", r, func(i int) Peer { return Peer{Addr: v4(i)} })
+	bench("one address", g, func(int) Peer { return Peer{Addr: v4(1)} })
+	bench("one IPv6 network", g, func(int) Peer { return Peer{Addr: netip.IPv6LinkLocalAllNodes()} })
+	bench("a thousand addresses", g, func(i int) Peer { return Peer{Addr: v4(i % 1000)} })
+	bench("new addresses", g, func(i int) Peer { return Peer{Addr: v4(i)} })
 	b.Run("refused", func(b *testing.B) {
 		b.ReportAllocs()
-		r := withPosts(Rate{PerSecond: 0.01, Burst: 1})
+		g := withPosts(Rate{PerSecond: 0.01, Burst: 1})
 		for b.Loop() {
-			_ = r.Admit(Peer{Addr: v4(1)}, Posts)
+			_ = g.Admit(Peer{Addr: v4(1)}, Posts)
 		}
 	})
 	b.Run("one address, parallel", func(b *testing.B) {
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
-				if err := r.Admit(Peer{Addr: v4(1)}, Posts); err != nil {
+				if err := g.Admit(Peer{Addr: v4(1)}, Posts); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -217,10 +216,10 @@ func TestBucketsReport(t *testing.T) {
 			}
 		}
 	}
-	for k := range 2 * maxReported {
+	for k := range 2 * MaxReported {
 		b.take(c.now, k)
 	}
-	if got := b.report(); len(got) != maxReported {
+	if got := b.report(); len(got) != MaxReported {
 		t.Errorf("%d keys in a report", len(got))
 	}
 	off := newBuckets[int](Rate{PerSecond: Unlimited}, nil)

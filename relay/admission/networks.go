@@ -1,4 +1,4 @@
-package relay
+package admission
 
 import (
 	"fmt"
@@ -42,10 +42,6 @@ func siteNetwork(a netip.Addr) netip.Prefix {
 	var buf [len(widths)]netip.Prefix
 	return networks(a, &buf)[0]
 }
-
-// Site returns the network that counts as one source of requests: an IPv4 address, or the /48 of an IPv6 address. It is
-// invalid if the address is not known.
-func (p Peer) Site() netip.Prefix { return siteNetwork(p.Addr) }
 
 // networkFactor returns how many times the allowance of a single address n has.
 func networkFactor(n netip.Prefix) int {

@@ -1,4 +1,4 @@
-package relay
+package admission
 
 import (
 	"cmp"
@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/agora-relay/agora/envelope"
-	"github.com/agora-relay/agora/thread"
 )
 
 // LimitInfo is a row of the table of limits.
@@ -21,7 +20,8 @@ type LimitInfo struct {
 	Count func(*Limits) *int  `json:"-"` // the field of Limits, if there is one and it is a number
 }
 
-// limitTable is the only list of limits of the relay itself. The documents and the well-known document get it from here.
+// limitTable has the limits that a Gate enforces. relay.LimitTable adds those that the store enforces. The documents and
+// the well-known document get them from there.
 var limitTable = []LimitInfo{
 	{Name: envelope.LimitPostsPerAddress, Default: 50, BurstFactor: 2, Text: "POSTs a second",
 		Rate: func(l *Limits) *Rate { return &l.PostsPerAddress }},
@@ -43,12 +43,9 @@ var limitTable = []LimitInfo{
 		Count: func(l *Limits) *int { return &l.Polls }},
 	{Name: envelope.LimitWritesPerAddress, Default: 4, Text: "messages that are being stored",
 		Count: func(l *Limits) *int { return &l.WritesPerAddress }},
-	{Name: envelope.LimitInbox, Default: float64(DefaultInbox.Events), Text: "events or 64 MiB for one recipient"},
-	{Name: envelope.LimitManifestsPerAgent, Default: MaxManifests, Text: "manifests of one sender in the directory"},
-	{Name: envelope.LimitOffersPerThread, Default: thread.DefaultMaxOffers, Text: "OFFERs to one thread (§4)"},
 }
 
-// LimitTable returns the row of every limit of the relay. Gateways have limits beside these.
+// LimitTable returns the row of every limit that a Gate enforces.
 func LimitTable() []LimitInfo { return slices.Clone(limitTable) }
 
 // WithDefaults returns l with each zero field replaced by its default.

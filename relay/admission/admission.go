@@ -1,0 +1,180 @@
+// Package admission decides which requests a relay takes on, and when. It counts what each client uses: a Gate admits a
+// request or refuses it, charges what it has cost, refunds what does not count, and gives clients their turns. Clients
+// are told apart by network, and verified senders by identity (PROTOCOL §5). What is not allowed any more is refused with
+// CodeRateLimited, before it costs anything.
+//
+// The package does no I/O. Everything it remembers is bounded, for any number of clients.
+package admission
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"net/netip"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/turns"
+)
+
+// Peer says where a request comes from, as far as its transport can tell. The zero Peer is an unknown client. All
+// unknown clients share one allowance.
+type Peer struct {
+	Addr  netip.Addr
+	Local bool // certainly from the relay's own machine; no rate limit and no limit on polls applies (PROTOCOL §5)
+	// OwnPage means that a web page of this relay has sent the request, in a browser on the relay's own machine. The
+	// limits of remote clients apply.
+	OwnPage bool
+	// Operator means that the request comes over the admin socket, or from a task of the operator. Pause does not stop it.
+	Operator bool
+
+	Reader didkey.DID // who signed the read, see relay.Relay.VerifyRead; empty: it is not signed
+}
+
+// IsClient reports whether p is a client. The zero Peer is one; the relay itself and its operator are not.
+func (p Peer) IsClient() bool { return !p.Operator && (!p.Local || p.Addr.IsValid()) }
+
+// Limits bound what one client may ask of a relay (PROTOCOL §5). A field that is zero means its default.
+type Limits struct {
+	PostsPerAddress Rate // requests by any method that may change something, valid or not
+	ReadsPerAddress Rate // all other requests
+	PostsPerAgent   Rate // messages signed by one DID
+	// BroadcastsPerAddress limits the REQUESTs without a recipient. The reason is that every agent that offers a
+	// service reads all of them.
+	BroadcastsPerAddress     Rate
+	NewConnectionsPerAddress Rate
+	// Limits on concurrent connections, requests and polls. Unlimited: any number.
+	ConnectionsPerAddress int // including idle ones
+	RequestsPerAddress    int
+	PollsPerAddress       int // only those that wait
+	Polls                 int // waiting polls of all addresses together
+	// WritesPerAddress limits the messages, and the changes at gateways, that are being stored at a time. Here an address is
+	// one IPv4 address or one IPv6 /48. Others wait for their turn.
+	WritesPerAddress int
+}
+
+// Rate limits how often something may be done: Burst times at once, and then PerSecond times a second.
+type Rate struct {
+	PerSecond float64 // Unlimited: any number
+	Burst     int     // 0: twice PerSecond, or four times PerSecond for BroadcastsPerAddress
+}
+
+// Unlimited, in place of a number, means that there is no limit.
+const Unlimited = -1
+
+// Kind is the kind of a request.
+type Kind int
+
+const (
+	Reads Kind = iota
+	Posts
+)
+
+// Site returns the network that counts as one source of requests: an IPv4 address, or the /48 of an IPv6 address. It is
+// invalid if the address is not known.
+func (p Peer) Site() netip.Prefix { return siteNetwork(p.Addr) }
+
+// Options has what New needs.
+type Options struct {
+	Limits Limits
+	Now    func() time.Time    // the relay's clock
+	Log    *slog.Logger        // gets a line when a limit begins to refuse a network
+	Queued func(time.Duration) // is told how long each message waited that could not be stored at once
+}
+
+// Gate counts what clients have asked of a relay recently, for each of its limits. Run must be running while it is used.
+// Any number of goroutines may call its methods.
+type Gate struct {
+	now    func() time.Time
+	queued func(time.Duration)
+	limits atomic.Pointer[Limits]
+	bans   atomic.Pointer[bans] // nil: nobody is banned
+
+	posts, reads, broadcasts, connects *buckets[netip.Prefix]
+	agents                             *buckets[didkey.DID]
+	callers                            *buckets[string]
+	connections, requests, polls       *slots
+
+	reading  *turns.Queue[Source] // reads of the store
+	viewing  *turns.Queue[Source] // those reads that are Views; a View then also waits in reading
+	checking *turns.Queue[Source] // parsing and verifying bodies, which needs a hundred times their size in memory
+	writes   *turns.Queue[Source] // writes to the store
+	refusals *refusals
+}
+
+// New returns a Gate with the limits of o, whose zero fields get their defaults.
+func New(o Options) *Gate {
+	l := o.Limits.WithDefaults()
+	cores := max(2, runtime.GOMAXPROCS(0))
+	g := &Gate{now: o.Now, queued: o.Queued, refusals: newRefusals(o.Log),
+		posts: newBuckets(l.PostsPerAddress, networkFactor), reads: newBuckets(l.ReadsPerAddress, networkFactor),
+		broadcasts: newBuckets(l.BroadcastsPerAddress, networkFactor), agents: newBuckets[didkey.DID](l.PostsPerAgent, nil),
+		callers:  newBuckets[string](l.PostsPerAgent, nil),
+		connects: newBuckets(l.NewConnectionsPerAddress, networkFactor),
+		connections: newSlots(envelope.LimitConnectionsPerAddress,
+			"%d connections of %s are open, which is the limit; use one of them", l.ConnectionsPerAddress, Unlimited),
+		requests: newSlots(envelope.LimitRequestsPerAddress,
+			"%d requests of %s are in progress, which is the limit; wait for their answers", l.RequestsPerAddress, Unlimited),
+		polls: newSlots(envelope.LimitPollsPerAddress,
+			"%d polls of %s are waiting, which is the limit; end one of them, or poll with timeout=0",
+			l.PollsPerAddress, l.Polls),
+		reading: NewTurns(maxConcurrentReads, 1), viewing: NewTurns(maxConcurrentViews, 1),
+		checking: NewTurns(cores, (cores+1)/2)}
+	g.limits.Store(&l)
+	g.writes = turns.New(math.MaxInt, func(s Source) int {
+		if n := g.limits.Load().WritesPerAddress; n != Unlimited && !s.local {
+			return n
+		}
+		return math.MaxInt
+	})
+	return g
+}
+
+// Run logs which networks the limits refuse, until ctx ends.
+func (g *Gate) Run(ctx context.Context) { g.refusals.run(ctx) }
+
+// SetLimits changes the limits for clients while the relay runs. What a client has used so far still counts. Requests
+// and polls that are in progress go on.
+func (g *Gate) SetLimits(l Limits) {
+	l = l.WithDefaults()
+	now := g.now()
+	g.limits.Store(&l)
+	g.posts.setRate(now, l.PostsPerAddress)
+	g.reads.setRate(now, l.ReadsPerAddress)
+	g.broadcasts.setRate(now, l.BroadcastsPerAddress)
+	g.agents.setRate(now, l.PostsPerAgent)
+	g.callers.setRate(now, l.PostsPerAgent)
+	g.connects.setRate(now, l.NewConnectionsPerAddress)
+	g.connections.setLimits(l.ConnectionsPerAddress, Unlimited)
+	g.requests.setLimits(l.RequestsPerAddress, Unlimited)
+	g.polls.setLimits(l.PollsPerAddress, l.Polls)
+}
+
+// Limits returns the limits for clients, with defaults filled in.
+func (g *Gate) Limits() Limits { return *g.limits.Load() }
+
+// MaxReported bounds each map of a Report. Entries beyond it are known to this node only.
+const MaxReported = 1 << 12
+
+// Report says how many tokens were taken at a node from each bucket of a Rate since its last report. A number is
+// negative if more tokens were refunded. A nil map is empty.
+type Report struct {
+	Posts      map[netip.Prefix]int
+	Broadcasts map[netip.Prefix]int
+	Agents     map[didkey.DID]int
+}
+
+// Report returns what was counted since the last call. The first call returns nothing and starts the recording.
+func (g *Gate) Report() Report {
+	return Report{Posts: g.posts.report(), Broadcasts: g.broadcasts.report(), Agents: g.agents.report()}
+}
+
+// Apply counts what other nodes have reported.
+func (g *Gate) Apply(others Report) {
+	g.posts.applyRemote(g.now, others.Posts)
+	g.broadcasts.applyRemote(g.now, others.Broadcasts)
+	g.agents.applyRemote(g.now, others.Agents)
+}
