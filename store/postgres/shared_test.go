@@ -14,6 +14,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // TestNoncesAreShared checks that of many uses of a signed read, on two nodes, one is accepted. After the memory was
@@ -84,7 +85,7 @@ func TestReports(t *testing.T) {
 		return others
 	}
 	of := func(n int) relay.Report {
-		return relay.Report{Posts: map[netip.Prefix]int{netip.MustParsePrefix("192.0.2.0/24"): n},
+		return relay.Report{Report: admission.Report{Posts: map[netip.Prefix]int{netip.MustParsePrefix("192.0.2.0/24"): n}},
 			Seen: map[didkey.DID]time.Time{key(1).DID(): time.Unix(int64(n), 0)}}
 	}
 	sum := func(r relay.Report) (n int) {
