@@ -200,7 +200,7 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 	}
 	if !from.Local {
 		if _, err := r.gate.TakeWrite(ctx, from); err != nil {
-			r.gate.Note(from, from.Reader, err)
+			r.gate.NoteRefusal(from, from.Reader, err)
 			return err
 		}
 		defer r.gate.ReleaseWrite(from)

@@ -257,7 +257,7 @@ func (r *Relay) post(ctx context.Context, from Peer, body []byte, report *PostRe
 	}
 	receipt, err := r.appendEntry(ctx, from, entry)
 	report.Store = time.Since(checked)
-	r.gate.Note(from, entry.Envelope.Sender.ID, err)
+	r.gate.NoteRefusal(from, entry.Envelope.Sender.ID, err)
 	if receipt.Duplicate {
 		r.gate.RefundMessage(from, entry.Envelope)
 	}
@@ -279,7 +279,7 @@ func (r *Relay) prepare(from Peer, body []byte) (Entry, error) {
 		return Entry{}, err
 	}
 	if err := r.gate.AdmitMessage(from, entry.Envelope); err != nil {
-		r.gate.Note(from, entry.Envelope.Sender.ID, err)
+		r.gate.NoteRefusal(from, entry.Envelope.Sender.ID, err)
 		return Entry{}, err
 	}
 	entry.Local = from.Local

@@ -24,7 +24,7 @@ func (g *Gate) Admit(p Peer, k Kind) error {
 	} else {
 		err = takeForAddress(g.reads, g.now, envelope.LimitReadsPerAddress, "sends requests", p)
 	}
-	g.Note(p, "", err)
+	g.NoteRefusal(p, "", err)
 	return err
 }
 
@@ -41,7 +41,7 @@ func (g *Gate) ChargeTraffic(p Peer, units int) error {
 	prefixes := networks(p.Addr, &buf)
 	g.reads.charge(g.now, units, prefixes...)
 	err := g.readDebt(prefixes)
-	g.Note(p, "", err)
+	g.NoteRefusal(p, "", err)
 	return err
 }
 
@@ -93,7 +93,7 @@ func (g *Gate) AdmitCaller(from Peer, caller string) error {
 		return nil
 	}
 	err := rateLimitError(envelope.LimitRequests, wait, "this caller sends requests", g.Limits().PostsPerAgent, 1)
-	g.Note(from, from.Reader, err)
+	g.NoteRefusal(from, from.Reader, err)
 	return err
 }
 
@@ -204,7 +204,7 @@ func (g *Gate) ChargeBody(p Peer, size int) error {
 		return nil
 	}
 	if err := g.CheckPostDebt(p); err != nil {
-		g.Note(p, "", err)
+		g.NoteRefusal(p, "", err)
 		return err
 	}
 	var buf [len(widths)]netip.Prefix

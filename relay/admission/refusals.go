@@ -46,9 +46,9 @@ func newRefusals(log *slog.Logger) *refusals {
 	return &refusals{log: log, seen: map[refusalKey]*refusal{}}
 }
 
-// Note records that p was refused, if err is the refusal of a limit. did is the client's identity. It is empty
+// NoteRefusal records that p was refused, if err is the refusal of a limit. did is the client's identity. It is empty
 // if the client has not proven one.
-func (g *Gate) Note(p Peer, did didkey.DID, err error) {
+func (g *Gate) NoteRefusal(p Peer, did didkey.DID, err error) {
 	if err == nil {
 		return // before anything is allocated
 	}

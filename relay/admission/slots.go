@@ -83,7 +83,7 @@ func (g *Gate) Connect(p Peer) (release func(), err error) {
 	if err == nil {
 		release, err = g.connections.acquire(p)
 	}
-	g.Note(p, "", err)
+	g.NoteRefusal(p, "", err)
 	return release, err
 }
 
@@ -108,7 +108,7 @@ func (g *Gate) HasFewConnections(p Peer, few int) bool {
 // for a slot. Refusals: CodeRateLimited.
 func (g *Gate) Enter(p Peer) (release func(), err error) {
 	release, err = g.requests.acquire(p)
-	g.Note(p, "", err)
+	g.NoteRefusal(p, "", err)
 	return release, err
 }
 
@@ -116,7 +116,7 @@ func (g *Gate) Enter(p Peer) (release func(), err error) {
 // does not wait. Refusals: CodeRateLimited.
 func (g *Gate) Poll(p Peer) (release func(), err error) {
 	release, err = g.polls.acquire(p)
-	g.Note(p, p.Reader, err)
+	g.NoteRefusal(p, p.Reader, err)
 	return release, err
 }
 
