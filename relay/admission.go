@@ -8,7 +8,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// What a caller of the relay must name of the package admission.
+// The types of package admission that Config and the methods of Relay need.
 type (
 	Peer   = admission.Peer
 	Limits = admission.Limits
@@ -19,7 +19,8 @@ type (
 // Unlimited, in place of a number, means that there is no limit.
 const Unlimited = admission.Unlimited
 
-// Gate returns what admits the relay's clients. A transport asks it before it calls the relay.
+// Gate returns what admits the relay's clients. A transport asks it for each request, before it calls other methods of the
+// relay. The operator changes limits and bans there.
 func (r *Relay) Gate() *admission.Gate { return r.gate }
 
 // LimitTable returns the row of every limit of the relay. Gateways have limits beside these.
@@ -29,13 +30,6 @@ func LimitTable() []admission.LimitInfo {
 		{Name: envelope.LimitManifestsPerAgent, Default: MaxManifests, Text: "manifests of one sender in the directory"},
 		{Name: envelope.LimitOffersPerThread, Default: thread.DefaultMaxOffers, Text: "OFFERs to one thread (§4)"},
 	})
-}
-
-// SetBans replaces the bans while the relay runs. When it returns, the polls and streams of banned clients end. A post
-// or an Update that has reached the store's writer by then may still be stored. No later one is.
-func (r *Relay) SetBans(b Bans) {
-	r.gate.SetBans(b)
-	r.endWaits(r.gate.CheckPeer)
 }
 
 // isRateLimit reports whether err is a refusal with CodeRateLimited.

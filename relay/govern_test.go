@@ -58,7 +58,7 @@ func TestBanEndsWaits(t *testing.T) {
 		if some, all := r.Waiters(3); len(some) != 3 || all != 9 {
 			t.Errorf("%d of %d waiters, want 3 of 9", len(some), all)
 		}
-		r.SetBans(relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Agents: []didkey.DID{spammer}})
+		r.Gate().SetBans(relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Agents: []didkey.DID{spammer}})
 		synctest.Wait()
 		mu.Lock()
 		if fmt.Sprint(codes) != "map[banned address:FORBIDDEN banned address, since:FORBIDDEN banned reader:FORBIDDEN]" {
@@ -89,7 +89,7 @@ func TestBanRacesStreams(t *testing.T) {
 	client := from("192.0.2.7")
 	bans := relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")}}
 	for range 200 {
-		r.SetBans(relay.Bans{})
+		r.Gate().SetBans(relay.Bans{})
 		var racing sync.WaitGroup
 		racing.Go(func() {
 			s, err := r.OpenStream(client, "")
@@ -110,7 +110,7 @@ func TestBanRacesStreams(t *testing.T) {
 				t.Errorf("the poll of a banned client ends with %v", err)
 			}
 		})
-		racing.Go(func() { r.SetBans(bans) })
+		racing.Go(func() { r.Gate().SetBans(bans) })
 		racing.Wait()
 	}
 }
@@ -302,7 +302,7 @@ func TestBanWhileScreened(t *testing.T) {
 		posted <- err
 	}()
 	<-entered
-	r.SetBans(relay.Bans{Agents: []didkey.DID{sender.DID()}})
+	r.Gate().SetBans(relay.Bans{Agents: []didkey.DID{sender.DID()}})
 	close(leave)
 	wantCode(t, <-posted, envelope.CodeForbidden)
 }
@@ -319,7 +319,7 @@ func TestBansHoldForGateways(t *testing.T) {
 		return r.Update(t.Context(), p, func(relay.ExtTx) error { return nil }),
 			r.View(t.Context(), p, func(relay.Querier) error { return nil })
 	}
-	r.SetBans(relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Agents: []didkey.DID{spammer}})
+	r.Gate().SetBans(relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Agents: []didkey.DID{spammer}})
 	for _, p := range []relay.Peer{client, signed} {
 		update, view := try(p)
 		wantCode(t, update, envelope.CodeForbidden)

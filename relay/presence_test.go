@@ -50,11 +50,11 @@ func TestOpenRelaysMarkPresence(t *testing.T) {
 			}
 		}
 		token := tokenFor(t, agent, envelope.Read{})
-		r.SetBans(relay.Bans{Agents: []didkey.DID{agent.DID()}})
+		r.Gate().SetBans(relay.Bans{Agents: []didkey.DID{agent.DID()}})
 		if r.MarkPresent(peer, token, "GET", "/events"); online() {
 			t.Error("a banned agent is marked as online")
 		}
-		r.SetBans(relay.Bans{})
+		r.Gate().SetBans(relay.Bans{})
 		r.MarkPresent(peer, token, "GET", "/events")
 		if !online() {
 			t.Error("a valid token has no effect")

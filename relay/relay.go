@@ -120,15 +120,13 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	}
 	r := &Relay{policy: policy, store: c.Store, key: c.Key, origin: c.Origin, reads: cmp.Or(c.Reads, ToAll),
 		maxBody: c.MaxBody, siblings: c.Siblings, now: c.Now, log: c.Log, observer: c.Observer,
-		hub: newHub(), cursorCipher: cursors, startCursor: end.Cursor,
-		localNonces: localNonces, nonces: nonces,
+		hub: newHub(), cursorCipher: cursors, startCursor: end.Cursor, localNonces: localNonces, nonces: nonces,
 		nonceOutage: outage{message: "signed reads and calls are refused, because the shared memory of used nonces has " +
 			"failed; check it and the connection to it"},
-		gate:    admission.New(admission.Options{Limits: c.Limits, Now: c.Now, Log: c.Log, Queued: c.Observer.Queued}),
-		drained: make(chan struct{}), streams: streams{all: map[*Stream]struct{}{}}}
-	r.screening = screening
+		drained: make(chan struct{}), streams: streams{all: map[*Stream]struct{}{}}, screening: screening}
+	r.gate = admission.New(admission.Options{Limits: c.Limits, Bans: c.Bans, Now: c.Now, Log: c.Log,
+		Queued: c.Observer.Queued, Banned: r.endWaits})
 	r.inbox.Store(&policy.Inbox)
-	r.SetBans(c.Bans)
 	return r, nil
 }
 

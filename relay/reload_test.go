@@ -92,7 +92,7 @@ func TestBans(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	r.SetBans(relay.Bans{Agents: []didkey.DID{bob.DID()}})
+	r.Gate().SetBans(relay.Bans{Agents: []didkey.DID{bob.DID()}})
 	wantCode(t, post(bob), envelope.CodeForbidden)
 	for name, err := range map[string]error{"address": admit(from("192.0.2.1")), "post": post(alice)} {
 		if err != nil {

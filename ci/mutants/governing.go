@@ -10,7 +10,7 @@ const (
 
 // What the operator does: bans, removal, the policy program, the admin socket and backups.
 var governing = []mutant{
-	{"bans: open streams and polls go on", "relay Relay.SetBans", "endWaits()", drop, ofBans},
+	{"bans: open streams and polls go on", "relay/admission Gate.SetBans", "g.banned()", drop, ofBans},
 	{"bans: a stream that is just opened stays", "relay Relay.OpenStream", "mayStay()", never, ofBans},
 	{"bans: a post that waits is stored", "relay Relay.appendEntry", "CheckSender()", never, ofBans},
 	{"bans: a gateway writes for a banned client", "relay Relay.Update", "CheckPeer()", never, ofBans},

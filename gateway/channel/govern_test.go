@@ -22,7 +22,7 @@ func TestBannedAddress(t *testing.T) {
 		go func() { waiting <- f.do(call{"GET", "/channels/" + r.id + "/events?wait=60", alice, nil, nil}) }()
 		synctest.Wait()
 		began := time.Now()
-		f.Relay.SetBans(relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}})
+		f.Relay.Gate().SetBans(relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}})
 		f.want(<-waiting, 403, "FORBIDDEN")
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("the request of a banned client ends after %v", took)
@@ -30,7 +30,7 @@ func TestBannedAddress(t *testing.T) {
 		f.want(f.do(call{"POST", "/channels/" + r.id + "/messages", alice, object{"content": "x"}, nil}), 403, "FORBIDDEN")
 		f.want(f.do(call{"GET", "/channels/" + r.id + "/events", alice, nil, nil}), 403, "FORBIDDEN")
 		f.want(f.signed(o.key, "GET", "/inboxes", ""), 403, "FORBIDDEN")
-		f.Relay.SetBans(relay.Bans{})
+		f.Relay.Gate().SetBans(relay.Bans{})
 		if got := r.said(); got != "" {
 			t.Errorf("the channel has %q", got)
 		}
@@ -49,7 +49,7 @@ func TestBannedOwner(t *testing.T) {
 		say := func() answer {
 			return f.rpc(r.id, token, "tools/call", object{"name": "send_message", "arguments": object{"content": "spam"}})
 		}
-		f.Relay.SetBans(relay.Bans{Agents: []didkey.DID{o.key.DID()}})
+		f.Relay.Gate().SetBans(relay.Bans{Agents: []didkey.DID{o.key.DID()}})
 		f.want(f.signed(o.key, "GET", "/inboxes", ""), 403, "FORBIDDEN")
 		f.want(f.signed(o.key, "POST", "/inboxes", `{}`), 403, "FORBIDDEN")
 		f.want(f.post(h.Callback, object{"type": "message", "content": "spam"}), 403, "FORBIDDEN")
@@ -61,7 +61,7 @@ func TestBannedOwner(t *testing.T) {
 		if got := r.said(); got != "alice: hello" {
 			t.Errorf("the channel has %q", got)
 		}
-		f.Relay.SetBans(relay.Bans{})
+		f.Relay.Gate().SetBans(relay.Bans{})
 		if a := say(); a.Status != 200 {
 			t.Errorf("after the ban: %v", a)
 		}

@@ -21,7 +21,7 @@ func TestBans(t *testing.T) {
 	f.send(alice, "alice@h", "bob@h", "before")
 	stream := f.open(bob, nil)
 	stream.message()
-	f.Relay.SetBans(relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	f.Relay.Gate().SetBans(relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	if frame := stream.frame(); frame != "event: closed\ndata: {\"reason\":\"banned\"}\n" {
 		t.Errorf("the stream has %q", frame)
 	}
@@ -37,7 +37,7 @@ func TestBans(t *testing.T) {
 			f.want(f.at(base, c), 403, "ERR_FORBIDDEN")
 		}
 	}
-	f.Relay.SetBans(relay.Bans{})
+	f.Relay.Gate().SetBans(relay.Bans{})
 	if rows := f.history(bob, ""); len(rows) != 1 {
 		t.Errorf("bob has %v, want one message", rows)
 	}

@@ -30,7 +30,7 @@ func TestBannedPrincipal(t *testing.T) {
 		f.want(call("POST", "/register", register), 201)
 		f.want(bob.hire(uuid(9), uuid(1)), 202)
 		synctest.Wait()
-		f.Relay.SetBans(relay.Bans{Agents: []didkey.DID{key.DID()}})
+		f.Relay.Gate().SetBans(relay.Bans{Agents: []didkey.DID{key.DID()}})
 		f.want(call("POST", "/register", register), 403)
 		f.want(call("GET", "/audit", ""), 403)
 		f.want(f.callback(server.calls()[0].body, result(uuid(1), uuid(9), "SUCCESS")), 403)
@@ -40,7 +40,7 @@ func TestBannedPrincipal(t *testing.T) {
 			t.Errorf("the endpoint got %d calls, want 1", n)
 		}
 		bob.wantStatus("the agent is banned", uuid(2), "FAILURE AGENT_OFFLINE")
-		f.Relay.SetBans(relay.Bans{})
+		f.Relay.Gate().SetBans(relay.Bans{})
 		f.want(f.callback(server.calls()[0].body, result(uuid(1), uuid(9), "SUCCESS")), 200)
 		bob.wantStatus("the ban has ended", uuid(1), "SUCCESS")
 	})
@@ -61,7 +61,7 @@ func TestBannedHirer(t *testing.T) {
 		f.want(call("POST", "/a/"+agent+"/jobs?wait=0", fmt.Sprintf(`{"job_id":%q,"orchestrator_id":"me","skill_name":"echo",`+
 			`"input_data":{},"budget":0.15,"callback_url":%q}`, uuid(1), hirer.url)), 202)
 		bob.pull(agent)
-		f.Relay.SetBans(relay.Bans{Agents: []didkey.DID{key.DID()}})
+		f.Relay.Gate().SetBans(relay.Bans{Agents: []didkey.DID{key.DID()}})
 		f.want(bob.deliver(uuid(1), agent, "SUCCESS"), 200)
 		time.Sleep(time.Minute)
 		if n := len(hirer.calls()); n != 0 {
@@ -79,7 +79,7 @@ func TestBannedAddress(t *testing.T) {
 		go func() { waiting <- bob.do("GET", "/agents/"+agent+"/jobs?wait=60", nil) }()
 		synctest.Wait()
 		began := time.Now()
-		f.Relay.SetBans(relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}})
+		f.Relay.Gate().SetBans(relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}})
 		<-waiting
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("the request of a banned client ends after %v", took)

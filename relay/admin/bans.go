@@ -123,7 +123,7 @@ func (b *Bans) apply() {
 			all.Networks = append(all.Networks, network)
 		}
 	}
-	b.relay.SetBans(all)
+	b.relay.Gate().SetBans(all)
 }
 
 // SetSettings replaces the bans of the settings.

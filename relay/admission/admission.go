@@ -80,9 +80,12 @@ func (p Peer) Site() netip.Prefix { return siteNetwork(p.Addr) }
 // Options has what New needs.
 type Options struct {
 	Limits Limits
+	Bans   Bans
 	Now    func() time.Time    // the relay's clock
 	Log    *slog.Logger        // gets a line when a limit begins to refuse a network
 	Queued func(time.Duration) // is told how long each message waited that could not be stored at once
+	// Banned is called after each change of the bans. It must end the polls and streams of peers that check refuses.
+	Banned func(check func(Peer) error)
 }
 
 // Gate counts what clients have asked of a relay recently, for each of its limits. Run must be running while it is used.
@@ -90,6 +93,7 @@ type Options struct {
 type Gate struct {
 	now    func() time.Time
 	queued func(time.Duration)
+	banned func(check func(Peer) error)
 	limits atomic.Pointer[Limits]
 	bans   atomic.Pointer[bans] // nil: nobody is banned
 
@@ -109,7 +113,7 @@ type Gate struct {
 func New(o Options) *Gate {
 	l := o.Limits.WithDefaults()
 	cores := max(2, runtime.GOMAXPROCS(0))
-	g := &Gate{now: o.Now, queued: o.Queued, refusals: newRefusals(o.Log),
+	g := &Gate{now: o.Now, queued: o.Queued, banned: o.Banned, refusals: newRefusals(o.Log),
 		posts: newBuckets(l.PostsPerAddress, networkFactor), reads: newBuckets(l.ReadsPerAddress, networkFactor),
 		broadcasts: newBuckets(l.BroadcastsPerAddress, networkFactor), agents: newBuckets[didkey.DID](l.PostsPerAgent, nil),
 		callers:  newBuckets[string](l.PostsPerAgent, nil),
@@ -124,6 +128,7 @@ func New(o Options) *Gate {
 		reading: NewTurns(maxConcurrentReads, 1), viewing: NewTurns(maxConcurrentViews, 1),
 		checking: NewTurns(cores, (cores+1)/2)}
 	g.limits.Store(&l)
+	g.bans.Store(newBans(o.Bans))
 	g.writes = turns.New(math.MaxInt, func(s Source) int {
 		if n := g.limits.Load().WritesPerAddress; n != Unlimited && !s.local {
 			return n

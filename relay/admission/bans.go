@@ -26,11 +26,17 @@ var (
 		Message: "the operator of this relay has banned this identity"}
 )
 
-// SetBans replaces the bans while the relay runs.
+// SetBans replaces the bans while the relay runs. When it returns, the polls and streams of banned clients end. A post
+// or an Update that has reached the store's writer by then may still be stored. No later one is.
 func (g *Gate) SetBans(b Bans) {
+	g.bans.Store(newBans(b))
+	g.banned(g.CheckPeer)
+}
+
+// newBans returns nil if b bans nobody.
+func newBans(b Bans) *bans {
 	if len(b.Networks) == 0 && len(b.Agents) == 0 {
-		g.bans.Store(nil)
-		return
+		return nil
 	}
 	banned := &bans{agents: map[didkey.DID]struct{}{}}
 	for _, n := range b.Networks {
@@ -39,7 +45,7 @@ func (g *Gate) SetBans(b Bans) {
 	for _, did := range b.Agents {
 		banned.agents[did] = struct{}{}
 	}
-	g.bans.Store(banned)
+	return banned
 }
 
 // CheckPeer refuses p with CodeForbidden if its address or its reader is banned.

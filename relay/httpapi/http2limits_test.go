@@ -130,7 +130,7 @@ func TestHTTP2BannedNetwork(t *testing.T) {
 		l, _ := serveTLS(t, r, httpapi.Options{Log: quiet})
 		h := l.dialH2(t, stranger)
 		h.exchange()
-		r.SetBans(relay.Bans{Networks: networks("192.0.2.0/24")})
+		r.Gate().SetBans(relay.Bans{Networks: networks("192.0.2.0/24")})
 		h.answer(h.get("/agents")).want(t, "403", "FORBIDDEN")
 		h.answer(h.post("/events", []byte("{}"))).want(t, "403", "FORBIDDEN")
 		if l.tryHandshake(t, stranger) {

@@ -326,7 +326,7 @@ func TestStreamOfBannedReader(t *testing.T) {
 			f, quiet := followAs(t, client, bob, "/events"), followAs(t, client, bob, "/events?thread=none")
 			time.Sleep(time.Second)
 			banned := time.Now()
-			s.SetBans(b)
+			s.Gate().SetBans(b)
 			sent := s.give(t, alice, bob, "")
 			if !ends {
 				synctest.Wait()
@@ -341,7 +341,7 @@ func TestStreamOfBannedReader(t *testing.T) {
 					t.Errorf("the stream has %q", f.read())
 				}
 			}
-			s.SetBans(relay.Bans{})
+			s.Gate().SetBans(relay.Bans{})
 			f.leave()
 			quiet.leave()
 		}

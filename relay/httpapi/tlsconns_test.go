@@ -104,7 +104,7 @@ func TestTLSBannedNetwork(t *testing.T) {
 		if status := statusOf(t, open, "/agents", "localhost"); status != 200 {
 			t.Errorf("before the ban: %d", status)
 		}
-		r.SetBans(relay.Bans{Networks: networks("192.0.2.0/24")})
+		r.Gate().SetBans(relay.Bans{Networks: networks("192.0.2.0/24")})
 		for from, want := range map[string]bool{
 			stranger: false, "[::ffff:192.0.2.99]:9": false, "192.0.3.1:9": true, "192.0.2.7:9": true,
 		} {
@@ -115,7 +115,7 @@ func TestTLSBannedNetwork(t *testing.T) {
 		if status := statusOf(t, open, "/agents", "localhost"); status != 403 {
 			t.Errorf("a request on a connection from before the ban: %d", status)
 		}
-		r.SetBans(relay.Bans{})
+		r.Gate().SetBans(relay.Bans{})
 		if !l.tryHandshake(t, stranger) {
 			t.Error("a connection was refused after the end of the ban")
 		}
