@@ -1,7 +1,7 @@
 // Package admission decides which requests a relay takes on, and when. It counts what each client uses: a Gate admits a
 // request or refuses it, charges what it has cost, refunds what does not count, and gives clients their turns. Clients
-// are told apart by network, and verified senders by identity (PROTOCOL §5). What is not allowed any more is refused with
-// CodeRateLimited, before it costs anything.
+// are told apart by network, and verified senders by identity (PROTOCOL §5). What exceeds a limit is refused with
+// CodeRateLimited.
 //
 // The package does no I/O. Everything it remembers is bounded, for any number of clients.
 package admission
@@ -97,7 +97,7 @@ type Gate struct {
 	limits atomic.Pointer[Limits]
 	bans   atomic.Pointer[bans] // nil: nobody is banned
 
-	posts, reads, broadcasts, connects *buckets[netip.Prefix]
+	posts, reads, broadcasts, connects *AddressRate
 	agents                             *buckets[didkey.DID]
 	callers                            *buckets[string]
 	connections, requests, polls       *slots
@@ -114,10 +114,12 @@ func New(o Options) *Gate {
 	l := o.Limits.WithDefaults()
 	cores := max(2, runtime.GOMAXPROCS(0))
 	g := &Gate{now: o.Now, queued: o.Queued, banned: o.Banned, refusals: newRefusals(o.Log),
-		posts: newBuckets(l.PostsPerAddress, networkFactor), reads: newBuckets(l.ReadsPerAddress, networkFactor),
-		broadcasts: newBuckets(l.BroadcastsPerAddress, networkFactor), agents: newBuckets[didkey.DID](l.PostsPerAgent, nil),
-		callers:  newBuckets[string](l.PostsPerAgent, nil),
-		connects: newBuckets(l.NewConnectionsPerAddress, networkFactor),
+		posts: NewAddressRate(envelope.LimitPostsPerAddress, "posts", l.PostsPerAddress),
+		reads: NewAddressRate(envelope.LimitReadsPerAddress, "sends requests", l.ReadsPerAddress),
+		broadcasts: NewAddressRate(envelope.LimitBroadcastsPerAddress, "posts REQUESTs without a recipient",
+			l.BroadcastsPerAddress),
+		connects: NewAddressRate(envelope.LimitNewConnectionsPerAddress, "opens connections", l.NewConnectionsPerAddress),
+		agents:   newBuckets[didkey.DID](l.PostsPerAgent, nil), callers: newBuckets[string](l.PostsPerAgent, nil),
 		connections: newSlots(envelope.LimitConnectionsPerAddress,
 			"%d connections of %s are open, which is the limit; use one of them", l.ConnectionsPerAddress, Unlimited),
 		requests: newSlots(envelope.LimitRequestsPerAddress,
@@ -147,12 +149,12 @@ func (g *Gate) SetLimits(l Limits) {
 	l = l.WithDefaults()
 	now := g.now()
 	g.limits.Store(&l)
-	g.posts.setRate(now, l.PostsPerAddress)
-	g.reads.setRate(now, l.ReadsPerAddress)
-	g.broadcasts.setRate(now, l.BroadcastsPerAddress)
+	g.posts.buckets.setRate(now, l.PostsPerAddress)
+	g.reads.buckets.setRate(now, l.ReadsPerAddress)
+	g.broadcasts.buckets.setRate(now, l.BroadcastsPerAddress)
 	g.agents.setRate(now, l.PostsPerAgent)
 	g.callers.setRate(now, l.PostsPerAgent)
-	g.connects.setRate(now, l.NewConnectionsPerAddress)
+	g.connects.buckets.setRate(now, l.NewConnectionsPerAddress)
 	g.connections.setLimits(l.ConnectionsPerAddress, Unlimited)
 	g.requests.setLimits(l.RequestsPerAddress, Unlimited)
 	g.polls.setLimits(l.PollsPerAddress, l.Polls)
@@ -174,12 +176,12 @@ type Report struct {
 
 // Report returns what was counted since the last call. The first call returns nothing and starts the recording.
 func (g *Gate) Report() Report {
-	return Report{Posts: g.posts.report(), Broadcasts: g.broadcasts.report(), Agents: g.agents.report()}
+	return Report{Posts: g.posts.buckets.report(), Broadcasts: g.broadcasts.buckets.report(), Agents: g.agents.report()}
 }
 
 // Apply counts what other nodes have reported.
 func (g *Gate) Apply(others Report) {
-	g.posts.applyRemote(g.now, others.Posts)
-	g.broadcasts.applyRemote(g.now, others.Broadcasts)
+	g.posts.buckets.applyRemote(g.now, others.Posts)
+	g.broadcasts.buckets.applyRemote(g.now, others.Broadcasts)
 	g.agents.applyRemote(g.now, others.Agents)
 }

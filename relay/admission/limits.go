@@ -20,9 +20,9 @@ func (g *Gate) Admit(p Peer, k Kind) error {
 	}
 	var err error
 	if k == Posts {
-		err = takeForAddress(g.posts, g.now, envelope.LimitPostsPerAddress, "posts", p)
+		err = g.posts.Take(p, g.now)
 	} else {
-		err = takeForAddress(g.reads, g.now, envelope.LimitReadsPerAddress, "sends requests", p)
+		err = g.reads.Take(p, g.now)
 	}
 	g.NoteRefusal(p, "", err)
 	return err
@@ -34,13 +34,8 @@ const TrafficUnit = 16 << 10
 // ChargeTraffic charges units of TrafficUnit that p has sent over a connection to the allowance of p's address for
 // reads, whether or not they were requests. It refuses p if the address is in debt. Refusals: CodeRateLimited.
 func (g *Gate) ChargeTraffic(p Peer, units int) error {
-	if p.Local {
-		return nil
-	}
-	var buf [len(widths)]netip.Prefix
-	prefixes := networks(p.Addr, &buf)
-	g.reads.charge(g.now, units, prefixes...)
-	err := g.readDebt(prefixes)
+	g.reads.charge(p, g.now, units)
+	err := g.reads.debt(p, g.now)
 	g.NoteRefusal(p, "", err)
 	return err
 }
@@ -50,35 +45,7 @@ const AnswerUnit = 64 << 10
 
 // ChargeAnswer charges units of AnswerUnit that were sent to p in an answer to the allowance of p's address for reads. A
 // long list costs more to send than to ask for.
-func (g *Gate) ChargeAnswer(p Peer, units int) {
-	if !p.Local && units > 0 {
-		var buf [len(widths)]netip.Prefix
-		g.reads.charge(g.now, units, networks(p.Addr, &buf)...)
-	}
-}
-
-// readDebt refuses reads if a network is in debt. Refusals: CodeRateLimited.
-func (g *Gate) readDebt(prefixes []netip.Prefix) error {
-	wait, index := g.reads.debtWait(g.now, prefixes...)
-	if wait == 0 {
-		return nil
-	}
-	return rateLimitError(envelope.LimitReadsPerAddress, wait, describeNetwork(prefixes[index])+" sends requests",
-		g.Limits().ReadsPerAddress, networkFactor(prefixes[index]))
-}
-
-// takeForAddress takes one token for each of p's networks. If one of them has no token, it returns a refusal. action
-// says what p does too often.
-func takeForAddress(b *buckets[netip.Prefix], now func() time.Time, limit, action string, p Peer) error {
-	var buf [len(widths)]netip.Prefix
-	prefixes := networks(p.Addr, &buf)
-	wait, index := b.take(now, prefixes...)
-	if wait == 0 {
-		return nil
-	}
-	return rateLimitError(limit, wait, describeNetwork(prefixes[index])+" "+action, b.currentRate(),
-		networkFactor(prefixes[index]))
-}
+func (g *Gate) ChargeAnswer(p Peer, units int) { g.reads.charge(p, g.now, units) }
 
 // AdmitCaller counts a request that may change something against the allowance of the caller who sent it. Each caller
 // may send as many requests as an agent may post messages, see Limits.PostsPerAgent. A gateway calls AdmitCaller after
@@ -110,13 +77,51 @@ func NewAddressRate(limit, action string, r Rate) *AddressRate {
 	return &AddressRate{limit: limit, action: action, buckets: newBuckets(r, networkFactor)}
 }
 
-// Take counts what p does now. now is the relay's clock. Local peers are not counted. Refusals:
-// CodeRateLimited.
+// Take counts what p does now. now is the relay's clock. Local peers are not counted. Refusals: CodeRateLimited.
 func (a *AddressRate) Take(p Peer, now func() time.Time) error {
 	if p.Local {
 		return nil
 	}
-	return takeForAddress(a.buckets, now, a.limit, a.action, p)
+	var buf [len(widths)]netip.Prefix
+	prefixes := networks(p.Addr, &buf)
+	if wait, index := a.buckets.take(now, prefixes...); wait > 0 {
+		return a.refusal(prefixes[index], wait)
+	}
+	return nil
+}
+
+// debt refuses p if one of its networks is in debt, and counts nothing. Refusals: CodeRateLimited.
+func (a *AddressRate) debt(p Peer, now func() time.Time) error {
+	if p.Local {
+		return nil
+	}
+	var buf [len(widths)]netip.Prefix
+	prefixes := networks(p.Addr, &buf)
+	if wait, index := a.buckets.debtWait(now, prefixes...); wait > 0 {
+		return a.refusal(prefixes[index], wait)
+	}
+	return nil
+}
+
+// refusal tells a client of network n how long it must wait.
+func (a *AddressRate) refusal(n netip.Prefix, wait time.Duration) error {
+	return rateLimitError(a.limit, wait, describeNetwork(n)+" "+a.action, a.buckets.currentRate(), networkFactor(n))
+}
+
+// charge counts n more for a request of p that turned out to be expensive. p may get into debt.
+func (a *AddressRate) charge(p Peer, now func() time.Time, n int) {
+	if !p.Local {
+		var buf [len(widths)]netip.Prefix
+		a.buckets.charge(now, n, networks(p.Addr, &buf)...)
+	}
+}
+
+// refund undoes a Take of p.
+func (a *AddressRate) refund(p Peer, now func() time.Time) {
+	if !p.Local {
+		var buf [len(widths)]netip.Prefix
+		a.buckets.refund(now, networks(p.Addr, &buf)...)
+	}
 }
 
 // CallerRate limits how often one user of a gateway may do something, or how often something may be done to one user,
@@ -155,8 +160,7 @@ func (g *Gate) AdmitMessage(p Peer, e *envelope.Envelope) error {
 	if !isBroadcastRequest(e) {
 		return nil
 	}
-	err := takeForAddress(g.broadcasts, g.now, envelope.LimitBroadcastsPerAddress,
-		"posts REQUESTs without a recipient", p)
+	err := g.broadcasts.Take(p, g.now)
 	if err != nil {
 		g.agents.refund(g.now, e.Sender.ID)
 	}
@@ -176,8 +180,7 @@ func (g *Gate) RefundMessage(p Peer, e *envelope.Envelope) {
 	}
 	g.agents.refund(g.now, e.Sender.ID)
 	if isBroadcastRequest(e) {
-		var buf [len(widths)]netip.Prefix
-		g.broadcasts.refund(g.now, networks(p.Addr, &buf)...)
+		g.broadcasts.refund(p, g.now)
 	}
 }
 
@@ -207,22 +210,12 @@ func (g *Gate) ChargeBody(p Peer, size int) error {
 		g.NoteRefusal(p, "", err)
 		return err
 	}
-	var buf [len(widths)]netip.Prefix
-	g.posts.charge(g.now, n, networks(p.Addr, &buf)...)
+	g.posts.charge(p, g.now, n)
 	return nil
 }
 
 // CheckPostDebt refuses a post if its address is in debt for other posts. Refusals: CodeRateLimited.
-func (g *Gate) CheckPostDebt(p Peer) error {
-	var buf [len(widths)]netip.Prefix
-	prefixes := networks(p.Addr, &buf)
-	wait, index := g.posts.debtWait(g.now, prefixes...)
-	if wait == 0 {
-		return nil
-	}
-	return rateLimitError(envelope.LimitPostsPerAddress, wait, describeNetwork(prefixes[index])+" posts",
-		g.Limits().PostsPerAddress, networkFactor(prefixes[index]))
-}
+func (g *Gate) CheckPostDebt(p Peer) error { return g.posts.debt(p, g.now) }
 
 // Checking calls check, which checks a body, when it is the turn of p. If check refuses the body, the time spent on it
 // is charged to p.
@@ -270,11 +263,8 @@ func (g *Gate) ReleaseWrite(p Peer) { g.writes.Release(p.Source()) }
 // ChargeWork charges work on a post to its address: the time spent on a body that was refused, or the time of the
 // store's only writer. It charges at most the burst.
 func (g *Gate) ChargeWork(p Peer, took time.Duration) {
-	if !p.Local {
-		var buf [len(widths)]netip.Prefix
-		units := int((took + workUnit/2) / workUnit) // rounded to the nearest unit
-		g.posts.charge(g.now, min(units, g.limits.Load().PostsPerAddress.Burst), networks(p.Addr, &buf)...)
-	}
+	units := int((took + workUnit/2) / workUnit) // rounded to the nearest unit
+	g.posts.charge(p, g.now, min(units, g.limits.Load().PostsPerAddress.Burst))
 }
 
 // TakeRead waits until another piece of a read of p may be done. The caller must call ReleaseRead when it is done.
@@ -282,11 +272,10 @@ func (g *Gate) ChargeWork(p Peer, took time.Duration) {
 // in debt for earlier reads. So most of the reads that an address in debt has waiting are never done. Refusals:
 // CodeRateLimited, ctx's error.
 func (g *Gate) TakeRead(ctx context.Context, p Peer, refusable bool) error {
-	if err := g.reading.Acquire(ctx, p.Source()); err != nil || p.Local || !refusable {
+	if err := g.reading.Acquire(ctx, p.Source()); err != nil || !refusable {
 		return err
 	}
-	var buf [len(widths)]netip.Prefix
-	err := g.readDebt(networks(p.Addr, &buf))
+	err := g.reads.debt(p, g.now)
 	if err != nil {
 		g.reading.Release(p.Source())
 	}
@@ -302,10 +291,7 @@ func (g *Gate) ReleaseRead(p Peer, before, took time.Duration) {
 
 func (g *Gate) releaseRead(p Peer, units int) {
 	g.reading.Release(p.Source())
-	if !p.Local {
-		var buf [len(widths)]netip.Prefix
-		g.reads.charge(g.now, units, networks(p.Addr, &buf)...)
-	}
+	g.reads.charge(p, g.now, units)
 }
 
 // TakeView waits until p may do another View. At least one of the turns of reads is never used by a View, so Views

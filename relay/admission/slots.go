@@ -79,7 +79,7 @@ func (g *Gate) Connect(p Peer) (release func(), err error) {
 	if err := g.checkAddress(p.Addr); err != nil {
 		return nil, err
 	}
-	err = takeForAddress(g.connects, g.now, envelope.LimitNewConnectionsPerAddress, "opens connections", p)
+	err = g.connects.Take(p, g.now)
 	if err == nil {
 		release, err = g.connections.acquire(p)
 	}
