@@ -7,6 +7,7 @@ const (
 	ofTime      = "./replay ./relay -run Replay|Check|NoSecond|Window|Remember|Post"
 	ofThreads   = "./thread"
 	ofStores    = "./store/sqlite"
+	ofMerges    = "./store/sqlite -run Merge|Tail"
 	ofLedger    = "./store/ledger"
 	ofUpdates   = "./store/sqlite -run Update|Migration|MarkCovers"
 	ofWriting   = "./store/sqlite -run Store|Group|Failing"

@@ -114,11 +114,11 @@ func TestFixtureData(t *testing.T) {
 		client := x.unpack(t, "client")
 		for _, name := range []string{"data", "backup"} {
 			data := x.unpack(t, name)
-			clean(t, data, x.At)
 			store, err := sqlite.Open(t.Context(), filepath.Join(data, databaseName), x.options())
 			if err != nil {
 				t.Fatal(err)
 			}
+			clean(t, data, x.At)
 			url, stop := x.serve(t, data, store)
 			x.answers(t, client, url)
 			x.finish(t, client, url)

@@ -4,15 +4,27 @@ import (
 	"encoding/json"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
 // Write implements ledger.Tx.
 func (w *writer) Write(c ledger.Changes) error {
+	with := map[int64]relay.Seq{} // the last event of each thread in c
+	for _, e := range c.Events {
+		with[e.Thread] = e.Seq
+	}
+	var alone []int64
 	for _, t := range c.Threads {
 		if err := w.writeThread(t); err != nil {
 			return err
+		}
+		if seq := with[t.Number]; seq > 0 {
+			w.noteThread(seq, t)
+		} else {
+			w.store.tail.changeThread(t.Number, t.Open)
+			alone = append(alone, t.Number)
 		}
 	}
 	for _, e := range c.Events {
@@ -25,33 +37,38 @@ func (w *writer) Write(c ledger.Changes) error {
 			return err
 		}
 	}
-	return nil
+	// A restart would not find these threads by the events that are not merged. Nothing but Open and Due has changed.
+	return w.indexThreads(alone)
 }
 
 func (w *writer) writeThread(t ledger.Change) (err error) {
 	if t.New {
 		_, err = w.stmts.addThread.Exec(t.Number, t.ID, string(t.Client), nanos(t.Due), t.Open,
 			ledger.StateNumber(t.State), t.Record)
-		if err == nil {
-			_, err = w.stmts.addRoles.Exec(t.ID, schema.OwnRole(t.Open), t.Number, string(t.Client))
-		}
 	} else {
 		_, err = w.stmts.updateThread.Exec(nanos(t.Due), t.Open, ledger.StateNumber(t.State), t.Record, t.Number)
-		if err == nil && t.Open != t.WasOpen {
-			_, err = w.stmts.updateRole.Exec(schema.OwnRole(t.Open), t.ID, schema.OwnRole(t.WasOpen), t.Number)
-		}
-	}
-	for _, p := range t.Joined {
-		if err != nil {
-			return err
-		}
-		role := schema.RolePartner
-		if p.Works {
-			role = schema.RoleWorker
-		}
-		_, err = w.stmts.addRole.Exec(t.ID, string(p.DID), role, t.Number)
 	}
 	return err
+}
+
+// noteThread adds a thread that changed together with the event seq to the tail.
+func (w *writer) noteThread(seq relay.Seq, t ledger.Change) {
+	note := changedThread{id: t.ID, due: nanos(t.Due), open: t.Open, own: t.New || t.Open != t.WasOpen}
+	roles := map[didkey.DID][]int{}
+	if t.New {
+		roles[""], roles[t.Client] = []int{0}, []int{schema.RoleClient}
+	}
+	for _, p := range t.Joined {
+		roles[p.DID] = append(roles[p.DID], roleOf(p))
+	}
+	w.store.tail.addThread(seq, t.Number, note, roles)
+}
+
+func roleOf(p ledger.Participant) int {
+	if p.Works {
+		return schema.RoleWorker
+	}
+	return schema.RolePartner
 }
 
 // writeEvent inserts the event. If it lists a manifest, writeEvent also inserts or replaces that manifest.
@@ -66,11 +83,13 @@ func (w *writer) writeEvent(e ledger.Event) error {
 		return err
 	}
 	_, err = w.stmts.addEvent.Exec(e.Seq, sender, m.ID, recipient, string(m.Type), e.Thread,
-		nanos(e.TS), nanos(e.Received), nanos(e.Expires), nanos(e.Forget), e.Body, e.Charge, e.Network)
+		nanos(e.TS), nanos(e.Received), nanos(e.Expires), nanos(e.Forget), e.Charge, e.Network, e.Body)
 	if err != nil {
 		return err
 	}
 	w.last = e.Seq
+	w.store.tail.add(tailRow{seq: e.Seq, sender: sender, recipient: recipient, by: m.Sender.ID, to: m.Recipient, id: m.ID,
+		thread: e.Thread, ts: nanos(e.TS), forget: nanos(e.Forget)})
 	if e.Listing != nil {
 		intents, err := json.Marshal(e.Listing.Intents)
 		if err != nil {

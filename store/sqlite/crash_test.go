@@ -21,7 +21,7 @@ import (
 // killed.
 func appendForever(path string) error {
 	ctx := context.Background()
-	s, err := Open(ctx, path, Options{})
+	s, err := Open(ctx, path, Options{mergeEvents: 16, mergeSlice: 1}) // so that it is killed during merges
 	if err != nil {
 		return err
 	}
@@ -121,6 +121,7 @@ func TestKill(t *testing.T) {
 			}
 		}
 		before = checkThreads(t, s, before)
+		wantIntact(t, path, time.Now())
 		must(t, s.Close())
 	}
 	t.Logf("%d receipts", len(acknowledged))

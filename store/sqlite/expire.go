@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -51,9 +52,52 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices
 
 // expire does part of the work that is due at now. again reports that more may be due.
 func (w *writer) expire(now time.Time, notices relay.Notices) (posted []relay.Posted, again bool, err error) {
-	due, others, err := w.rows(w.stmts.dueThreads, nanos(now), ledger.ExpireThreads)
+	rows := min(expireEvents, w.store.care.logLimit.Load()/eventPages+1)
+	if again, err = w.mergeDue(now, int(rows)); again || err != nil {
+		return nil, again, err
+	}
+	posted, others, err := w.expireThreads(now, notices)
 	if err != nil {
 		return nil, false, err
+	}
+	more, err := w.forget(now, rows)
+	return posted, more || others, err
+}
+
+// alarm is a row of the table thread_due.
+type alarm struct{ due, thread int64 }
+
+// expireThreads looks at the threads whose alarms are due. It removes these alarms. A thread that is not due yet, or that
+// changes, gets a new one.
+func (w *writer) expireThreads(now time.Time, notices relay.Notices) (posted []relay.Posted, again bool, err error) {
+	var alarms []alarm
+	err = eachRow(func(scan scanner) error {
+		var a alarm
+		err := scan(&a.due, &a.thread)
+		alarms = append(alarms, a)
+		return err
+	}, func() (*sql.Rows, error) { return w.stmts.dueThreads.Query(nanos(now), ledger.ExpireThreads) })
+	if err != nil || len(alarms) == 0 {
+		return nil, false, err
+	}
+	var numbers []int64
+	for _, a := range alarms {
+		if !slices.Contains(numbers, a.thread) {
+			numbers = append(numbers, a.thread)
+		}
+	}
+	found, cut, err := w.rows(w.stmts.threadsByNumber, string(appendList(nil, numbers)))
+	if err != nil {
+		return nil, false, err
+	}
+	var due []ledger.Row
+	var early []int64 // not due yet
+	for _, row := range found {
+		if nanos(row.Due) <= nanos(now) {
+			due = append(due, row)
+		} else {
+			early = append(early, row.Number)
+		}
 	}
 	all, free, err := w.pageCounts()
 	if err != nil {
@@ -63,16 +107,41 @@ func (w *writer) expire(now time.Time, notices relay.Notices) (posted []relay.Po
 	if err != nil {
 		return nil, false, err
 	}
-	affected := parties{}
-	rows := min(expireEvents, w.store.care.logLimit.Load()/eventPages+1)
-	_, more, err := w.drop(now, rows, affected)
-	if err == nil {
-		err = w.removeParties(affected)
+	left := map[int64]bool{} // threads whose alarms must stay
+	for _, row := range due[done:] {
+		left[row.Number] = true
 	}
-	return posted, more || others || done < len(due) || len(due) == ledger.ExpireThreads, err
+	if cut {
+		last := slices.Index(numbers, found[len(found)-1].Number)
+		for _, n := range numbers[last+1:] {
+			left[n] = true
+		}
+	}
+	for _, a := range alarms {
+		if left[a.thread] {
+			continue
+		}
+		if _, err := w.stmts.dropDue.Exec(a.due, a.thread); err != nil {
+			return nil, false, err
+		}
+	}
+	return posted, len(left) > 0 || len(alarms) == ledger.ExpireThreads, w.fill(early, dueFillers)
 }
 
-// drop removes events whose forget time has come at now and manifests that have expired, up to rows of each. It saves
+// forget removes events whose ids need not be remembered at now, and manifests that have expired, up to rows of each. more
+// reports that there may be more of them.
+func (w *writer) forget(now time.Time, rows int64) (more bool, err error) {
+	if more, err = w.mergeDue(now, int(rows)); more || err != nil {
+		return more, err
+	}
+	affected := parties{}
+	if _, more, err = w.drop(now, rows, affected); err != nil {
+		return false, err
+	}
+	return more, w.removeParties(affected)
+}
+
+// drop removes merged events whose forget time has come at now and manifests that have expired, up to rows of each. It saves
 // the last number given, so that no number is used again. It adds the removed rows' senders and recipients to affected.
 // more reports that more rows may be due.
 func (w *writer) drop(now time.Time, rows int64, affected parties) (removed int64, more bool, err error) {
@@ -107,6 +176,12 @@ func (w *writer) drop(now time.Time, rows int64, affected parties) (removed int6
 // now referred to. So an identity is removed together with the last row that refers to it.
 func (w *writer) removeParties(some parties) error {
 	for id := range some {
+		if named, err := w.namedByTail(id); named || err != nil {
+			if err != nil {
+				return err
+			}
+			continue
+		}
 		err := eachRow(func(scan scanner) error {
 			var did didkey.DID
 			err := scan(&did)
@@ -119,4 +194,18 @@ func (w *writer) removeParties(some parties) error {
 		}
 	}
 	return nil
+}
+
+// namedByTail reports whether an event that is not merged names the identity with this number.
+func (w *writer) namedByTail(id int64) (named bool, err error) {
+	if w.store.tail.len() == 0 {
+		return false, nil
+	}
+	err = eachRow(func(scan scanner) error {
+		var did didkey.DID
+		err := scan(&did)
+		named = w.store.tail.names(did)
+		return err
+	}, func() (*sql.Rows, error) { return w.stmts.partyDID.Query(id) })
+	return named, err
 }

@@ -81,6 +81,7 @@ func TestUnusedIdentitiesAreRemoved(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := openNew(t)
 			appendAll(t, s, c.posts)
+			must(t, s.mergeAll(t.Context()))
 			before, roles := countParties(t, s)
 			silent := func(thread.Thread, time.Time) []*envelope.Envelope { return nil }
 			// The first sweep ends threads. After it only removals are due.
@@ -195,16 +196,15 @@ func TestCandidatesAreIndexed(t *testing.T) {
 		wants []string
 	}{
 		"threads of a party": {threadsOfParticipant,
-			[]string{"SEARCH r USING PRIMARY KEY (id=? AND party=? AND role>?)",
-				"SEARCH t USING INTEGER PRIMARY KEY (rowid=?)"}},
+			[]string{"SEARCH thread_role USING PRIMARY KEY (id=? AND party=? AND role>?)"}},
 		"open threads": {openThreads,
 			[]string{"SEARCH r USING PRIMARY KEY (id=? AND party=? AND role=?)",
 				"SEARCH t USING INTEGER PRIMARY KEY (rowid=?)"}},
-		"oldest threads": {anyThread + "t.n IN (" + oldestNumbers + ") ORDER BY t.n LIMIT 1",
+		"oldest threads": {oldestNumbers,
 			[]string{"SEARCH thread_role USING PRIMARY KEY (id=? AND party=? AND role=?)"}},
 		"messages and threads that a group names": {knownRows, []string{"SEARCH r USING PRIMARY KEY (id=? " +
 			"AND party=? AND role=?)",
-			"SEARCH e USING INDEX sqlite_autoindex_event_1 (sender=? AND id=?)"}},
+			"SEARCH s USING PRIMARY KEY (sender=? AND id=?)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := explain(t, s, c.text, 1, 1, 1, 1)

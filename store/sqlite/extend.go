@@ -119,6 +119,7 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 func (w *writer) undo(last relay.Seq) {
 	clear(w.parties) // some of these rows may have been rolled back
 	w.last = last
+	w.store.tail.undo(last)
 	w.ledger.Undo(w.store.cursor(last))
 }
 

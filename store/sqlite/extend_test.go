@@ -474,7 +474,7 @@ func TestMigrationFails(t *testing.T) {
 		t.Errorf("check: %q", findings)
 	}
 	for _, foreign := range []string{"CREATE TABLE other (x INTEGER)", "CREATE INDEX late ON books_entry (amount)",
-		"DROP INDEX event_by_ts"} {
+		"DROP INDEX thread_by_state"} {
 		worse.Migrations = append(books.Migrations[:2:2], foreign)
 		if s, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{worse}}); err == nil ||
 			!strings.Contains(err.Error(), "must begin with books_") {

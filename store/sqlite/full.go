@@ -47,7 +47,8 @@ const minFreePages = 64
 
 // limitSize sets the largest number of pages of the database. The number follows from Options.MaxBytes and from the
 // space that the disk has left once the reserve has its full size and the write-ahead log its greatest length. So the
-// database itself never fills the disk. enough reports whether there is room for a while, in free pages or in new
+// database itself never fills the disk. The limit leaves room to merge what is not merged: at most two batches, with about
+// 500 bytes in all indexes for a REQUEST, in pages that are not full. enough reports whether there is room for a while, in free pages or in new
 // pages.
 func (w *writer) limitSize(reserve int64) (enough bool, err error) {
 	c := &w.store.care
@@ -68,6 +69,9 @@ func (w *writer) limitSize(reserve int64) (enough bool, err error) {
 		room -= max(0, reserve-sizes[2])
 		limit = min(limit, count+max(0, room)/pageSize)
 	}
+	w.batch = min(mergeEvents, max(minSlice, limit/16))
+	w.mergeRoom = 2 * w.batch / 3
+	limit = max(1, limit-w.mergeRoom)
 	if err := w.setMaxPages(limit); err != nil {
 		return false, err
 	}
@@ -154,7 +158,7 @@ func (w *writer) trim(now time.Time, rows int64) (again bool, err error) {
 	err = eachRow(func(scan scanner) error {
 		row, err := scanThread(scan)
 		scanned, w.trimAfter = scanned+1, row.Number
-		if len(row.Record) > 0 { // empty if the thread has events
+		if len(row.Record) > 0 && !w.store.tail.hasThread(row.Number) { // empty if the thread has merged events
 			found = append(found, row)
 		}
 		return err
@@ -186,6 +190,9 @@ func (w *writer) purge(now time.Time) (again bool, err error) {
 	}
 	limit := w.store.care.logLimit.Load()
 	err = w.transact(func() (err error) {
+		if again, err = w.mergeAny(int(max(1, limit))); again || err != nil {
+			return err
+		}
 		affected := parties{}
 		removed, _, err := w.drop(now, max(1, limit/eventPages), affected)
 		if err == nil {
@@ -262,11 +269,13 @@ func (e *bareEvent) columns() []any {
 
 // addBare inserts events without their bodies. The rows that they had are deleted.
 func (w *writer) addBare(all []bareEvent, expires int64) error {
-	for _, e := range all {
+	seqs := make([]int64, len(all))
+	for i, e := range all {
 		if _, err := w.stmts.addBare.Exec(e.seq, e.sender, e.id, e.recipient, e.kind, e.thread, e.ts, e.received, e.forget,
 			expires); err != nil {
 			return err
 		}
+		seqs[i] = int64(e.seq)
 	}
-	return nil
+	return w.reindex(seqs)
 }

@@ -224,8 +224,8 @@ func TestExpirePlans(t *testing.T) {
 	s := openNew(t)
 	for text, want := range map[string]string{
 		"DELETE FROM manifest WHERE expires <= 1": "manifest_by_expires (expires<?)",
-		"SELECT seq FROM event WHERE (forget, seq) > (1, 1) AND forget <= 2 " +
-			"ORDER BY forget, seq": "event_by_forget (forget>? AND forget<?)",
+		"SELECT seq FROM event_forget WHERE (forget, seq) > (1, 1) AND forget <= 2 " +
+			"ORDER BY forget, seq": "event_forget USING PRIMARY KEY ((forget,seq)>(?,?) AND forget<?)",
 	} {
 		rows, err := s.readDB.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+text)
 		must(t, err)

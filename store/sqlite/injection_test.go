@@ -14,6 +14,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/schema"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -25,7 +26,8 @@ var sqlWord = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|REPLACE|CREATE|
 // that.
 var pieces = map[string]bool{
 	"condition": true, "where": true, "body": true, "table": true, "audience": true, "numbers": true, "s.from": true,
-	"recipient": true, "strings.Join(s.where, \" AND \")": true,
+	"recipient": true, "strings.Join(s.where, \" AND \")": true, "s.seq()": true, "s.from()": true,
+	"cmp.Or(s.index, \"event\")": true, "s.index": true, "index": true, "schema.Merged": true,
 	"strings.Join(s.where[:s.indexed], \" AND \")": true,
 	"strings.Join(texts, unionAll)":                true, "strings.Join(texts, \" UNION ALL \")": true, "text": true,
 	"string(text)": true, "order": true, "first": true, "column": true, "columns": true, "marks": true,
@@ -171,7 +173,7 @@ func TestStatementsHoldNoValues(t *testing.T) {
 		last = len(s.prepared)
 	}
 	for text := range s.prepared {
-		if regexp.MustCompile(`MARK|12345678|7654321|'`).MatchString(strings.ReplaceAll(text, "''", "")) {
+		if regexp.MustCompile(`MARK|12345678|7654321|'`).MatchString(strings.NewReplacer("''", "", schema.Merged, "").Replace(text)) {
 			t.Errorf("the statement %s contains a value", text)
 		}
 	}

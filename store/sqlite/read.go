@@ -85,11 +85,16 @@ func (s *Store) read(ctx context.Context, q relay.Query, head relay.Seq) (relay.
 	if q.Backward {
 		page.Cursor = s.cursor(0)
 	}
-	scanAll, partial, err := s.bound(ctx, &q)
+	l, err := s.lookup(ctx, q)
 	if err != nil {
 		return relay.Page{}, err
 	}
-	text, args := selectEvents(q, s.policy.Window.Skew, scanAll)
+	partial, err := s.bound(ctx, l)
+	if err != nil {
+		return relay.Page{}, err
+	}
+	q = l.Query
+	text, args := selectEvents(l)
 	rows, err := s.query(ctx, text, args)
 	if err != nil {
 		return relay.Page{}, err
@@ -125,27 +130,27 @@ func (s *Store) read(ctx context.Context, q relay.Query, head relay.Seq) (relay.
 }
 
 // bound shortens the range of q at its far end, so that the query examines no more than q.MaxExamined events. partial
-// reports whether it did. scanAll says which access paths the query must use, see accessPaths.
-func (s *Store) bound(ctx context.Context, q *relay.Query) (scanAll, partial bool, err error) {
+// reports whether it did. It also sets q.scanAll.
+func (s *Store) bound(ctx context.Context, q *lookup) (partial bool, err error) {
 	if q.MaxExamined <= 0 {
-		return false, false, nil
+		return false, nil
 	}
-	if text, args := selectSortCount(*q); text != "" {
+	if text, args := selectSortCount(q); text != "" {
 		n, err := s.queryNumber(ctx, text, args)
-		if err != nil || n <= int64(q.MaxExamined) {
-			return false, false, err
+		if n += int64(q.tailCount()); err != nil || n <= int64(q.MaxExamined) {
+			return false, err
 		}
-		scanAll = true
+		q.scanAll, q.tail = true, nil // the sequence has the events of the tail too
 	}
 	if q.Until-q.After.Seq <= relay.Seq(q.MaxExamined) {
-		return scanAll, false, nil
+		return false, nil
 	}
-	text, args := selectHorizon(*q, s.policy.Window.Skew, scanAll)
+	text, args := selectHorizon(q)
 	n, err := s.queryNumber(ctx, text, args)
-	horizon := relay.Seq(n)
+	horizon := nearer(relay.Seq(n), q.tailHorizon(), q.Backward)
 	switch {
 	case err != nil, horizon == 0:
-		return scanAll, false, err
+		return false, err
 	case q.Backward:
 		partial = horizon-1 > q.After.Seq
 		q.After.Seq = horizon - 1
@@ -153,7 +158,15 @@ func (s *Store) bound(ctx context.Context, q *relay.Query) (scanAll, partial boo
 		partial = horizon < q.Until
 		q.Until = horizon
 	}
-	return scanAll, partial, nil
+	return partial, nil
+}
+
+// nearer returns the horizon that a read reaches first. 0 is no horizon.
+func nearer(a, b relay.Seq, backward bool) relay.Seq {
+	if a == 0 || b == 0 || backward {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // queryNumber runs a query that returns one number.
@@ -194,16 +207,11 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 	if err := s.closed(); err != nil {
 		return thread.Thread{}, err
 	}
-	text, args := anyThread+"t.n IN ("+oldestNumbers+") ORDER BY t.n LIMIT 1", []any{k.ID, 1, k.ID, 1}
-	if k.Client != "" {
-		text, args = anyThread+"t.n IN ("+threadOfClient+")", []any{k.ID, string(k.Client)}
-	}
+	n, err := s.oldestThread(ctx, k)
 	var found []ledger.Row
-	err := eachRow(func(scan scanner) error {
-		row, err := scanThread(scan)
-		found = append(found, row)
-		return err
-	}, func() (*sql.Rows, error) { return s.query(ctx, text, args) })
+	if err == nil {
+		found, err = s.threadRows(ctx, []int64{n})
+	}
 	if err != nil {
 		return thread.Thread{}, s.handleReadError(err)
 	}
@@ -211,6 +219,34 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 		return thread.Thread{}, thread.ErrNotFound
 	}
 	return ledger.At(found[0], s.policy.Rules, now)
+}
+
+// oldestThread returns the number of the thread with k. If k has no client, it is the oldest thread with the id. 0: none.
+func (s *Store) oldestThread(ctx context.Context, k thread.Key) (n int64, err error) {
+	if k.Client != "" {
+		return s.threadNumber(ctx, k)
+	}
+	open, closed := s.tail.oldest(k.ID, 1)
+	all, err := appendRoles(rolesFor(append(open, closed...)),
+		func() (*sql.Rows, error) { return s.query(ctx, oldestNumbers, []any{k.ID, 1}) })
+	for _, r := range all {
+		if n == 0 || r.thread < n {
+			n = r.thread
+		}
+	}
+	return n, err
+}
+
+// threadRows returns the threads with these numbers, in this order.
+func (s *Store) threadRows(ctx context.Context, numbers []int64) (found []ledger.Row, err error) {
+	err = eachRow(func(scan scanner) error {
+		row, err := scanThread(scan)
+		found = append(found, row)
+		return err
+	}, func() (*sql.Rows, error) {
+		return s.query(ctx, "SELECT "+threadColumns+listedThreads, []any{string(appendList(nil, numbers))})
+	})
+	return found, err
 }
 
 // Agents implements relay.Store.

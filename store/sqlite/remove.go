@@ -22,7 +22,11 @@ func (s *Store) Known(ctx context.Context, sender didkey.DID, id string) (seq re
 	}
 	if stopped := s.onReader(ctx, func() {
 		var n int64
-		n, err = s.queryNumber(ctx, "SELECT ifnull((SELECT seq FROM event WHERE sender = "+partyNumber+" AND id = ?), 0)",
+		if found, unmerged := s.tail.find(ledger.MessageKey{Sender: sender, ID: id}); unmerged && int64(found) <= s.head.Load() {
+			seq = found
+			return
+		}
+		n, err = s.queryNumber(ctx, "SELECT ifnull((SELECT seq FROM event_sent WHERE sender = "+partyNumber+" AND id = ?), 0)",
 			[]any{string(sender), id})
 		seq = relay.Seq(n)
 	}); stopped != nil {
@@ -146,23 +150,15 @@ func (w *writer) endThread(k thread.Key, now time.Time) error {
 	if err := w.refusal(); err != nil {
 		return err
 	}
-	var number []int64
-	err := eachRow(func(scan scanner) error {
-		var n int64
-		err := scan(&n)
-		number = append(number, n)
-		return err
-	}, func() (*sql.Rows, error) {
-		return w.conn.QueryContext(context.Background(), threadOfClient, k.ID, string(k.Client))
-	})
+	number, err := w.store.threadNumber(context.Background(), k)
 	if err != nil {
-		return w.store.care.handleError(err)
+		return w.store.handleReadError(err)
 	}
-	if len(number) == 0 {
+	if number == 0 {
 		return thread.ErrNotFound
 	}
 	return w.transact(func() error {
-		rows, _, err := w.rows(w.stmts.threadByNumber, number[0])
+		rows, _, err := w.rows(w.stmts.threadByNumber, number)
 		if err != nil || len(rows) == 0 {
 			return err
 		}

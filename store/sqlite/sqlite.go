@@ -43,6 +43,8 @@ type Options struct {
 	Observer   relay.Observer   // receives a report of each commit; nil: relay.NoObserver
 
 	tickInterval time.Duration // time between two ticks of care; 0: one second
+	mergeEvents  int           // events of a merge; 0: writer.batch
+	mergeSlice   int           // least number of index rows of a slice; 0: minSlice
 }
 
 // Defaults of Options.
@@ -95,6 +97,7 @@ type Store struct {
 	workers sync.WaitGroup
 	closing sync.Once
 	head    atomic.Int64 // number of the last committed event
+	tail    tail
 	care    care
 
 	mu       sync.Mutex  // guards the fields below
@@ -129,7 +132,7 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 		path: path, options: o, policy: o.Policy, inbox: o.Inbox, lock: flock.New(path + ".lock"),
 		appends: make(chan job, maxGroup), tasks: make(chan job), reads: make(chan func()),
 		stop: make(chan struct{}), stopped: make(chan struct{}),
-		prepared: map[string]*sql.Stmt{},
+		prepared: map[string]*sql.Stmt{}, tail: tail{growing: newPart()},
 	}
 	s.care.path, s.care.maxBytes, s.care.tickInterval, s.care.log = path, o.MaxBytes, o.tickInterval, o.Log
 	s.care.task, s.care.logGrown, s.care.reserve = s.task, make(chan struct{}, 1),
@@ -251,6 +254,9 @@ func (s *Store) prepare(ctx context.Context) (err error) {
 		if s.writeDB, err = dbfile.Open(s.path, "immediate", writePragmas, "rwc"); err != nil {
 			return err
 		}
+	}
+	if err := s.rebuild(ctx); err != nil {
+		return err
 	}
 	if err := schema.Migrate(ctx, s.writeDB); err != nil {
 		return err

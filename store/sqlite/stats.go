@@ -53,7 +53,7 @@ func selectThreadCounts() string {
 		}
 		text += "count(*) FILTER (WHERE state = " + strconv.Itoa(number) + ")"
 	}
-	return text + " FROM thread INDEXED BY thread_by_due"
+	return text + " FROM thread INDEXED BY thread_by_state"
 }
 
 func (s *Store) countThreads(ctx context.Context) (map[thread.State]int64, error) {

@@ -30,6 +30,9 @@ var exports = []struct{ table, text string }{
 
 // Export implements transfer.Engine.
 func (s *Store) Export(ctx context.Context, emit transfer.Emit) (head transfer.Head, err error) {
+	if err := s.mergeAll(ctx); err != nil {
+		return transfer.Head{}, err
+	}
 	tx, err := s.readDB.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return transfer.Head{}, err
@@ -164,8 +167,10 @@ func (s *Store) Import(ctx context.Context, produce func(transfer.Emit) (transfe
 				fmt.Sprintf("%08x", head.Epoch)); err != nil {
 				return err
 			}
-			_, err = w.stmts.keepLast.ExecContext(ctx, head.Last)
-			return err
+			if _, err = w.stmts.keepLast.ExecContext(ctx, head.Last); err != nil {
+				return err
+			}
+			return schema.FillIndexes(ctx, w.conn)
 		})
 	})
 }
@@ -188,13 +193,14 @@ func (w *writer) importRow(ctx context.Context, tables map[string]string, table 
 	switch table {
 	case transfer.Events:
 		return run(w.stmts.addEvent, number(0), party(1), text(2), party(3), text(4), number(5), number(6), number(7), number(8),
-			number(9), row[12], number(10), number(11))
+			number(9), number(10), number(11), row[12])
 	case transfer.Threads:
 		open := number(4) == 1
-		if err := run(w.stmts.addThread, number(0), text(1), text(2), number(3), open, number(5), row[6]); err != nil {
+		err := run(w.stmts.addThread, number(0), text(1), text(2), number(3), open, number(5), row[6])
+		if err != nil {
 			return err
 		}
-		return run(w.stmts.addRoles, text(1), schema.OwnRole(open), number(0), text(2))
+		return w.fill([]int64{number(0)}, ownFillers)
 	case transfer.Participants:
 		return run(w.stmts.addRole, text(0), text(1), schema.RolePartner-number(2), number(3))
 	case transfer.Manifests:

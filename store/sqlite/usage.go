@@ -240,7 +240,7 @@ func (s *Store) Compact(ctx context.Context, now time.Time) (before, after int64
 	}
 	err = s.urgent(func(run runTask) error {
 		for more := true; more; {
-			if err := run(func(w *writer) (err error) { more, err = w.forget(now); return err }); err != nil {
+			if err := run(func(w *writer) (err error) { more, err = w.compact(now); return err }); err != nil {
 				return err
 			}
 		}
@@ -281,19 +281,15 @@ func (e NoRoom) Error() string {
 	return fmt.Sprintf("the disk has not enough room to make the database smaller; that needs %d bytes of free space", e.Needed)
 }
 
-// forget removes events whose ids need not be remembered at now, in one transaction. more reports that there may be more
-// of them.
-func (w *writer) forget(now time.Time) (more bool, err error) {
+// compact calls forget in one transaction.
+func (w *writer) compact(now time.Time) (more bool, err error) {
 	rows := int64(expireEvents)
 	if w.scarce {
 		rows = w.store.care.logLimit.Load()/eventPages + 1
 	}
 	err = w.transact(func() (err error) {
-		affected := parties{}
-		if _, more, err = w.drop(now, rows, affected); err != nil {
-			return err
-		}
-		return w.removeParties(affected)
+		more, err = w.forget(now, rows)
+		return err
 	})
 	return more, err
 }

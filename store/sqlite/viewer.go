@@ -1,13 +1,16 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
+	"github.com/agora-relay/agora/store/sqlite/schema"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -18,9 +21,9 @@ func (s *selection) visible(v relay.Viewer) {
 	switch {
 	case !v.Limited:
 	case v.DID == "":
-		s.add("+recipient = 0")
+		s.add("+event.recipient = 0")
 	default:
-		s.add("(+recipient = 0 OR +recipient = "+partyNumber+" OR +sender = "+partyNumber+")", string(v.DID),
+		s.add("(+event.recipient = 0 OR +event.recipient = "+partyNumber+" OR +event.sender = "+partyNumber+")", string(v.DID),
 			string(v.DID))
 	}
 }
@@ -29,13 +32,13 @@ func (s *selection) visible(v relay.Viewer) {
 // over messages of others, and the time this takes would show how many there are. Two kinds of queries need no
 // audience. A query for a thread and its client comes from the relay itself, on behalf of the thread's parties. A query
 // for a recipient comes from that recipient.
-func byAudience(q relay.Query) bool {
+func byAudience(q *lookup) bool {
 	return q.Viewer.Limited && q.Recipient == "" && (q.Thread == "" || q.Client == "")
 }
 
 // audiences returns how each access path to the visible events begins. No path passes over messages of others, and no
 // event is on two paths.
-func audiences(q relay.Query) []func(*selection) {
+func audiences(q *lookup) []func(*selection) {
 	all := []func(*selection){broadcasts(q)}
 	if q.Viewer.DID == "" {
 		return all
@@ -57,21 +60,29 @@ func (s *Store) ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, n
 	if err := s.closed(); err != nil || party == "" {
 		return nil, err // the empty party takes part in no thread
 	}
-	text, args := anyThread+"t.n IN ("+threadOfClient+")", []any{k.ID, string(k.Client)}
-	if k.Client == "" {
-		text = anyThread + "t.n IN (" + threadOfClient + ") OR t.n IN (" +
-			"SELECT thread FROM thread_role WHERE id = ? AND party = ? AND role > 2 ORDER BY role, thread LIMIT ?) " +
-			"ORDER BY t.n"
-		args = []any{k.ID, string(party), k.ID, string(party), ledger.MaxCandidates}
-	}
-	var found []ledger.Row
-	err := eachRow(func(scan scanner) error {
-		row, err := scanThread(scan)
-		found = append(found, row)
-		return err
-	}, func() (*sql.Rows, error) { return s.query(ctx, text, args) })
+	found, err := s.rowsOf(ctx, k, party)
 	if err != nil {
 		return nil, s.handleReadError(err)
 	}
 	return ledger.OfParty(found, party, s.policy.Rules, now)
+}
+
+// rowsOf returns the threads for ledger.OfParty.
+func (s *Store) rowsOf(ctx context.Context, k thread.Key, party didkey.DID) ([]ledger.Row, error) {
+	own, err := s.threadNumber(ctx, thread.Key{ID: k.ID, Client: cmp.Or(k.Client, party)})
+	if err != nil {
+		return nil, err
+	}
+	numbers := []int64{own}
+	if k.Client == "" {
+		all := slices.DeleteFunc(s.tail.rolesOf(roleKey{k.ID, party}), func(r role) bool { return r.role <= schema.RoleClient })
+		all, err = appendRoles(all, func() (*sql.Rows, error) {
+			return s.query(ctx, threadsOfParticipant, []any{k.ID, string(party), ledger.MaxCandidates})
+		})
+		if err != nil {
+			return nil, err
+		}
+		numbers = append(numbers, firstThreads(all, ledger.MaxCandidates)...)
+	}
+	return s.threadRows(ctx, numbers)
 }

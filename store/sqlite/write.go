@@ -45,10 +45,15 @@ type writer struct {
 	agents  map[int64]struct{}   // parties that have a manifest
 	keys    [2][]byte            // buffers of loadKnown
 	last    relay.Seq            // number of the last stored event
+	merged  relay.Seq            // number of the last event that is in all indexes
+	merge   *merge               // the batch that is being merged; nil: none
+	list    []byte               // buffer of fillIndex
 	commit  time.Duration        // duration of the last commit
 
-	maxPages int64 // limit of the database's size, see limitSize
-	scarce   bool  // the disk is full, and the operator changes something, see scarcely
+	maxPages  int64 // limit of the database's size, see limitSize
+	mergeRoom int64 // pages beyond maxPages that are left for merges
+	batch     int64 // events of a merge, unless Options say another number
+	scarce    bool  // the disk is full, and the operator changes something, see scarcely
 
 	uncheckedPages int // upper bound of the pages changed since the log's length was last read
 	forcedLength   int // length of the write-ahead log, in pages, when it was last restarted
@@ -88,8 +93,11 @@ func (w *writer) close() error {
 	return errors.Join(append(w.stmts.close(), w.prepared.closeStatements(), w.conn.Close())...)
 }
 
-// load reads what the writer keeps in memory: the parties that have a manifest.
+// load reads what the writer keeps in memory: the events that are not merged, and the parties that have a manifest.
 func (w *writer) load(ctx context.Context) error {
+	if err := w.loadTail(ctx); err != nil {
+		return err
+	}
 	return eachRow(func(scan scanner) error {
 		var id int64
 		err := scan(&id)
@@ -148,8 +156,10 @@ func (w *writer) appendGroup(group []job) {
 	err := w.refusal()
 	if err == nil {
 		err = w.transact(func() (err error) {
-			posted, err = w.runGroup(group, outcomes)
-			return err
+			if posted, err = w.runGroup(group, outcomes); err != nil {
+				return err
+			}
+			return w.mergeGroup(len(posted))
 		})
 	}
 	switch {
@@ -157,6 +167,9 @@ func (w *writer) appendGroup(group []job) {
 		report := relay.CommitReport{Events: len(posted), Commit: w.commit}
 		report.Work = max(0, time.Since(began)-w.commit)
 		w.store.options.Observer.Committed(report)
+		if w.merge == nil && len(w.store.tail.growing.rows) >= w.batchSize() {
+			w.startMerge()
+		}
 		// If the mark cannot be written, this group stays stored and acknowledged. The store then refuses later writes.
 		_ = w.committed(posted, time.Time{})
 	case len(group) > 1 && isDataError(err):
@@ -223,6 +236,7 @@ func (w *writer) transact(f func() error) error {
 	}
 	last := w.last
 	w.ledger.Begin()
+	w.store.tail.begin()
 	err := f()
 	harmless := err != nil && isDataError(err)
 	if err == nil {
@@ -231,9 +245,11 @@ func (w *writer) transact(f func() error) error {
 		w.commit = time.Since(began)
 	}
 	if err == nil {
+		w.mergeCommitted()
 		return nil
 	}
 	w.undo(last)
+	w.mergeUndone()
 	if _, failed := w.stmts.rollback.ExecContext(ctx); failed != nil {
 		// After an error of a full or failing disk SQLite has already rolled back, and ROLLBACK fails.
 		err = fmt.Errorf("%w (and then rolling back: %v)", err, failed)

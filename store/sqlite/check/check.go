@@ -67,6 +67,8 @@ type checker struct {
 	mark    dbfile.Mark // read before the transaction begins, so that the database is never behind it
 	report  Report
 	known   []relay.Extension // set by extended
+	merged  int64             // the indexes of events are complete up to this number
+	tail    map[int64][]int64 // the later events, by thread
 	checked atomic.Int64      // report.Events, for Progress
 }
 
@@ -117,8 +119,10 @@ func (c *checker) run(db *sql.DB) (err error) {
 		{"schema", func() (err error) { readable, err = c.schema(); return err }},
 		{"meta", c.meta},
 		{"sequence", c.sequence},
+		{"indexes", c.indexes},
 		{"threads", c.threads},
 		{"roles", c.roles},
+		{"threads", c.dues},
 		{"events", c.otherEvents},
 		{"manifests", c.manifests},
 		{"extensions", c.extensions},
@@ -164,8 +168,8 @@ func (c *checker) found(f Finding) {
 	}
 }
 
-// pages lets SQLite check every page, every index and every column's type. That includes UNIQUE constraints. So if the
-// schema is right, no message is stored twice.
+// pages lets SQLite check every page, every index of SQLite's own and every column's type. That includes UNIQUE
+// constraints.
 func (c *checker) pages() error {
 	return c.each(func(scan scanner) error {
 		var verdict string

@@ -129,7 +129,7 @@ func TestCheck(t *testing.T) {
 		{"expiry at arrival", "UPDATE event SET expires = received WHERE seq = 5", 0, "another expires than"},
 		{"forgotten before expiry", "UPDATE event SET forget = expires - 1 WHERE seq = 5", 0, "another forget than"},
 		{"no thread", "UPDATE event SET thread = 0 WHERE seq = 12", 0, "another thread than"},
-		{"a manifest in a thread", "UPDATE event SET thread = 1 WHERE seq = 10", 0, "another thread than"},
+		{"a manifest in a thread", "UPDATE event SET thread = 1 WHERE seq = 10", 0, "missing in the index event_thread"},
 		{"another thread", "UPDATE event SET thread = 8 WHERE seq = 5", 0, "the signed envelope says \"two\""},
 		{"an event that is no step of its thread",
 			"UPDATE thread SET record = (SELECT record FROM thread WHERE n = 8), id = 'three', client = 99 " +
@@ -207,12 +207,29 @@ func TestCheck(t *testing.T) {
 		{"an invalid epoch", "UPDATE meta SET value = '00000000'", 0, "the epoch is"},
 		{"no schema", "PRAGMA user_version = 0", 0, "no relay wrote this database"},
 		{"a newer schema", "PRAGMA user_version = 99", 0, "or a newer one"},
-		{"an index dropped", "DROP INDEX event_by_ts", 0, "index event_by_ts is missing"},
+		{"an index dropped", "DROP INDEX thread_by_state", 0, "index thread_by_state is missing"},
+		{"an event without a row in an index", "DELETE FROM event_ts WHERE seq = 3", 0, "missing in the index event_ts"},
+		{"a row of an index without an event", "INSERT INTO event_forget VALUES (1, 99)", 0, "the index event_forget has a wrong row"},
+		{"a row of an index with another value", "UPDATE event_unasked SET charged = charged + 1", 0, "event_unasked has a wrong row"},
+		{"an event in both indexes of an inbox", "INSERT INTO event_asked SELECT recipient, seq FROM event_unasked", 0,
+			"event_asked has a wrong row"},
+		{"events that are not merged", "UPDATE meta SET value = '3' WHERE name = 'merged'; DELETE FROM event_sent WHERE seq > 3; " +
+			"DELETE FROM event_thread WHERE seq > 4; DELETE FROM thread_role WHERE thread > 4; DELETE FROM thread_due WHERE thread > 4",
+			0, ""},
+		{"more merged than stored", "UPDATE meta SET value = '13' WHERE name = 'merged'", 0, "which is not a number given to an event"},
+		{"an id used twice", "UPDATE meta SET value = '8' WHERE name = 'merged'; DELETE FROM event_sent WHERE seq > 8; " +
+			"UPDATE event SET id = (SELECT id FROM event WHERE seq = 8) WHERE seq = 9", 0, "its sender has used its id before"},
+		{"an id used twice by events that are not merged", "UPDATE meta SET value = '7' WHERE name = 'merged'; " +
+			"DELETE FROM event_sent WHERE seq > 7; UPDATE event SET id = (SELECT id FROM event WHERE seq = 8) WHERE seq = 9", 0,
+			"its sender has used its id before"},
+		{"a thread that nothing wakes", "DELETE FROM thread_due WHERE thread = 5", 0, "thread 5 (\"two\"): nothing would end"},
+		{"a thread that wakes too late", "UPDATE thread_due SET due = due + 1 WHERE thread = 5", 0, "thread 5 (\"two\"): nothing would end"},
+		{"a thread that wakes early", "UPDATE thread_due SET due = due - 1", 0, ""},
 		{"an extra table", "CREATE TABLE mine (x)", 0, "table \"mine\" does not belong to a relay"},
 		{"a table dropped", "DROP TABLE manifest", 0, "table manifest is missing"},
 		{"an index with the pages of another",
-			"UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'thread_by_due') " +
-				"WHERE name = 'event_by_forget'", 0, "database: "},
+			"UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'manifest_by_expires') " +
+				"WHERE name = 'thread_by_state'", 0, "database: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			must(t, os.WriteFile(path, intact, 0o600))

@@ -30,6 +30,9 @@ func roles(row ledger.Row, t *ledger.Thread) []role {
 func (c *checker) roles() error {
 	wrong := func(where, what string) { c.found(Finding{where, what, cureDamage}) }
 	err := c.eachThread(func(row ledger.Row) error {
+		if c.tail[row.Number] != nil {
+			return nil // its roles may still be missing
+		}
 		t, err := row.Decode()
 		if err != nil {
 			return nil // reported with the thread

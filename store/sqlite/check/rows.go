@@ -159,8 +159,13 @@ func (c *checker) threads() error {
 			return err
 		}
 		some := make([]storedThread, len(rows))
-		events, err := c.events("e.thread BETWEEN ? AND ? AND EXISTS (SELECT 1 FROM thread WHERE n = e.thread) "+
-			"ORDER BY e.thread, e.seq", first, last)
+		unmerged, err := c.unmerged(rows)
+		if err != nil {
+			return err
+		}
+		events, err := c.events("e.seq IN (SELECT seq FROM event_thread WHERE thread BETWEEN ? AND ? AND seq <= ? "+
+			"UNION ALL SELECT value FROM json_each(?)) AND EXISTS (SELECT 1 FROM thread WHERE n = e.thread) "+
+			"ORDER BY e.thread, e.seq", first, last, c.merged, unmerged)
 		if err != nil {
 			return err
 		}

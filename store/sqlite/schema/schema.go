@@ -23,6 +23,10 @@ import (
 //go:embed *.sql
 var Files embed.FS
 
+// Rebuilt is the number of the schema file that writes the table event anew. It needs about as much room as the database
+// has already.
+const Rebuilt = 2
+
 // Migrate runs the schema files whose number is above the database's user_version, each in its own transaction. It also
 // sets the epoch if the database has none.
 func Migrate(ctx context.Context, db *sql.DB) error {
@@ -36,8 +40,13 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 			return err
 		}
 		if err := inTx(ctx, db, func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, string(text)+"\nPRAGMA user_version = "+strconv.Itoa(number))
-			return err
+			if _, err := tx.ExecContext(ctx, string(text)+"\nPRAGMA user_version = "+strconv.Itoa(number)); err != nil {
+				return err
+			}
+			if number == Rebuilt {
+				return FillIndexes(ctx, tx)
+			}
+			return nil
 		}); err != nil {
 			return fmt.Errorf("schema %d: %w", number, err)
 		}

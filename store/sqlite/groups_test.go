@@ -1,0 +1,103 @@
+package sqlite
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/bench"
+	"github.com/agora-relay/agora/relay"
+)
+
+// conversations returns the messages of threads that run side by side: REQUEST, OFFER, ACCEPT, RESULT. Each has one of
+// 10,000 clients and one of 10,000 agents.
+func conversations(b *testing.B, first, n int) []relay.Entry {
+	const parties, side = 10_000, 500
+	all := make([]relay.Entry, 0, n+4*side)
+	for at := first; len(all) < n; at += side {
+		for step := range 4 {
+			for i := range side {
+				client, agent := key((at+i)%parties), key(parties+(at+i)*7%parties)
+				id := fmt.Sprintf("thread_%x_%d", (at+i)*2654435761%(1<<32), at+i)
+				text := json.RawMessage(`"` + strings.Repeat("x", 200) + `"`)
+				d := []envelope.Draft{
+					{Recipient: agent.DID(), Payload: envelope.Request{RequestID: "r", Intent: "translate", Params: text}},
+					{Recipient: client.DID(), Payload: envelope.Offer{RequestID: "r", Plan: string(text)}},
+					{Recipient: agent.DID(), Payload: envelope.Accept{RequestID: "r"}},
+					{Recipient: client.DID(), Payload: envelope.Result{RequestID: "r", Status: "success", Output: text}},
+				}[step]
+				d.Thread = id
+				by := client
+				if step%2 == 1 {
+					by = agent
+				}
+				all = append(all, signed(b, by, d))
+			}
+		}
+	}
+	return all[:n]
+}
+
+// appendGroups appends entries in groups of one size and returns the longest time of a group.
+func appendGroups(b *testing.B, s *Store, entries []relay.Entry, size int) (longest time.Duration) {
+	err := s.task(b.Context(), func(w *writer) error {
+		for len(entries) > 0 {
+			n := min(size, len(entries))
+			group := make([]job, n)
+			for i, e := range entries[:n] {
+				group[i] = job{entry: e, done: make(chan outcome, 1)}
+			}
+			began := time.Now()
+			w.appendGroup(group)
+			longest = max(longest, time.Since(began))
+			for _, j := range group {
+				if o := <-j.done; o.err != nil {
+					return o.err
+				}
+			}
+			entries = entries[n:]
+		}
+		return nil
+	})
+	must(b, err)
+	return longest
+}
+
+// written returns how many bytes this process has written to files so far, 0 if it is unknown.
+func written() (n int64) {
+	text, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if _, err := fmt.Sscanf(line, "wchar: %d", &n); err == nil {
+			return n
+		}
+	}
+	return 0
+}
+
+// BenchmarkGroups appends conversations in groups of one size. It measures the store alone.
+func BenchmarkGroups(b *testing.B) {
+	for _, size := range []int{13, 64, 256} {
+		b.Run(fmt.Sprintf("group=%d", size), func(b *testing.B) {
+			s := openAt(b, filepath.Join(b.TempDir(), "agora.db"))
+			for done := 0; done < *stored; done += 20_000 {
+				appendGroups(b, s, conversations(b, done, min(20_000, *stored-done)), 256)
+			}
+			entries := conversations(b, *stored, b.N)
+			cpu, before := bench.OwnCPU(), written()
+			b.ResetTimer()
+			longest := appendGroups(b, s, entries, size)
+			b.StopTimer()
+			b.ReportMetric(float64(bench.OwnCPU()-cpu)/1e3/float64(b.N), "cpu-µs/op")
+			b.ReportMetric(float64(written()-before)/1024/float64(b.N), "KB/op")
+			b.ReportMetric(float64(longest.Microseconds())/1e3, "longest-ms")
+		})
+	}
+}

@@ -1,0 +1,101 @@
+package sqlite
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
+	"github.com/agora-relay/agora/store/sqlite/schema"
+	"github.com/agora-relay/agora/thread"
+)
+
+// olderDatabase writes the content of a database into a new one with the schema of version 0.1.0.
+func olderDatabase(t *testing.T, path string) (older string) {
+	t.Helper()
+	older = filepath.Join(t.TempDir(), "agora.db")
+	db, err := dbfile.Open(older, "immediate", []string{"journal_mode(WAL)"}, "rwc")
+	must(t, err)
+	db.SetMaxOpenConns(1)
+	first, err := fs.ReadFile(schema.Files, "0001_initial.sql")
+	must(t, err)
+	for _, text := range []string{string(first), "PRAGMA user_version = 1", "ATTACH '" + path + "' AS newer",
+		"INSERT INTO meta SELECT * FROM newer.meta WHERE name <> 'merged'", "INSERT INTO party SELECT * FROM newer.party",
+		"INSERT INTO event SELECT seq, sender, id, recipient, type, thread, ts, received, expires, forget, body, charged, network FROM newer.event",
+		"INSERT INTO thread SELECT * FROM newer.thread", "INSERT INTO thread_role SELECT * FROM newer.thread_role",
+		"INSERT INTO manifest SELECT * FROM newer.manifest", "DETACH newer"} {
+		_, err := db.ExecContext(t.Context(), text)
+		must(t, err)
+	}
+	must(t, db.Close())
+	return older
+}
+
+// TestRebuild opens a database of version 0.1.0. STORE, "Databases of 0.1.0 are migrated at the start". It is interrupted
+// first, which changes nothing.
+func TestRebuild(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	s := openAt(t, path)
+	now := time.Now()
+	var threads []thread.Key
+	for n := 1; n <= 4; n++ {
+		must(t, completeThreads(t.Context(), s, n))
+		threads = append(threads, thread.Key{ID: "open", Client: key(n).DID()})
+		_, err := s.Append(t.Context(), signed(t, key(n), envelope.Draft{Thread: "open",
+			Payload: envelope.Request{RequestID: "r", Intent: "translate"}}))
+		must(t, err)
+	}
+	must(t, s.mergeAll(t.Context()))
+	want := ask(t, s, threads, now)
+	must(t, s.Close())
+	older := olderDatabase(t, path)
+
+	before, err := os.ReadFile(older)
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if s, err := Open(ctx, older, Options{}); err == nil {
+		t.Errorf("opened %v although it was interrupted", s)
+	}
+	if after, err := os.ReadFile(older); err != nil || !reflect.DeepEqual(after, before) {
+		t.Errorf("an update that was interrupted has changed the database, %v", err)
+	}
+	for range 2 { // the second time nothing is to be done
+		s := openAt(t, older)
+		if got := ask(t, s, threads, now); !reflect.DeepEqual(got, want) {
+			t.Errorf("the updated database answers\n%v, want\n%v", got, want)
+		}
+		if n := s.tail.len(); n != 0 {
+			t.Errorf("%d events are not merged", n)
+		}
+		must(t, s.Close())
+		wantIntact(t, older, now)
+	}
+}
+
+// completeThreads completes a few threads between the keys n and n+1.
+func completeThreads(ctx context.Context, s *Store, n int) error {
+	for range 3 {
+		if err := completeThread(ctx, s, n, func(relay.Receipt) {}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestNoRoomToRebuild checks what an operator reads who has too little disk space.
+func TestNoRoomToRebuild(t *testing.T) {
+	text := noRoomToRebuild{needed: 900 << 20, room: 100 << 20}.Error()
+	for _, want := range []string{"900 MB", "100 MB", "Nothing was changed"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q does not say %q", text, want)
+		}
+	}
+}
