@@ -281,7 +281,7 @@ func (s *Store) prepare(ctx context.Context) (err error) {
 // waits for readers when it restarts the write-ahead log.
 var writePragmas = []string{
 	"journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(250)", "wal_autocheckpoint(0)",
-	"journal_size_limit(67108864)", "cache_size(-4096)", "temp_store(MEMORY)", "trusted_schema(OFF)",
+	"journal_size_limit(67108864)", "cache_size(-16384)", "temp_store(MEMORY)", "trusted_schema(OFF)",
 }
 
 var readPragmas = []string{"query_only(ON)", "busy_timeout(5000)", "cache_size(-1024)", "temp_store(MEMORY)",
