@@ -23,7 +23,9 @@ type lookup struct {
 // lookup prepares q. No statement may have read an event for q before.
 func (s *Store) lookup(ctx context.Context, q relay.Query) (l *lookup, err error) {
 	l = &lookup{Query: q, skew: s.policy.Window.Skew}
-	if q.Thread != "" {
+	// For other queries, a filter compares the id. The time of a read by a limited reader must not show how many threads of
+	// others have it.
+	if q.Thread != "" && (q.Client != "" || q.Recipient == "" && !byAudience(l)) {
 		if l.threads, err = s.threads(ctx, thread.Key{ID: q.Thread, Client: q.Client}, q.MaxExamined); err != nil {
 			return nil, err
 		}
