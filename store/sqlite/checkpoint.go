@@ -7,8 +7,12 @@ import (
 
 const pageSize = 4096 // SQLite's default
 
-// eventPages is how many pages storing one event changes at most, apart from its body: 6 for the table event and its
-// five indexes, 3 for its thread, 2 for its parties, and 1 as a share of page splits.
+// postPages is how many pages storing one event changes at most, apart from its body: 3 for its row, its thread and the
+// thread's state, 2 for its parties, 2 as a share of a merge, and 1 as a share of page splits.
+const postPages = 8
+
+// eventPages is how many pages removing one event, or changing it, changes at most: 7 for the table event and its six
+// indexes, 3 for its thread, and 2 for its parties.
 const eventPages = 12
 
 // pages returns how many pages j changes at most. For an update it returns an estimate.
@@ -16,7 +20,7 @@ func (j job) pages() int {
 	if j.update != nil {
 		return updatePages
 	}
-	return eventPages + len(j.entry.Envelope.Canonical())/pageSize
+	return postPages + len(j.entry.Envelope.Canonical())/pageSize
 }
 
 // forceFactor times care.logLimit is the length at which the writer forces the write-ahead log to restart at the

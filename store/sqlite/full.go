@@ -14,7 +14,11 @@ import (
 
 // logLimit returns how many pages the write-ahead log may grow before it is copied. The log at its longest is
 // forceFactor times as long and must fit into the reserve.
-func logLimit(reserve int64) int64 { return min(max(reserve/pageSize/forceFactor, 16), 10_000) }
+func logLimit(reserve int64) int64 { return min(max(reserve/pageSize/forceFactor, 16), maxLogLimit) }
+
+// maxLogLimit keeps the log short, but leaves room for the largest group. A log that is overwritten is faster than one that grows, because its file system need not
+// find new room.
+const maxLogLimit = maxGroup * postPages
 
 // maintain grows the reserve towards its target and sets the database's size limit from the free disk space.
 func (c *care) maintain() error {
