@@ -5,6 +5,9 @@
 // transaction with synchronous=FULL. After the commit it answers their callers. So a group shares one fsync, and no
 // envelope is acknowledged without one. Readers use their own connections and see committed data only.
 //
+// The writer stores events and threads at once, and fills most of their indexes later, see merge.go. The tail finds what is
+// not in the indexes yet, see tail.go.
+//
 // A database is used by one process at a time. A lock file beside the database enforces this. No other code in that
 // process may open the database's files: closing any descriptor of such a file drops SQLite's own locks on it.
 package sqlite

@@ -47,7 +47,7 @@ type writer struct {
 	last    relay.Seq            // number of the last stored event
 	merged  relay.Seq            // number of the last event that is in all indexes
 	merge   *merge               // the batch that is being merged; nil: none
-	list    []byte               // buffer of fillIndex
+	list    []byte               // buffer of fill
 	commit  time.Duration        // duration of the last commit
 
 	maxPages  int64 // limit of the database's size, see limitSize
