@@ -29,9 +29,9 @@ func (s *Store) rebuild(ctx context.Context) (err error) {
 		return err
 	}
 	// The new table and its indexes are written into the log and from there into the database.
-	needed := 2*bytes + 1<<20
-	if room, known := diskRoom(filepath.Dir(s.path)); known && room*pageSize < needed {
-		return noRoomToRebuild{needed, room * pageSize}
+	needed := 5*bytes/2 + 1<<20
+	if room, known := s.options.diskRoom(filepath.Dir(s.path)); known && room < needed {
+		return noRoomToRebuild{needed, room}
 	}
 	s.options.Log.Info("updating the database to the form of this version. If this is interrupted, nothing is lost, and it "+
 		"begins again at the next start. Earlier versions cannot open the database afterwards", "events", events,

@@ -2,7 +2,9 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/check"
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 	"github.com/agora-relay/agora/store/sqlite/schema"
 	"github.com/agora-relay/agora/thread"
@@ -60,9 +63,13 @@ func TestRebuild(t *testing.T) {
 	before, err := os.ReadFile(older)
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if s, err := Open(ctx, older, Options{}); err == nil {
-		t.Errorf("opened %v although it was interrupted", s)
+	began := slog.New(slog.NewTextHandler(writeFunc(func(line []byte) {
+		if strings.Contains(string(line), "updating the database") {
+			cancel() // the update has begun
+		}
+	}), nil))
+	if s, err := Open(ctx, older, Options{Log: began}); !errors.Is(err, context.Canceled) {
+		t.Errorf("opened %v, %v although it was interrupted", s, err)
 	}
 	if after, err := os.ReadFile(older); err != nil || !reflect.DeepEqual(after, before) {
 		t.Errorf("an update that was interrupted has changed the database, %v", err)
@@ -80,6 +87,14 @@ func TestRebuild(t *testing.T) {
 	}
 }
 
+// writeFunc is an io.Writer that passes what is written to a function.
+type writeFunc func([]byte)
+
+func (f writeFunc) Write(b []byte) (int, error) {
+	f(b)
+	return len(b), nil
+}
+
 // completeThreads completes a few threads between the keys n and n+1.
 func completeThreads(ctx context.Context, s *Store, n int) error {
 	for range 3 {
@@ -90,8 +105,31 @@ func completeThreads(ctx context.Context, s *Store, n int) error {
 	return nil
 }
 
-// TestNoRoomToRebuild checks what an operator reads who has too little disk space.
+// TestNoRoomToRebuild checks that a database is not updated on a disk with too little room, and what the operator reads.
 func TestNoRoomToRebuild(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	s := openAt(t, path)
+	must(t, completeThreads(t.Context(), s, 1))
+	must(t, s.Close())
+	older := olderDatabase(t, path)
+	before, err := os.ReadFile(older)
+	must(t, err)
+	room := int64(len(before)) // less than two and a half times as much
+	o := Options{diskRoom: func(string) (int64, bool) { return room, true }, tickInterval: never}
+	_, err = Open(t.Context(), older, o)
+	if failed, ok := errors.AsType[noRoomToRebuild](err); !ok || failed.room != room || failed.needed < 2*room {
+		t.Errorf("opened with too little room: %v", err)
+	}
+	if after, err := os.ReadFile(older); err != nil || !reflect.DeepEqual(after, before) {
+		t.Errorf("the database has changed, %v", err)
+	}
+	found := ""
+	_, err = check.Database(t.Context(), older, check.Options{Found: func(f check.Finding) { found += f.String() }})
+	if err != nil || !strings.Contains(found, "run agora serve on it once") {
+		t.Errorf("check: %q, %v", found, err)
+	}
+	room = 1 << 30
+	openWith(t, older, o)
 	text := noRoomToRebuild{needed: 900 << 20, room: 100 << 20}.Error()
 	for _, want := range []string{"900 MB", "100 MB", "Nothing was changed"} {
 		if !strings.Contains(text, want) {

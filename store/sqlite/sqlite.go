@@ -45,9 +45,10 @@ type Options struct {
 	Now        func() time.Time // nil: time.Now
 	Observer   relay.Observer   // receives a report of each commit; nil: relay.NoObserver
 
-	tickInterval time.Duration // time between two ticks of care; 0: one second
-	mergeEvents  int           // events of a merge; 0: writer.batch
-	mergeSlice   int           // least number of index rows of a slice; 0: minSlice
+	tickInterval time.Duration                                 // time between two ticks of care; 0: one second
+	diskRoom     func(folder string) (bytes int64, known bool) // for rebuild; nil: diskRoom
+	mergeEvents  int                                           // events of a merge; 0: writer.batch
+	mergeSlice   int                                           // least number of index rows of a slice; 0: minSlice
 }
 
 // Defaults of Options.
@@ -73,6 +74,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.Observer == nil {
 		o.Observer = relay.NoObserver{}
+	}
+	if o.diskRoom == nil {
+		o.diskRoom = diskRoom
 	}
 	if o.tickInterval == 0 {
 		o.tickInterval = time.Second
