@@ -75,7 +75,7 @@ func (s *Store) threadNumber(ctx context.Context, k thread.Key) (int64, error) {
 	return s.queryNumber(ctx, threadOfClient, []any{k.ID, string(k.Client)})
 }
 
-// thread returns the number of the client's thread. No event has the number 0 in the indexes.
+// thread returns the number of the client's thread. If there is none, it returns a number that no thread has.
 func (q *lookup) thread() int64 {
 	if len(q.threads) == 0 {
 		return -1

@@ -15,10 +15,10 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
-// This file fills the indexes of the table event. An index at random costs a post one page for every index. So the writer
-// only appends events, and remembers them in the tail. When the tail has grown, it becomes a batch: its events are sorted
-// once for each index, and the writer adds a slice of them to each later transaction. Neighbours in an index come in one
-// slice, so they share pages.
+// This file fills the indexes of events and threads. A new row of an index belongs anywhere in it, so adding it at once
+// would change one page of every index for each post. So the writer only stores events and threads, and remembers them in
+// the tail. When the tail has grown, it becomes a batch: it is sorted once for each index, and each later transaction writes
+// a slice of it. Neighbours in an index come in one slice, so they share pages.
 
 // mergeEvents is how many events are merged at a time on a large disk, see limitSize.
 const mergeEvents = 16_384
@@ -167,15 +167,14 @@ func (w *writer) mergeGroup(events int) error {
 			return nil // the next group will find it sorted
 		}
 	}
-	<-m.ready
+	<-m.ready // total is known now
 	return w.mergeSlice(max(cmp.Or(w.store.options.mergeSlice, minSlice), 2*events*m.total/w.batchSize()))
 }
 
-// mergeSlice merges the next n index rows of the batch in the open transaction. With the last ones, it stores that the
-// batch is merged.
+// mergeSlice merges the next n index rows of the batch, which is sorted, in the open transaction. With the last ones, it
+// stores that the batch is merged.
 func (w *writer) mergeSlice(n int) error {
 	m := w.merge
-	<-m.ready
 	from := m.at
 	for _, s := range m.steps {
 		if from >= s.len() {
@@ -298,6 +297,7 @@ func (w *writer) mergeAny(n int) (more bool, err error) {
 	if err := w.setMaxPages(w.maxPages + w.mergeRoom + urgentPages); err != nil {
 		return false, err
 	}
+	<-w.merge.ready
 	err = w.mergeSlice(n)
 	return true, errors.Join(err, w.setMaxPages(w.maxPages))
 }

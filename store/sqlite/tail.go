@@ -40,7 +40,7 @@ type part struct {
 	threads    map[int64][]relay.Seq
 	roles      map[roleKey][]role
 	changed    map[int64]*changedThread
-	due        int64 // the earliest time at which Expire must look at one of the events or threads
+	due        int64 // Expire must look at one of the events or threads at this time, or later
 }
 
 // roleKey finds threads with an id by a party. The empty party finds all of them.
@@ -120,7 +120,6 @@ func (t *tail) begin() { t.undone = t.undone[:0] }
 func (t *tail) addThread(seq relay.Seq, n int64, c changedThread, roles map[didkey.DID][]int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.setOpen(seq, n, c.open)
 	p := t.growing
 	state := p.changed[n]
 	if state == nil {
@@ -130,7 +129,8 @@ func (t *tail) addThread(seq relay.Seq, n int64, c changedThread, roles map[didk
 	}
 	was := *state
 	t.undone = append(t.undone, undoStep{seq, func() { *state = was }})
-	state.due, state.open, state.own = c.due, c.open, c.own || was.own
+	state.due, state.own = c.due, c.own || was.own
+	t.setOpen(seq, n, c.open)
 	p.due = min(p.due, c.due)
 	for did, all := range roles {
 		k := roleKey{state.id, didkey.DID(strings.Clone(string(did)))}

@@ -16,8 +16,8 @@ func (c *checker) loadTail() error {
 		return err
 	}
 	if c.merged < 0 || c.merged > int64(c.report.Seq) {
-		c.found(Finding{"meta", fmt.Sprintf("the indexes are said to be complete up to event %d, which is not a number given to an event",
-			c.merged), cureDamage})
+		c.found(Finding{"meta", fmt.Sprintf("the indexes are said to be complete up to event %d, which is not a number given "+
+			"to an event", c.merged), cureDamage})
 	}
 	return c.each(func(scan scanner) error {
 		var seq, thread int64
@@ -39,8 +39,8 @@ func (c *checker) indexes() error {
 			same = append(same, "i."+column+" = e."+column)
 		}
 		match := strings.Join(same, " AND ")
-		err := c.each(c.misindexed(x.Table, "it is missing in the index %s"), "SELECT e.seq FROM event e WHERE e.seq <= ? AND "+
-			x.Condition()+" AND NOT EXISTS (SELECT 1 FROM "+x.Table+" i WHERE "+match+")", c.merged)
+		err := c.each(c.misindexed(x.Table, "it is missing in the index %s"),
+			"SELECT e.seq FROM event e WHERE e.seq <= ? AND "+x.Condition()+" AND NOT EXISTS (SELECT 1 FROM "+x.Table+" i WHERE "+match+")", c.merged)
 		if err != nil {
 			return err
 		}
@@ -52,8 +52,9 @@ func (c *checker) indexes() error {
 	}
 	// The index event_sent cannot have an id twice. The other events are few.
 	return c.each(c.misindexed("event_sent", "its sender has used its id before, see the index %s"),
-		"SELECT e.seq FROM event e WHERE e.seq > ?1 AND (EXISTS (SELECT 1 FROM event_sent i WHERE i.sender = e.sender AND i.id = e.id "+
-			"AND i.seq < e.seq) OR (e.sender, e.id) IN (SELECT sender, id FROM event WHERE seq > ?1 GROUP BY 1, 2 HAVING count(*) > 1))",
+		"SELECT e.seq FROM event e WHERE e.seq > ?1 AND (EXISTS "+
+			"(SELECT 1 FROM event_sent i WHERE i.sender = e.sender AND i.id = e.id AND i.seq < e.seq) OR (e.sender, e.id) IN "+
+			"(SELECT sender, id FROM event WHERE seq > ?1 GROUP BY 1, 2 HAVING count(*) > 1))",
 		c.merged)
 }
 
@@ -74,7 +75,8 @@ func (c *checker) dues() error {
 		var id string
 		err := scan(&number, &id)
 		if c.tail[number] == nil {
-			c.found(Finding{fmt.Sprintf("thread %d (%q)", number, id), "nothing would end or remove it when it is due", cureDamage})
+			c.found(Finding{fmt.Sprintf("thread %d (%q)", number, id), "nothing would end or remove it when it is due",
+				cureDamage})
 		}
 		return err
 	}, "SELECT t.n, t.id FROM thread t WHERE t.n NOT IN (SELECT d.thread FROM thread_due d JOIN thread o ON o.n = d.thread "+
