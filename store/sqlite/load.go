@@ -193,14 +193,21 @@ func (w *writer) rows(stmt *sql.Stmt, args ...any) (found []ledger.Row, more boo
 
 // threadsOf answers one lookup of Wanted.Of.
 func (w *writer) threadsOf(p ledger.Participation) ([]ledger.Row, error) {
-	all := slices.DeleteFunc(w.store.tail.rolesOf(roleKey{p.ID, p.Party}), func(r role) bool { return r.role <= schema.RoleClient })
-	all, err := appendRoles(all, func() (*sql.Rows, error) {
-		return w.stmts.threadsOf.Query(p.ID, string(p.Party), ledger.MaxCandidates)
+	numbers, err := w.store.tail.threadsOf(roleKey{p.ID, p.Party}, func(args ...any) (*sql.Rows, error) {
+		return w.stmts.threadsOf.Query(args...)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return w.byNumber(firstThreads(all, ledger.MaxCandidates))
+	return w.byNumber(numbers)
+}
+
+// threadsOf returns the first threads in which a party takes part, but not as the client, in the order of
+// threadsOfParticipant. query runs that statement.
+func (t *tail) threadsOf(k roleKey, query func(args ...any) (*sql.Rows, error)) ([]int64, error) {
+	all := slices.DeleteFunc(t.rolesOf(k), func(r role) bool { return r.role <= schema.RoleClient })
+	all, err := appendRoles(all, func() (*sql.Rows, error) { return query(k.id, string(k.party), ledger.MaxCandidates) })
+	return firstThreads(all, ledger.MaxCandidates), err
 }
 
 // openThreads answers one lookup of Wanted.Open.

@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
-	"github.com/agora-relay/agora/store/sqlite/schema"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -75,14 +73,13 @@ func (s *Store) rowsOf(ctx context.Context, k thread.Key, party didkey.DID) ([]l
 	}
 	numbers := []int64{own}
 	if k.Client == "" {
-		all := slices.DeleteFunc(s.tail.rolesOf(roleKey{k.ID, party}), func(r role) bool { return r.role <= schema.RoleClient })
-		all, err = appendRoles(all, func() (*sql.Rows, error) {
-			return s.query(ctx, threadsOfParticipant, []any{k.ID, string(party), ledger.MaxCandidates})
+		others, err := s.tail.threadsOf(roleKey{k.ID, party}, func(args ...any) (*sql.Rows, error) {
+			return s.query(ctx, threadsOfParticipant, args)
 		})
 		if err != nil {
 			return nil, err
 		}
-		numbers = append(numbers, firstThreads(all, ledger.MaxCandidates)...)
+		numbers = append(numbers, others...)
 	}
 	return s.threadRows(ctx, numbers)
 }
