@@ -37,6 +37,10 @@ type Store interface {
 	// has failed, or the store is shutting down).
 	Append(ctx context.Context, e Entry) (Receipt, error)
 
+	// AppendAll appends entries one after the other, each as Append does, and needs fewer transactions for that. A refused
+	// entry does not hold up the others. If the store fails or ctx ends, the entries from there on have the error.
+	AppendAll(ctx context.Context, entries []Entry) []Outcome
+
 	// Read returns matching events in sequence order, and the cursor to continue from. With Query.Backward it returns the
 	// newest first. With Query.MaxExamined its work is bounded, no matter how much is stored, or by whom. Refusals:
 	// CodeInvalidRequest for a Query.After that this store did not make.
@@ -252,6 +256,19 @@ type Receipt struct {
 	Took time.Duration `json:"-"` // how long the store worked on it, without waiting; also set with an error
 	// Queued is how long the message has waited for its turn, see Limits.WritesPerAddress. A Store leaves it 0.
 	Queued time.Duration `json:"-"`
+}
+
+// Outcome is what a store has decided about an entry.
+type Outcome struct {
+	Receipt Receipt // Receipt.Took is set even if Err is not nil
+	Err     error   // nil: the entry is stored
+}
+
+// Decided reports whether the store has stored or refused the entry itself. Otherwise the store has failed, or it accepts
+// nothing at the moment.
+func (o Outcome) Decided() bool {
+	code := envelope.CodeOf(o.Err)
+	return code != envelope.CodeInternal && code != envelope.CodeUnavailable
 }
 
 // Event is a stored envelope.

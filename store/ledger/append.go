@@ -12,24 +12,18 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Outcome is the result for one message of a group: a receipt, or an error for the sender of the message.
-type Outcome struct {
-	Receipt relay.Receipt // Receipt.Took is set even if Err is not nil
-	Err     error         // nil or an *envelope.Error
-}
-
 // Append stores those messages of a group that are new and that the rules allow, in their order. The outcome of each
 // message is the same as if it had been appended alone, after the messages before it. posted has the messages that were
 // stored. Append returns an error only if tx fails or a stored thread record cannot be decoded. In
 // that case the caller rolls back the transaction, and nothing is stored.
-func (l *Ledger) Append(tx Tx, entries []relay.Entry) (outcomes []Outcome, posted []relay.Posted, err error) {
+func (l *Ledger) Append(tx Tx, entries []relay.Entry) (outcomes []relay.Outcome, posted []relay.Posted, err error) {
 	began := time.Now()
 	g, err := l.load(tx, entries)
 	if err != nil {
 		return nil, nil, err
 	}
 	loaded := time.Now()
-	outcomes = make([]Outcome, len(entries))
+	outcomes = make([]relay.Outcome, len(entries))
 	for i, e := range entries {
 		began := time.Now()
 		o := &outcomes[i]
@@ -281,7 +275,7 @@ func (l *Ledger) isOpen(t thread.Thread) bool {
 
 // addTimes adds the time of the engine to Receipt.Took of the outcomes. The time of Load is divided by the weights of
 // the entries, the time of Write in equal parts.
-func (g *group) addTimes(outcomes []Outcome, load, write time.Duration) {
+func (g *group) addTimes(outcomes []relay.Outcome, load, write time.Duration) {
 	all := 0
 	for _, w := range g.weights {
 		all += w

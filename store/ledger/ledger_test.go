@@ -134,7 +134,7 @@ func TestGroupsDecideAsOneByOne(t *testing.T) {
 }
 
 // exact returns o without the parts that may differ between runs: the measured Took and the estimated RetryAfter.
-func exact(o ledger.Outcome) ledger.Outcome {
+func exact(o relay.Outcome) relay.Outcome {
 	o.Receipt.Took = 0
 	if refusal, ok := o.Err.(*envelope.Error); ok && refusal.RetryAfter > 0 {
 		o.Err = &envelope.Error{Code: refusal.Code, Message: refusal.Message, Details: refusal.Details}

@@ -56,7 +56,7 @@ type listing struct {
 // posting is a message that waits to be appended, and the channel for its outcome.
 type posting struct {
 	entry relay.Entry
-	done  chan ledger.Outcome
+	done  chan relay.Outcome
 }
 
 var _ relay.Store = (*memory)(nil)
@@ -94,7 +94,7 @@ func (s *memory) SetInbox(_ context.Context, q relay.Quota) error {
 
 // Append implements relay.Store. It stores all messages in the queue as one group.
 func (s *memory) Append(_ context.Context, e relay.Entry) (relay.Receipt, error) {
-	p := &posting{e, make(chan ledger.Outcome, 1)}
+	p := &posting{e, make(chan relay.Outcome, 1)}
 	s.queueMu.Lock()
 	s.queue = append(s.queue, p)
 	s.queueMu.Unlock()
@@ -120,6 +120,15 @@ func (s *memory) Append(_ context.Context, e relay.Entry) (relay.Receipt, error)
 	}
 	o := <-p.done
 	return o.Receipt, o.Err
+}
+
+// AppendAll implements relay.Store.
+func (s *memory) AppendAll(ctx context.Context, entries []relay.Entry) []relay.Outcome {
+	outcomes := make([]relay.Outcome, len(entries))
+	for i, e := range entries {
+		outcomes[i].Receipt, outcomes[i].Err = s.Append(ctx, e)
+	}
+	return outcomes
 }
 
 // Load implements ledger.Tx.

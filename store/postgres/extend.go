@@ -60,39 +60,39 @@ func (s *Store) Govern(ctx context.Context, f func(relay.StoreTx) error) (time.D
 // means that the database failed, and is for all callers of the group. What a gateway knows may be old if its node
 // was frozen and has lost the lease without noticing yet. So a leader whose lease is not sure refuses updates. Other
 // nodes have updates too: those of the operator.
-func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err error) {
+func (w *writer) runUpdate(u *update) (o relay.Outcome, posted []relay.Posted, err error) {
 	if w.store.lease.held.Load() && !w.store.Leads() {
-		return outcome{err: errNoLease}, nil, nil
+		return relay.Outcome{Err: errNoLease}, nil, nil
 	}
 	w.begin()
 	w.batch.Queue("SAVEPOINT step")
 	w.batch.Queue("SET LOCAL statement_timeout = '5s'")
 	if err := w.flush(); err != nil {
-		return outcome{}, nil, err
+		return relay.Outcome{}, nil, err
 	}
 	began := time.Now()
 	last, ready := w.last, w.store.sweeper.ready
 	tx := &updateTx{w: w, deadline: began.Add(updateTime)}
-	o.err = tx.run(u)
+	o.Err = tx.run(u)
 	if tx.failed != nil {
-		return outcome{}, nil, tx.failed
+		return relay.Outcome{}, nil, tx.failed
 	}
-	if errors.Is(o.err, errTooLong) {
+	if errors.Is(o.Err, errTooLong) {
 		w.store.options.Log.Error("an update took too long and was undone; do less work in one update, and no I/O",
 			"limit", updateTime)
 	}
-	o.err = cmp.Or(o.err, tx.broken)
-	if o.err == nil {
+	o.Err = cmp.Or(o.Err, tx.broken)
+	if o.Err == nil {
 		// What Append has queued is sent now. An error then concerns this update only.
-		if o.err = w.flush(); o.err != nil && !isDataError(o.err) {
-			return outcome{}, nil, o.err
+		if o.Err = w.flush(); o.Err != nil && !isDataError(o.Err) {
+			return relay.Outcome{}, nil, o.Err
 		}
 	}
-	if o.err == nil && tx.wrote && len(tx.posted) == 0 {
+	if o.Err == nil && tx.wrote && len(tx.posted) == 0 {
 		// The update takes its own number. So a loss of the rows it wrote is noticed.
 		w.last++
 	}
-	if o.err != nil {
+	if o.Err != nil {
 		w.batch = &pgx.Batch{}
 		w.last, w.store.sweeper.ready = last, ready
 		w.ledger.Undo(w.store.cursor(last))
@@ -101,7 +101,7 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 	}
 	w.batch.Queue("RELEASE SAVEPOINT step")
 	w.batch.Queue("SET LOCAL statement_timeout = 0")
-	o.receipt.Took = time.Since(began)
+	o.Receipt.Took = time.Since(began)
 	return o, tx.posted, nil
 }
 

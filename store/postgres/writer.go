@@ -85,7 +85,7 @@ func (w *writer) run() {
 			}
 		case j := <-w.store.tasks:
 			if j.take() {
-				j.done <- outcome{err: j.task(w)}
+				j.done <- relay.Outcome{Err: j.task(w)}
 			}
 		}
 	}
@@ -127,12 +127,12 @@ func (w *writer) lost(err error) {
 
 // group returns first and the jobs that wait behind it.
 func (w *writer) group(first job) []job {
-	group, size := []job{first}, first.size()
+	group, size := append([]job{first}, first.more...), first.size()
 	for yielded := false; len(group) < maxGroup && size < maxGroupBytes; {
 		select {
 		case j := <-w.store.appends:
 			if yielded = true; j.take() {
-				group, size = append(group, j), size+j.size()
+				group, size = append(append(group, j), j.more...), size+j.size()
 			}
 		default:
 			if yielded {
@@ -162,14 +162,14 @@ func (w *writer) appendWaiting(first job) {
 // appendGroup runs the jobs of a group in one transaction and answers each caller after the commit. It calls jobs when
 // the transaction has the lock, or has failed. If the database fails, every caller gets the error.
 func (w *writer) appendGroup(jobs func() []job) {
-	var outcomes []outcome
+	var outcomes []relay.Outcome
 	var posted []relay.Posted
 	began := time.Now()
 	run := func() error {
 		w.begin()
 		err := w.flush()
 		if err == nil {
-			outcomes = make([]outcome, len(jobs()))
+			outcomes = make([]relay.Outcome, len(jobs()))
 			posted, err = w.runGroup(jobs(), outcomes)
 		}
 		return err
@@ -197,7 +197,7 @@ func (w *writer) appendGroup(jobs func() []job) {
 		return
 	}
 	for i, j := range group {
-		o := outcome{err: err}
+		o := relay.Outcome{Err: err}
 		if err == nil {
 			o = outcomes[i]
 		}
@@ -206,7 +206,7 @@ func (w *writer) appendGroup(jobs func() []job) {
 }
 
 // runGroup runs the jobs of a group in order. Consecutive entries form one group of the ledger.
-func (w *writer) runGroup(group []job, outcomes []outcome) (posted []relay.Posted, err error) {
+func (w *writer) runGroup(group []job, outcomes []relay.Outcome) (posted []relay.Posted, err error) {
 	for len(group) > 0 {
 		n := slices.IndexFunc(group, func(j job) bool { return j.update != nil })
 		var some []relay.Posted
@@ -230,15 +230,13 @@ func (w *writer) runGroup(group []job, outcomes []outcome) (posted []relay.Poste
 }
 
 // appendEntries passes the entries of jobs to the ledger, which stores the accepted ones in the open transaction.
-func (w *writer) appendEntries(group []job, outcomes []outcome) ([]relay.Posted, error) {
+func (w *writer) appendEntries(group []job, outcomes []relay.Outcome) ([]relay.Posted, error) {
 	entries := make([]relay.Entry, len(group))
 	for i, j := range group {
 		entries[i] = j.entry
 	}
 	decided, posted, err := w.ledger.Append(w, entries)
-	for i, o := range decided {
-		outcomes[i] = outcome{o.Receipt, o.Err}
-	}
+	copy(outcomes, decided)
 	return posted, err
 }
 

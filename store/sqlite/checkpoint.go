@@ -15,12 +15,20 @@ const postPages = 8
 // indexes, 3 for its thread, and 2 for its parties.
 const eventPages = 12
 
-// pages returns how many pages j changes at most. For an update it returns an estimate.
+// pages returns how many pages j changes at most, without the jobs in more. For an update it returns an estimate.
 func (j job) pages() int {
 	if j.update != nil {
 		return updatePages
 	}
 	return postPages + len(j.entry.Envelope.Canonical())/pageSize
+}
+
+// pages returns how many pages jobs change at most.
+func pages(jobs []job) (n int) {
+	for _, j := range jobs {
+		n += j.pages()
+	}
+	return n
 }
 
 // forceFactor times care.logLimit is the length at which the writer forces the write-ahead log to restart at the

@@ -76,42 +76,42 @@ var errPanicked = errors.New("the update panicked")
 
 // runUpdate runs an update under a savepoint of the open transaction. o is the outcome for the caller of Update. err
 // means that the database failed, and is for all callers of the group.
-func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err error) {
+func (w *writer) runUpdate(u *update) (o relay.Outcome, posted []relay.Posted, err error) {
 	began := time.Now()
 	last := w.last
 	if _, err := w.stmts.savepoint.Exec(); err != nil {
-		return outcome{}, nil, err
+		return relay.Outcome{}, nil, err
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), began.Add(updateTime))
 	defer cancel()
 	tx := &updateTx{w: w, ctx: ctx}
-	o.err = tx.run(u)
+	o.Err = tx.run(u)
 	if tx.failed != nil {
-		return outcome{}, nil, tx.failed
+		return relay.Outcome{}, nil, tx.failed
 	}
-	if errors.Is(o.err, errTooLong) {
+	if errors.Is(o.Err, errTooLong) {
 		w.store.options.Log.Error("an update took too long and was undone; do less work in one update, and no I/O",
 			"limit", updateTime)
 	}
-	o.err = cmp.Or(o.err, tx.broken)
-	if o.err == nil && tx.wrote && len(tx.posted) == 0 {
+	o.Err = cmp.Or(o.Err, tx.broken)
+	if o.Err == nil && tx.wrote && len(tx.posted) == 0 {
 		// The update takes its own number. So the mark shows a loss if the rows it wrote are missing later.
 		w.last++
 		if _, err := w.stmts.keepLast.Exec(w.last); err != nil {
-			return outcome{}, nil, err
+			return relay.Outcome{}, nil, err
 		}
 	}
-	if o.err != nil {
+	if o.Err != nil {
 		w.undo(last)
 		if _, err := w.stmts.undo.Exec(); err != nil {
-			return outcome{}, nil, err
+			return relay.Outcome{}, nil, err
 		}
 		tx.posted = nil
 	}
 	if _, err := w.stmts.release.Exec(); err != nil {
-		return outcome{}, nil, err
+		return relay.Outcome{}, nil, err
 	}
-	o.receipt.Took = time.Since(began)
+	o.Receipt.Took = time.Since(began)
 	return o, tx.posted, nil
 }
 

@@ -159,24 +159,24 @@ func TestUpdateAmongPosts(t *testing.T) {
 	const posts = 252
 	var expected, stored []string
 	for i, e := range requests(t, posts) {
-		group = append(group, job{entry: e, done: make(chan outcome, 1)})
+		group = append(group, job{entry: e, done: make(chan relay.Outcome, 1)})
 		expected = append(expected, e.Envelope.ID)
 		switch i {
 		case 50, 150:
 			e := request(t, key(1), "")
-			group = append(group, job{update: &update{f: addEntry(e, "a")}, done: make(chan outcome, 1)})
+			group = append(group, job{update: &update{f: addEntry(e, "a")}, done: make(chan relay.Outcome, 1)})
 			stored = append(stored, e.Envelope.ID)
 		case 100:
 			e := request(t, key(1), "")
 			group = append(group, job{update: &update{f: func(tx relay.StoreTx) error {
 				return errors.Join(addEntry(e, "a")(tx), refused)
-			}}, done: make(chan outcome, 1)})
+			}}, done: make(chan relay.Outcome, 1)})
 		case 200:
 			e := request(t, key(1), "")
 			group = append(group, job{update: &update{f: func(tx relay.StoreTx) error {
 				must(t, addEntry(e, "b")(tx))
 				panic("at the disco")
-			}}, done: make(chan outcome, 1)})
+			}}, done: make(chan relay.Outcome, 1)})
 		}
 	}
 	must(t, s.task(t.Context(), func(w *writer) error { w.appendGroup(group); return nil }))
@@ -185,17 +185,17 @@ func TestUpdateAmongPosts(t *testing.T) {
 		o := <-j.done
 		switch {
 		case i == 102:
-			if !errors.Is(o.err, refused) {
-				t.Errorf("an update that fails: %v", o.err)
+			if !errors.Is(o.Err, refused) {
+				t.Errorf("an update that fails: %v", o.Err)
 			}
 		case i == 204:
-			if o.err != errPanicked || j.update.panicked != "at the disco" {
-				t.Errorf("an update that panics: %v, %v", o.err, j.update.panicked)
+			if o.Err != errPanicked || j.update.panicked != "at the disco" {
+				t.Errorf("an update that panics: %v, %v", o.Err, j.update.panicked)
 			}
-		case o.err != nil:
-			t.Errorf("job %d: %v", i, o.err)
+		case o.Err != nil:
+			t.Errorf("job %d: %v", i, o.Err)
 		case j.update == nil:
-			seqs = append(seqs, o.receipt.Cursor.Seq)
+			seqs = append(seqs, o.Receipt.Cursor.Seq)
 		}
 	}
 	for i := range seqs[1:] {

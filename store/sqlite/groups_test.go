@@ -50,14 +50,14 @@ func appendGroups(b *testing.B, s *Store, entries []relay.Entry, size int) (long
 			n := min(size, len(entries))
 			group := make([]job, n)
 			for i, e := range entries[:n] {
-				group[i] = job{entry: e, done: make(chan outcome, 1)}
+				group[i] = job{entry: e, done: make(chan relay.Outcome, 1)}
 			}
 			began := time.Now()
 			w.appendGroup(group)
 			longest = max(longest, time.Since(began))
 			for _, j := range group {
-				if o := <-j.done; o.err != nil {
-					return o.err
+				if o := <-j.done; o.Err != nil {
+					return o.Err
 				}
 			}
 			entries = entries[n:]

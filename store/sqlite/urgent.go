@@ -104,11 +104,11 @@ func (s *Store) Govern(_ context.Context, f func(relay.StoreTx) error) (took tim
 	u := &update{f: f}
 	err = s.urgent(func(run runTask) error {
 		return run(func(w *writer) error {
-			j := job{update: u, done: make(chan outcome, 1)}
+			j := job{update: u, done: make(chan relay.Outcome, 1)}
 			w.appendGroup([]job{j})
 			o := <-j.done
-			took = o.receipt.Took
-			return o.err
+			took = o.Receipt.Took
+			return o.Err
 		})
 	})
 	if err == errPanicked {

@@ -23,12 +23,8 @@ type job struct {
 	entry  relay.Entry
 	update *update
 	task   func(*writer) error
-	done   chan outcome // has room for one outcome, so the writer never waits for a caller that has left
-}
-
-type outcome struct {
-	receipt relay.Receipt
-	err     error
+	done   chan relay.Outcome // has room for one outcome, so the writer never waits for a caller that has left
+	more   []job              // entries that follow in the same transaction; they have no more
 }
 
 // writer is the goroutine that writes. No other goroutine uses its fields.
@@ -120,19 +116,21 @@ func (w *writer) run() {
 		case j := <-w.store.appends:
 			w.appendGroup(w.group(j))
 		case j := <-w.store.tasks:
-			j.done <- outcome{err: j.task(w)}
+			j.done <- relay.Outcome{Err: j.task(w)}
 		}
 	}
 }
 
 // group returns first and the jobs that wait behind it. It stops once the jobs may change care.logLimit pages.
 func (w *writer) group(first job) []job {
-	group, changed, most := []job{first}, first.pages(), int(w.store.care.logLimit.Load())
+	group := append([]job{first}, first.more...)
+	changed, most := pages(group), int(w.store.care.logLimit.Load())
 	for yielded := false; len(group) < maxGroup && changed < most; {
 		select {
 		case j := <-w.store.appends:
-			group = append(group, j)
-			changed += j.pages()
+			n := len(group)
+			group = append(append(group, j), j.more...)
+			changed += pages(group[n:])
 			yielded = false
 		default:
 			if yielded {
@@ -150,7 +148,7 @@ func (w *writer) group(first job) []job {
 // appendGroup runs the jobs of a group in one transaction and answers each caller after the commit. If the database
 // itself fails, nothing of the group is stored and every caller gets the error.
 func (w *writer) appendGroup(group []job) {
-	outcomes := make([]outcome, len(group))
+	outcomes := make([]relay.Outcome, len(group))
 	var posted []relay.Posted
 	began := time.Now()
 	err := w.refusal()
@@ -181,21 +179,17 @@ func (w *writer) appendGroup(group []job) {
 	}
 	for i, j := range group {
 		if err != nil {
-			outcomes[i] = outcome{err: err}
+			outcomes[i] = relay.Outcome{Err: err}
 		}
 		j.done <- outcomes[i]
 	}
 	if err == nil {
-		changed := 0
-		for _, j := range group {
-			changed += j.pages()
-		}
-		_ = w.store.care.handleError(w.watchLog(changed)) // handleError logs it
+		_ = w.store.care.handleError(w.watchLog(pages(group))) // handleError logs it
 	}
 }
 
 // runGroup runs the jobs of a group in order. Consecutive entries form one group of the ledger.
-func (w *writer) runGroup(group []job, outcomes []outcome) (posted []relay.Posted, err error) {
+func (w *writer) runGroup(group []job, outcomes []relay.Outcome) (posted []relay.Posted, err error) {
 	for len(group) > 0 {
 		n := slices.IndexFunc(group, func(j job) bool { return j.update != nil })
 		var some []relay.Posted
@@ -270,29 +264,43 @@ func (s *Store) task(ctx context.Context, f func(*writer) error) error {
 // do gives a job to the writer and waits for its outcome. If ctx ends first, do returns ctx's error and the outcome is
 // unknown.
 func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt, error) {
-	if err := s.care.refusal(); err != nil && j.task == nil {
+	j.done = make(chan relay.Outcome, 1)
+	if err := s.send(ctx, queue, j); err != nil {
 		return relay.Receipt{}, err
 	}
-	j.done = make(chan outcome, 1)
-	select {
-	case queue <- j:
-	case <-s.stop:
-		return relay.Receipt{}, relay.ErrShuttingDown
-	case <-ctx.Done():
-		return relay.Receipt{}, ctx.Err()
+	o := s.wait(ctx, j.done)
+	return o.Receipt, o.Err
+}
+
+// send gives a job to the writer. After an error, the writer does not get it.
+func (s *Store) send(ctx context.Context, queue chan<- job, j job) error {
+	if err := s.care.refusal(); err != nil && j.task == nil {
+		return err
 	}
 	select {
-	case o := <-j.done:
-		return o.receipt, o.err
+	case queue <- j:
+		return nil
+	case <-s.stop:
+		return relay.ErrShuttingDown
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// wait waits for the outcome of a job that the writer has got.
+func (s *Store) wait(ctx context.Context, done <-chan relay.Outcome) relay.Outcome {
+	select {
+	case o := <-done:
+		return o
 	case <-s.stopped:
 		select {
-		case o := <-j.done:
-			return o.receipt, o.err
+		case o := <-done:
+			return o
 		default:
-			return relay.Receipt{}, relay.ErrShuttingDown
+			return relay.Outcome{Err: relay.ErrShuttingDown}
 		}
 	case <-ctx.Done():
-		return relay.Receipt{}, ctx.Err()
+		return relay.Outcome{Err: ctx.Err()}
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package storetest is the test suite for implementations of relay.Store. Every store must pass it. The suite checks
-// the documented behavior of relay.Store. It uses only the eight methods of that interface, so it makes no assumptions
+// the documented behavior of relay.Store. It uses only the methods of that interface, so it makes no assumptions
 // about tables, files or processes.
 //
 // The methods of a store take the current time as an argument. In the suite, the time comes from a clock that only the
@@ -29,6 +29,7 @@ func Test(t *testing.T, open Opener) {
 	}{
 		{"Policy", testPolicy},
 		{"Append", testAppend},
+		{"AppendAll", testAppendAll},
 		{"Refusals", testRefusals},
 		{"Duplicates", testDuplicates},
 		{"Races", testRaces},
