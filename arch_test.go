@@ -537,8 +537,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 95 || number["S"] != 9 {
-		t.Errorf("%v threats, want 95 and 9", number)
+	if number["T"] != 96 || number["S"] != 9 {
+		t.Errorf("%v threats, want 96 and 9", number)
 	}
 }
 

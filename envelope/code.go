@@ -56,6 +56,7 @@ const (
 	LimitPollsPerAddress          = "pollsPerAddress"
 	LimitPolls                    = "polls"
 	LimitWritesPerAddress         = "writesPerAddress"
+	LimitBulks                    = "bulks"
 	LimitInbox                    = "inbox"
 	LimitManifestsPerAgent        = "manifestsPerAgent"
 	LimitOffersPerThread          = "offersPerThread"

@@ -227,9 +227,14 @@ func (r *Relay) Waiting() int { return int(r.openPolls.Load()) }
 func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, error) {
 	report := PostReport{Bytes: len(body)}
 	receipt, err := r.post(ctx, from, body, &report)
+	r.reportPost(report, receipt, err)
+	return receipt, err
+}
+
+// reportPost tells the observer how a post ended.
+func (r *Relay) reportPost(report PostReport, receipt Receipt, err error) {
 	report.Code, report.Duplicate = envelope.CodeOf(err), receipt.Duplicate
 	r.observer.Posted(report)
-	return receipt, err
 }
 
 // post does the work of Post and records in report how long it takes.
@@ -255,6 +260,11 @@ func (r *Relay) post(ctx context.Context, from Peer, body []byte, report *PostRe
 	}
 	receipt, err := r.appendEntry(ctx, from, entry)
 	report.Store = time.Since(checked)
+	return r.settle(ctx, from, entry, receipt, err)
+}
+
+// settle turns what the store has answered into what the sender of an entry gets. It corrects the allowances.
+func (r *Relay) settle(ctx context.Context, from Peer, entry Entry, receipt Receipt, err error) (Receipt, error) {
 	r.gate.NoteRefusal(from, entry.Envelope.Sender.ID, err)
 	if receipt.Duplicate {
 		r.gate.RefundMessage(from, entry.Envelope)
@@ -268,46 +278,47 @@ func (r *Relay) prepare(from Peer, body []byte) (Entry, error) {
 	if err := r.gate.ChargeBody(from, len(body)); err != nil {
 		return Entry{}, err
 	}
-	var entry Entry
-	err := r.gate.Checking(from, func() (err error) {
-		entry, err = r.check(body)
-		return err
-	})
+	entry, err := r.checkInTurn(from, body)
+	if err == nil {
+		err = r.admitEntry(from, &entry)
+	}
 	if err != nil {
 		return Entry{}, err
 	}
+	return entry, nil
+}
+
+// checkInTurn calls check when it is the turn of from.
+func (r *Relay) checkInTurn(from Peer, body []byte) (entry Entry, err error) {
+	err = r.gate.Checking(from, func() (err error) {
+		entry, err = r.check(body)
+		return err
+	})
+	return entry, err
+}
+
+// admitEntry counts a checked message against the allowance of its sender, and notes who has brought it.
+func (r *Relay) admitEntry(from Peer, entry *Entry) error {
 	if err := r.gate.AdmitMessage(from, entry.Envelope); err != nil {
 		r.gate.NoteRefusal(from, entry.Envelope.Sender.ID, err)
-		return Entry{}, err
+		return err
 	}
 	entry.Local = from.Local
 	// The directory must not show that a private message was sent.
 	entry.Unseen = r.reads == ToParties && entry.Envelope.Recipient != ""
 	entry.Network = r.networkTag(from)
-	return entry, nil
+	return nil
 }
 
-// appendEntry stores an entry. The store has one writer, which takes entries in the order in which they come. So an
-// address may have only a few entries waiting there. Each entry is charged to its address as soon as it is stored or
-// refused. While the address is in debt, its other entries are refused. Refusals: CodeRateLimited, those of
-// Store.Append.
+// appendEntry stores an entry. It is charged to its address as soon as it is stored or refused. Refusals: CodeRateLimited,
+// those of Store.Append.
 func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receipt, error) {
-	if from.Local {
-		if err := r.gate.CheckAgent(entry.Envelope.Sender.ID); err != nil {
-			return Receipt{}, err
-		}
-		return r.store.Append(ctx, entry)
-	}
-	queued, err := r.gate.TakeWrite(ctx, from)
+	queued, err := r.beginWrite(ctx, from)
 	if err != nil {
 		r.gate.RefundMessage(from, entry.Envelope)
 		return Receipt{}, err
 	}
-	defer r.gate.ReleaseWrite(from)
-	if err := r.gate.CheckPostDebt(from); err != nil {
-		r.gate.RefundMessage(from, entry.Envelope)
-		return Receipt{}, err
-	}
+	defer r.endWrite(from)
 	// The entry may have waited here or for the Screen. A ban that was set meanwhile holds for it.
 	if err := r.gate.CheckSender(from, entry.Envelope.Sender.ID); err != nil {
 		return Receipt{}, err
@@ -316,6 +327,29 @@ func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receip
 	r.gate.ChargeWork(from, receipt.Took)
 	receipt.Queued = queued
 	return receipt, err
+}
+
+// beginWrite waits until from may give the store's writer something. The store has one writer, which takes entries in the
+// order in which they come. So an address may have only a few entries waiting there. While it is in debt, its other
+// entries are refused. After a nil error the caller must call endWrite. Refusals: CodeRateLimited.
+func (r *Relay) beginWrite(ctx context.Context, from Peer) (queued time.Duration, err error) {
+	if from.Local {
+		return 0, nil
+	}
+	if queued, err = r.gate.TakeWrite(ctx, from); err != nil {
+		return 0, err
+	}
+	if err = r.gate.CheckPostDebt(from); err != nil {
+		r.endWrite(from)
+	}
+	return queued, err
+}
+
+// endWrite ends what beginWrite has begun.
+func (r *Relay) endWrite(from Peer) {
+	if !from.Local {
+		r.gate.ReleaseWrite(from)
+	}
 }
 
 // Object parses the body of a request to a gateway. The body must be one JSON object of at most maxBytes bytes as it is

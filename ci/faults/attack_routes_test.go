@@ -21,12 +21,12 @@ import (
 // operation is a method of a path in the OpenAPI document, with many requests for it.
 type operation struct {
 	method, path string // the path as the document has it
-	posted       bool   // the body is a signed message
 
 	targets []string // paths with queries
 	headers []http.Header
 	callers []string // names of security schemes; empty: none
 	bodies  []string
+	signed  int // how many signed messages stand in the place of a short body; 0: none do
 	victim  *victim
 }
 
@@ -160,9 +160,17 @@ func (p *operation) addBodies(d document, o object) {
 		p.bodies = []string{""}
 		return
 	}
-	content := d.follow(d.follow(body)["content"].(object)["application/json"])
+	media, isJSON := d.follow(body)["content"].(object)["application/json"]
+	if !isJSON {
+		p.signed = 20
+		p.bodies = []string{"NEW", strings.Repeat("{}\n", 10_000), strings.Repeat(strings.Repeat("[", 60_000)+"\n", 50)}
+		return
+	}
+	content := d.follow(media)
 	ref, _ := content["schema"].(object)["$ref"].(string)
-	p.posted = strings.HasSuffix(ref, "/Posted")
+	if strings.HasSuffix(ref, "/Posted") {
+		p.signed = 1
+	}
 	example, _ := json.Marshal(content["example"])
 	members, _ := content["example"].(object)
 	other := maps.Clone(members)
@@ -186,13 +194,17 @@ func (p *operation) request(n int, from string) (*http.Request, error) {
 	target, header := p.targets[pick(len(p.targets))], p.headers[pick(len(p.headers))].Clone()
 	caller, body := p.callers[pick(len(p.callers))], p.bodies[pick(len(p.bodies))]
 	body = strings.ReplaceAll(body, "NEW", unique)
-	if p.posted && len(body) < 10_000 {
-		e, err := envelope.Draft{TTL: time.Hour, Recipient: p.victim.signer.DID(),
-			Payload: envelope.Request{Intent: "echo"}}.Sign(p.victim.signer, time.Now())
-		if err != nil {
-			return nil, err
+	if p.signed > 0 && len(body) < 10_000 {
+		var lines []string
+		for range p.signed {
+			e, err := envelope.Draft{TTL: time.Hour, Recipient: p.victim.signer.DID(),
+				Payload: envelope.Request{Intent: "echo"}}.Sign(p.victim.signer, time.Now())
+			if err != nil {
+				return nil, err
+			}
+			lines = append(lines, string(e.Canonical()))
 		}
-		body = string(e.Canonical())
+		body = strings.Join(lines, "\n")
 	}
 	r, err := http.NewRequest(p.method, p.victim.url+target, bytes.NewReader([]byte(body)))
 	if err != nil {

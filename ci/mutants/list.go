@@ -18,6 +18,7 @@ const (
 		"Directory|Cursor|Poll"
 	ofClocks  = "./relay -run Clock|Step"
 	ofPrivacy = "./relay -run Part|Invisible|Index|Token|Cursors|Presence|Private|Bidders|Expired"
+	ofBulk    = "./relay -run Bulk"
 	ofHTTP    = "./relay/httpapi"
 	ofClients = "./client"
 

@@ -23,6 +23,8 @@ type limitFlags struct {
 	PollsPerIP       int         `reload:"" name:"polls-per-ip" default:"32" placeholder:"N" help:"Concurrent waiting polls of one address; 0: no limit (default: ${default})."`
 	MaxPolls         int         `reload:"" default:"10000" placeholder:"N" help:"Concurrent waiting polls of all addresses together; 0: no limit (default: ${default})."`
 	WritesPerIP      int         `reload:"" name:"writes-per-ip" default:"4" placeholder:"N" help:"Messages of one address, and its changes at gateways, that are being stored at a time; others wait for their turn, at most 10s. An IPv6 /48 counts as one address here. 0: no limit (default: ${default})."`
+	BulksPerIP       int         `reload:"" name:"bulks-per-ip" default:"4" placeholder:"N" help:"Concurrent bulk requests of one address; 0: no limit but that of 16 for all addresses (default: ${default})."`
+	BulkFrom         []netText   `reload:"" placeholder:"CIDR" sep:"none" help:"Do not count the lines of bulk requests from this address or network as posts of its address. They still count as messages of their senders. May be repeated."`
 	InboxEvents      int         `reload:"" default:"10000" placeholder:"N" help:"Number of unexpired REQUESTs and MANIFESTs stored for one recipient. Messages of the recipient's own threads are not counted. 0: no limit (default: ${default})."`
 	InboxBytes       int64       `reload:"" type:"bytes" default:"64MiB" placeholder:"SIZE" help:"Total size of the messages that --inbox-events counts. 0: no limit (default: ${default})."`
 	TrustedProxy     []proxyText `reload:"" placeholder:"CIDR" sep:"none" help:"Address or network of a proxy, or unix for a proxy that connects over a Unix socket. The relay then takes the address of a client from the proxy's header X-Forwarded-For. May be repeated. Without this flag all clients of a proxy count as one address."`
@@ -41,8 +43,8 @@ func (f limitFlags) Validate() error {
 	}
 	for name, n := range map[string]int64{"--connections-per-ip": int64(f.ConnectionsPerIP),
 		"--requests-per-ip": int64(f.RequestsPerIP), "--polls-per-ip": int64(f.PollsPerIP), "--max-polls": int64(f.MaxPolls),
-		"--writes-per-ip": int64(f.WritesPerIP),
-		"--inbox-events":  int64(f.InboxEvents), "--inbox-bytes": f.InboxBytes} {
+		"--writes-per-ip": int64(f.WritesPerIP), "--bulks-per-ip": int64(f.BulksPerIP),
+		"--inbox-events": int64(f.InboxEvents), "--inbox-bytes": f.InboxBytes} {
 		if n < 0 {
 			return fmt.Errorf("%s must not be negative; 0 means no limit", name)
 		}
@@ -66,7 +68,15 @@ func (f limitFlags) limits() relay.Limits {
 		ConnectionsPerAddress: orUnlimited(f.ConnectionsPerIP),
 		RequestsPerAddress:    orUnlimited(f.RequestsPerIP), PollsPerAddress: orUnlimited(f.PollsPerIP),
 		Polls: orUnlimited(f.MaxPolls), WritesPerAddress: orUnlimited(f.WritesPerIP),
+		BulksPerAddress: orUnlimited(f.BulksPerIP), BulkFrom: f.bulkFrom(),
 	}
+}
+
+func (f limitFlags) bulkFrom() (networks []netip.Prefix) {
+	for _, text := range f.BulkFrom {
+		networks = append(networks, netip.MustParsePrefix(string(text)))
+	}
+	return networks
 }
 
 func (f limitFlags) inbox() relay.Quota {
@@ -132,6 +142,18 @@ func parseNetwork(text string) (netip.Prefix, bool) {
 		return netip.Prefix{}, false
 	}
 	return prefix.Masked(), true
+}
+
+// netText is a network in the form of netip.Prefix.String.
+type netText string
+
+func (n *netText) UnmarshalText(text []byte) error {
+	prefix, ok := parseNetwork(string(text))
+	if !ok {
+		return fmt.Errorf("%q: want an address or network such as 192.0.2.7 or 2001:db8::/32", text)
+	}
+	*n = netText(prefix.String())
+	return nil
 }
 
 // banText is an address, a network or an identity that the relay refuses. The text is in canonical form.

@@ -54,6 +54,8 @@ type Limits struct {
 	// WritesPerAddress limits the messages, and the changes at gateways, that are being stored at a time. Here an address is
 	// one IPv4 address or one IPv6 /48. Others wait for their turn.
 	WritesPerAddress int
+	BulksPerAddress  int            // concurrent bulk requests
+	BulkFrom         []netip.Prefix // networks whose lines of bulk requests do not count as posts of their address
 }
 
 // Rate limits how often something may be done: Burst times at once, and then PerSecond times a second.
@@ -100,7 +102,8 @@ type Gate struct {
 	posts, reads, broadcasts, connects *AddressRate
 	agents                             *buckets[didkey.DID]
 	callers                            *buckets[string]
-	connections, requests, polls       *slots
+	connections, requests              *slots
+	polls, bulks                       *slots
 
 	reading  *turns.Queue[Source] // reads of the store
 	viewing  *turns.Queue[Source] // those reads that are Views; a View then also waits in reading
@@ -127,8 +130,14 @@ func New(o Options) *Gate {
 		polls: newSlots(envelope.LimitPollsPerAddress,
 			"%d polls of %s are waiting, which is the limit; end one of them, or poll with timeout=0",
 			l.PollsPerAddress, l.Polls),
+		bulks: newSlots(envelope.LimitBulks,
+			"%d bulk requests of %s are in progress, which is the limit; wait for their answers", l.BulksPerAddress, maxBulks),
 		reading: NewTurns(maxConcurrentReads, 1), viewing: NewTurns(maxConcurrentViews, 1),
 		checking: NewTurns(cores, (cores+1)/2)}
+	g.polls.allName, g.polls.allMessage = envelope.LimitPolls, "%d polls are waiting, which is the limit of this relay; "+
+		"try again in a few seconds, or poll with timeout=0"
+	g.bulks.allName, g.bulks.allMessage = envelope.LimitBulks, "%d bulk requests are in progress, which is the limit of "+
+		"this relay; try again in a few seconds, or post the messages one by one"
 	g.limits.Store(&l)
 	g.bans.Store(newBans(o.Bans))
 	g.writes = turns.New(math.MaxInt, func(s Source) int {
@@ -158,6 +167,7 @@ func (g *Gate) SetLimits(l Limits) {
 	g.connections.setLimits(l.ConnectionsPerAddress, Unlimited)
 	g.requests.setLimits(l.RequestsPerAddress, Unlimited)
 	g.polls.setLimits(l.PollsPerAddress, l.Polls)
+	g.bulks.setLimits(l.BulksPerAddress, maxBulks)
 }
 
 // Limits returns the limits for clients, with defaults filled in.

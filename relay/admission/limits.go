@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -26,6 +27,21 @@ func (g *Gate) Admit(p Peer, k Kind) error {
 	}
 	g.NoteRefusal(p, "", err)
 	return err
+}
+
+// AdmitLine counts a line of size bytes of a bulk request as a post of p's address. The first line counts with its request,
+// see Admit. Lines from Limits.BulkFrom are not counted. Refusals: CodeRateLimited, CodeForbidden if the address is banned.
+func (g *Gate) AdmitLine(p Peer, size int, first bool) error {
+	addr := p.Addr.Unmap().WithZone("")
+	if slices.ContainsFunc(g.limits.Load().BulkFrom, func(n netip.Prefix) bool { return n.Contains(addr) }) {
+		return g.CheckPeer(p)
+	}
+	if !first {
+		if err := g.Admit(p, Posts); err != nil {
+			return err
+		}
+	}
+	return g.ChargeBody(p, size)
 }
 
 // TrafficUnit is how many bytes count as one more request, see ChargeTraffic.
@@ -255,6 +271,14 @@ func (g *Gate) TakeWrite(ctx context.Context, p Peer) (queued time.Duration, err
 		err = refused
 	}
 	return queued, err
+}
+
+// WriteBatch returns how many of n messages of p may be stored together in one turn.
+func (g *Gate) WriteBatch(p Peer, n int) int {
+	if limit := g.limits.Load().WritesPerAddress; limit != Unlimited && !p.Local {
+		return min(n, limit)
+	}
+	return n
 }
 
 // ReleaseWrite gives back what TakeWrite has taken.

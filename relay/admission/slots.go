@@ -15,6 +15,8 @@ const slotRetryAfter = 5 * time.Second
 type slots struct {
 	// limitName is the name of the limit. message is the format of its refusal, with verbs for a number and a network.
 	limitName, message string
+	// allName and allMessage are those of the limit of all networks. The verb is for a number.
+	allName, allMessage string
 
 	mu              sync.Mutex
 	perAddress, all int // Unlimited: any number
@@ -49,8 +51,7 @@ func (s *slots) acquire(p Peer) (release func(), err error) {
 		}
 	}
 	if s.all >= 0 && s.total >= s.all {
-		return nil, slotsFullError(envelope.LimitPolls, "%d polls are waiting, which is the limit of this relay; "+
-			"try again in a few seconds, or poll with timeout=0", s.all)
+		return nil, slotsFullError(s.allName, s.allMessage, s.all)
 	}
 	s.total++
 	for _, n := range prefixes {
@@ -117,6 +118,17 @@ func (g *Gate) Enter(p Peer) (release func(), err error) {
 func (g *Gate) Poll(p Peer) (release func(), err error) {
 	release, err = g.polls.acquire(p)
 	g.NoteRefusal(p, p.Reader, err)
+	return release, err
+}
+
+// maxBulks is how many bulk requests of all addresses the relay works on at a time. Each needs some MB of memory.
+const maxBulks = 16
+
+// Bulk takes a slot for a bulk request of p. The caller must call release when it has ended. Bulk does not wait. Refusals:
+// CodeRateLimited.
+func (g *Gate) Bulk(p Peer) (release func(), err error) {
+	release, err = g.bulks.acquire(p)
+	g.NoteRefusal(p, "", err)
 	return release, err
 }
 

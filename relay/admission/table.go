@@ -43,6 +43,8 @@ var limitTable = []LimitInfo{
 		Count: func(l *Limits) *int { return &l.Polls }},
 	{Name: envelope.LimitWritesPerAddress, Default: 4, Text: "messages that are being stored",
 		Count: func(l *Limits) *int { return &l.WritesPerAddress }},
+	{Name: envelope.LimitBulks, Default: 4, Text: "concurrent bulk requests",
+		Count: func(l *Limits) *int { return &l.BulksPerAddress }},
 }
 
 // LimitTable returns the row of every limit that a Gate enforces.

@@ -69,8 +69,8 @@ const (
 // Errors: CodeUnsupportedMedia for a Content-Encoding, CodePayloadTooLarge, CodeInvalidRequest for a body that ends
 // early or arrives too slowly.
 func ReadBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error) {
-	if strings.Join(r.Header.Values("Content-Encoding"), "") != "" { // also if the header is given twice
-		return nil, envelope.Errorf(envelope.CodeUnsupportedMedia, "the body must be sent without Content-Encoding")
+	if err := checkPlain(r); err != nil {
+		return nil, err
 	}
 	if r.ContentLength > int64(limit) {
 		return nil, tooLarge(r, limit)
@@ -85,7 +85,17 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error)
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, tooLarge(r, limit)
 	}
-	return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the body ended early or arrived too slowly")
+	return nil, errBodyEnded
+}
+
+var errBodyEnded = envelope.Errorf(envelope.CodeInvalidRequest, "the body ended early or arrived too slowly")
+
+// checkPlain refuses a Content-Encoding with CodeUnsupportedMedia.
+func checkPlain(r *http.Request) error {
+	if strings.Join(r.Header.Values("Content-Encoding"), "") != "" { // also if the header is given twice
+		return envelope.Errorf(envelope.CodeUnsupportedMedia, "the body must be sent without Content-Encoding")
+	}
+	return nil
 }
 
 // tooLarge returns the error for a body of more than limit bytes. Before, it reads some of the rest. A client that still
@@ -300,7 +310,7 @@ func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, from relay.Pe
 
 // features returns what this relay can do for a client.
 func (a *api) features(from relay.Peer) []string {
-	features := []string{"cursor", "before", "sse", "broadcast", "threads", "agents", "duplicate-receipts", "openapi"}
+	features := []string{"cursor", "before", "sse", "broadcast", "threads", "agents", "duplicate-receipts", "openapi", "bulk"}
 	if len(a.options.Origins) > 0 {
 		features = append(features, "cors")
 	}
@@ -320,6 +330,7 @@ func (a *api) limits() map[string]any {
 		"bodyBytes": a.relay.MaxBody(), "depth": envelope.MaxDepth, "costlyNumbers": envelope.MaxCostlyNumbers,
 		"hop": envelope.MaxHop, "pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes,
 		"offersPerThread": a.relay.Policy().Rules.MaxOffers, "manifestsPerAgent": relay.MaxManifests,
+		"bulkLines": relay.MaxBulkLines, "bulkBytes": relay.MaxBulkBytes,
 	}
 	rates := map[string]rate{}
 	current := a.relay.Gate().Limits()

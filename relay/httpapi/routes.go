@@ -89,6 +89,7 @@ func (a *api) mount() Mount {
 	agent := map[string]Handler{http.MethodGet: a.withReader(a.getAgent)}
 	routes := []Route{
 		{"/events", events},
+		{"/events/bulk", map[string]Handler{http.MethodPost: a.postBulk}},
 		{"/threads/{id}", map[string]Handler{http.MethodGet: a.withReader(a.getThread)}},
 		{"/agents", agents},
 		{"/agents/{did}", agent},

@@ -305,7 +305,7 @@ func (c *Checker) Check(e Exchange) (problems []string) {
 }
 
 // common are headers that any answer may have. The description of the document mentions them.
-var common = []string{"Cache-Control", "Content-Encoding", "Content-Length", "Content-Type", "Date", "Referrer-Policy",
+var common = []string{"Cache-Control", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Date", "Referrer-Policy",
 	"Strict-Transport-Security",
 	"Vary", "X-Content-Type-Options", "X-Request-Id"}
 
@@ -410,7 +410,10 @@ func (c *Checker) checkRequest(item, operation node, values map[string]string, e
 		return
 	}
 	content, _ := c.follow(body).child("content")
-	media, _ := content.child("application/json")
+	media, isJSON := content.child("application/json")
+	if !isJSON {
+		return // the schema of a body of lines is a string, so it allows any body
+	}
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(e.Request))
 	if err == nil {
 		err = c.validate(forRequests, media, value)
