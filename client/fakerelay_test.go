@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -112,6 +113,12 @@ func (f *fakeRelay) route(r *http.Request) (int, map[string]any) {
 			return 400, refuse(err)
 		}
 		return f.post(body)
+	case r.Method == http.MethodPost && path == "/events/bulk":
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return 400, refuse(err)
+		}
+		return f.postBulk(body)
 	case path == "/events":
 		return f.poll(r.Context(), r.URL.Query())
 	case strings.HasPrefix(path, "/threads/"):
@@ -186,6 +193,16 @@ func (f *fakeRelay) post(body []byte) (int, map[string]any) {
 	f.append(e)
 	answer["cursor"] = f.cursor(len(f.events))
 	return 200, answer
+}
+
+// postBulk posts each line of body.
+func (f *fakeRelay) postBulk(body []byte) (int, map[string]any) {
+	results := []any{}
+	for line := range bytes.Lines(body) {
+		_, result := f.post(bytes.TrimSuffix(line, []byte("\n")))
+		results = append(results, result)
+	}
+	return 200, map[string]any{"results": results}
 }
 
 // append adds an event without any checks. The caller holds f.mu.

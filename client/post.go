@@ -148,8 +148,14 @@ func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Re
 	if failed == nil && receipt.ID != e.ID {
 		failed = &failure{err: errors.New("the relay's receipt is for another message"), status: http.StatusOK}
 	}
-	if receipt.ExpiresAt.After(e.ExpiresAt()) { // no relay keeps a message longer than its signed ttl
-		receipt.ExpiresAt = e.ExpiresAt()
+	return receipt.limited(e), failed
+}
+
+// limited returns the receipt of e with the time until which e is kept at most. No relay keeps a message longer than its
+// signed ttl.
+func (r Receipt) limited(e *envelope.Envelope) Receipt {
+	if r.ExpiresAt.After(e.ExpiresAt()) {
+		r.ExpiresAt = e.ExpiresAt()
 	}
-	return receipt, failed
+	return r
 }
