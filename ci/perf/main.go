@@ -104,6 +104,7 @@ var measurements = []measurement{
 	{"post32x10k", "32 connections, 10 000 senders", posting("post32x10k", "floor32x10k", 32, 10_000)},
 	{"post256", "256 connections, 256 senders", posting("post256", "floor256", 256, 256)},
 	{"post256x10k", "256 connections, 10 000 senders", posting("post256x10k", "floor256x10k", 256, 10_000)},
+	{"bulk", "bulk requests on one connection", method((*perf).bulk)},
 	{"pretty", "bodies that are not canonical, in turns with canonical ones", method((*perf).pretty)},
 	{"deliver", "delivery to 1 000 polls at 200 events/s", method((*perf).deliver)},
 	{"idle", "posting with 5 000 idle polls, in turns with posting without idle polls", method((*perf).idle)},

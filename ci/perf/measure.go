@@ -120,6 +120,20 @@ func posting(id, floor string, connections, senders int) func(context.Context, *
 	}
 }
 
+// bulk measures the rate of bulk requests on one connection.
+func (p *perf) bulk(ctx context.Context) error {
+	return p.withNode(ctx, func(n *node) error {
+		o := p.flatOut(1, 256)
+		o.Bulk = 5000
+		all, err := p.repeat(ctx, n, o)
+		if err != nil {
+			return err
+		}
+		p.results.add("bulk", median(all[0], std), collect(all[0], rateRatio))
+		return nil
+	})
+}
+
 // pretty measures the rate with bodies that are not canonical, as a ratio to the rate with canonical bodies.
 func (p *perf) pretty(ctx context.Context) error {
 	return p.withNode(ctx, func(n *node) error {

@@ -18,6 +18,7 @@ type benchCmd struct {
 	Idle        int           `placeholder:"N" help:"Number of additional polls that wait all the time and never get an event (default: 0)."`
 	Body        int           `type:"bytes" default:"730" placeholder:"SIZE" help:"Size of an envelope (default: ${default})."`
 	Pretty      bool          `help:"Post bodies that are not in canonical form: pretty-printed, with members in any order."`
+	Bulk        int           `placeholder:"N" help:"Post bulk requests of N envelopes (POST /events/bulk). The latency is then that of a request."`
 	Rate        float64       `placeholder:"N" help:"Posts per second; 0: full speed, but 200 in the mode deliver. With a rate, a latency is measured from the time at which the post was due."`
 	Duration    time.Duration `placeholder:"DURATION" help:"How long to measure (default: 10s; with --count as long as the posts take, at most 10m)."`
 	Count       int           `placeholder:"N" help:"Stop after N posts (default in the mode catchup: 100000)."`
@@ -45,6 +46,7 @@ func (benchCmd) Help() string {
 		"  agora bench http://127.0.0.1:8789 --connections 256 --senders 10000 --pretty\n" +
 		"  agora bench http://127.0.0.1:8789 --floor --count 40000   (the relay's rate as a share of a minimal server's)\n" +
 		"  agora bench http://127.0.0.1:8789 --mode deliver --pollers 1000 --rate 200\n" +
+		"  agora bench http://127.0.0.1:8789 --bulk 1000 --connections 1\n" +
 		"  agora bench http://127.0.0.1:8789 --idle 5000 --json\n" +
 		"  agora bench http://relay.example --nodes 10.0.0.11:8789,10.0.0.12:8789 --yes\n" +
 		"  agora bench http://127.0.0.1:8789 --mode catchup --count 100000"
@@ -60,7 +62,7 @@ func (c benchCmd) Validate() error {
 
 func (c benchCmd) options() (bench.Options, error) {
 	o := bench.Options{Mode: c.Mode, Connections: c.Connections, Senders: c.Senders, Pollers: c.Pollers, Idle: c.Idle,
-		Body: c.Body, Pretty: c.Pretty, Rate: c.Rate, Duration: c.Duration, Count: c.Count, WarmUp: c.WarmUp,
+		Body: c.Body, Pretty: c.Pretty, Bulk: c.Bulk, Rate: c.Rate, Duration: c.Duration, Count: c.Count, WarmUp: c.WarmUp,
 		Nodes: c.Nodes, Foreign: c.Yes, PID: c.PID}
 	if c.Floor {
 		agora, err := os.Executable()

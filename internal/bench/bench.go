@@ -71,6 +71,7 @@ type Options struct {
 	Idle        int     // additional polls on inboxes that never get an event, up to 50 000
 	Body        int     // size of an envelope's canonical form in bytes, MinBody to 100 000; 0: 730
 	Pretty      bool    // post bodies that are not canonical: pretty-printed, members in random order
+	Bulk        int     // lines of a bulk request, up to 10 000; 0: each envelope is posted alone
 	Rate        float64 // posts per second, 0.1 to 1 000 000; 0: full speed, but 200 per second in Deliver
 
 	// Duration is how long to measure, up to one hour. 0 means 10 seconds. If Count is set, 0 means as long as the
@@ -174,6 +175,9 @@ func (o Options) Check(baseURL string) error {
 	if len(o.Floor) > 0 && (o.Mode != Post || o.Rate != 0) {
 		return fmt.Errorf("--floor is for the mode post without --rate")
 	}
+	if o.Bulk > 0 && (o.Mode != Post || o.Rate != 0 || o.Pretty || len(o.Floor) > 0) {
+		return fmt.Errorf("--bulk is for the mode post, without --rate, --pretty and --floor")
+	}
 	for _, f := range []struct {
 		name         string
 		have, lo, hi int
@@ -183,6 +187,7 @@ func (o Options) Check(baseURL string) error {
 		{"--pollers", o.Pollers, 0, 20_000},
 		{"--idle", o.Idle, 0, 50_000},
 		{"--body", o.Body, MinBody, 100_000},
+		{"--bulk", o.Bulk, 0, 10_000},
 		{"--count", o.Count, 1, maxPosts},
 		{"--pid", o.PID, 0, 1 << 30},
 	} {

@@ -23,6 +23,7 @@ type Report struct {
 	Idle        int     `json:"idle"`
 	BodyBytes   int     `json:"bodyBytes"` // size of an envelope's canonical form in bytes
 	Pretty      bool    `json:"pretty"`
+	Bulk        int     `json:"bulk,omitempty"`
 	AskedRate   float64 `json:"askedRate"` // posts per second; 0: full speed
 
 	Std Std `json:"std"`
@@ -148,7 +149,7 @@ func (r *run) newReport(b measurements) Report {
 	report := Report{
 		URL: r.to.url, Mode: r.Mode, Started: r.began, Cursor: r.start,
 		Connections: r.Connections, Senders: r.Senders, Pollers: r.Pollers, Idle: r.Idle,
-		BodyBytes: len(r.stock.canonical.bytes), Pretty: r.Pretty, AskedRate: r.Rate, Std: std,
+		BodyBytes: len(r.stock.canonical.bytes), Pretty: r.Pretty, Bulk: r.Bulk, AskedRate: r.Rate, Std: std,
 		Accepted: m.accepted.Load(), Seconds: m.posting.Seconds(),
 		Refused: m.refused.Load() + r.refused.Load(), Failed: m.failed.Load() + b.warm.failed.Load(),
 		Broken: r.broken.Load(), Ack: m.ack.latency(), Delivery: m.delivery.latency(), Delivered: m.delivered.Load(),
@@ -213,6 +214,9 @@ func (r Report) WriteText(w io.Writer) error {
 	form, pace := "canonical", "full speed"
 	if r.Pretty {
 		form = "not canonical"
+	}
+	if r.Bulk > 0 {
+		form = fmt.Sprintf("canonical, %d in a request", r.Bulk)
 	}
 	if r.AskedRate > 0 {
 		pace = fmt.Sprintf("%g/s", r.AskedRate)

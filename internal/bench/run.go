@@ -224,8 +224,12 @@ func (r *run) round(ctx context.Context, posters []*conn, p *round, s *stats) ti
 	p.start = time.Now()
 	p.end = p.start.Add(p.duration)
 	var posting sync.WaitGroup
+	post := r.post
+	if r.Bulk > 0 {
+		post = r.postBulk
+	}
 	for _, c := range posters {
-		posting.Go(func() { r.post(ctx, c, p, s) })
+		posting.Go(func() { post(ctx, c, p, s) })
 	}
 	posting.Wait()
 	took := time.Since(p.start)
@@ -285,8 +289,7 @@ func (r *run) post(ctx context.Context, c *conn, p *round, s *stats) {
 		if !p.again {
 			record = r.stock.record(n)
 		}
-		record.outcome, record.due = unknown, int64(due.Sub(r.began))
-		record.sent.Store(int64(now.Sub(r.began)))
+		record.send(due.Sub(r.began), now.Sub(r.began))
 		a, err := answer{}, c.send(request, 0, now)
 		if err == nil {
 			a, err = c.receive()

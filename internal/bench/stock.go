@@ -34,6 +34,12 @@ type record struct {
 	stored    uint8 // how often it was read back: 0 to 3
 }
 
+// send notes that the envelope is posted now, and when that was due. Both are times since the run began.
+func (r *record) send(due, now time.Duration) {
+	r.outcome, r.due = unknown, int64(due)
+	r.sent.Store(int64(now))
+}
+
 // chunkSize is how many records are allocated at a time.
 const chunkSize = 1 << 16
 
