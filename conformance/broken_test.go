@@ -190,5 +190,17 @@ func faultyRelays() []faultyRelay {
 			fails: map[string]string{"X-61": "status 400"}},
 		{name: "is silent in streams", middleware: ofStreams(rewritesStreams(": keep-alive", "")),
 			fails: map[string]string{"X-62": "none has come"}},
+		{name: "has no results for refused lines", middleware: changesResults(onlyReceipts),
+			fails: map[string]string{"X-64": "results", "X-66": "results"}},
+		{name: "stops at the first refused line", middleware: changesResults(stopsAtRefusal),
+			fails: map[string]string{"X-64": "results", "X-66": "results"}},
+		{name: "stores the lines of a bulk request in another order", middleware: changesLines(reversed),
+			fails: map[string]string{"X-64": "another result", "X-65": "another result", "X-66": "another result"}},
+		{name: "ignores a last line without LF", middleware: changesLines(wholeLines),
+			fails: map[string]string{"X-67": "0 results"}},
+		{name: "skips empty lines", middleware: changesLines(withoutEmpty),
+			fails: map[string]string{"X-68": "2 results"}},
+		{name: "ignores the parameters of bulk requests", middleware: ignoresQueries,
+			fails: map[string]string{"X-69": "the relay accepted it"}},
 	}
 }

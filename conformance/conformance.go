@@ -118,6 +118,7 @@ func themes() []theme {
 		{"Private reads", "reads.json", privateChecks},
 		{"Reading backwards", "", backwardChecks},
 		{"Server-sent events", "", streamChecks},
+		{"Posting many messages", "", bulkChecks},
 	}
 }
 

@@ -1,10 +1,6 @@
 package conformance
 
-import (
-	"encoding/json"
-	"net/http"
-	"slices"
-)
+import "slices"
 
 const backwards = overHTTP + " (reading backwards)"
 
@@ -53,14 +49,8 @@ var backwardChecks = []Check{
 				p.checkRefused(p.poll("before", before, "recipient", reader), invalid)
 			}
 		}},
-	{Number: "X-53", Title: "The well-known document lists the feature before", Cites: backwards, run: func(p *probe) {
-		a := p.call("", http.MethodGet, "/.well-known/agora.json", nil, nil, 0)
-		p.expect(`"before" in features`)
-		features, _ := a.list("features")
-		if !slices.ContainsFunc(features, func(f json.RawMessage) bool { return string(f) == `"before"` }) {
-			p.failf("%s", a)
-		}
-	}},
+	{Number: "X-53", Title: "The well-known document lists the feature before", Cites: backwards,
+		run: func(p *probe) { p.checkFeature("before") }},
 	{Number: "X-54", Title: "A private relay shows by before only what the reader may see, and with new cursors each time",
 		Cites: backwards + "; §8", Vectors: "reads.json", run: ifPrivate(privateBefore)},
 }
