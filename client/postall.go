@@ -83,15 +83,11 @@ func (p *postAll) run(ctx context.Context) {
 	var pause backoff
 	for attempt := 1; len(p.pending) > 0; attempt++ {
 		if err := ctx.Err(); err != nil {
-			p.giveUp(&failure{err: err, notSent: true}, len(p.pending))
+			p.giveUp(err, len(p.pending))
 			return
 		}
 		chunk := p.chunk()
 		answer, failed := p.client.postBulk(ctx, chunk)
-		if failed != nil && (failed.status == http.StatusNotFound || failed.status == http.StatusMethodNotAllowed) {
-			p.oneByOne(ctx)
-			return
-		}
 		if failed == nil {
 			var settled int
 			if settled, failed = p.settle(answer, len(chunk)); settled > 0 {
@@ -101,22 +97,23 @@ func (p *postAll) run(ctx context.Context) {
 			if failed != nil {
 				p.size = max(settled, 1) // the relay takes no more at the moment
 			}
-		} else if !failed.noEffect() {
-			for _, i := range p.pending[:len(chunk)] {
-				p.unknown[i] = true
-			}
+		} else {
+			p.noteUnknown(failed, 0, len(chunk))
 		}
 		switch {
 		case failed == nil:
-		case !failed.temporary():
-			// The relay takes the first message in no request.
-			p.giveUp(failed, 1)
-		case failed.waitTooLong() || attempt >= p.client.opts.Attempts:
+		case failed.status == http.StatusNotFound, failed.status == http.StatusMethodNotAllowed:
+			p.oneByOne(ctx)
+		case failed.status == http.StatusRequestEntityTooLarge && len(chunk) > 1:
+			p.size = len(chunk) / 2
+		case failed.status == http.StatusRequestEntityTooLarge:
+			p.giveUp(failed, 1) // the relay takes this message in no request
+		case !failed.temporary() || failed.waitTooLong() || attempt >= p.client.opts.Attempts:
 			p.giveUp(failed, len(p.pending))
 		default:
 			p.client.log.Debug("bulk post not finished, will be continued", "attempt", attempt, "error", failed)
 			if err := pause.wait(ctx, min(failed.retryAfter, postPatience), maxPause); err != nil {
-				p.giveUp(&failure{err: fmt.Errorf("%w; stopped before a retry: %w", failed, err), notSent: true}, len(p.pending))
+				p.giveUp(fmt.Errorf("%w; stopped before a retry: %w", failed, err), len(p.pending))
 			}
 		}
 	}
@@ -139,61 +136,83 @@ func (p *postAll) chunk() (chunk []*envelope.Envelope) {
 // next one has none; nil: the next request may follow at once.
 func (p *postAll) settle(answer bulkAnswer, sent int) (settled int, failed *failure) {
 	var left []int
-	for n, i := range p.pending[:sent] {
-		if n >= len(answer.Results) {
-			left = append(left, i)
-			continue
-		}
+	for n, i := range p.pending[:min(sent, len(answer.Results))] {
 		result := answer.Results[n]
 		if result.Error == "" {
-			p.results[i].Receipt = result.Receipt.limited(p.envelopes[i])
+			p.results[i] = PostResult{Receipt: result.Receipt.limited(p.envelopes[i])}
 			settled++
 			continue
 		}
 		refusal := result.failure()
-		if failed == nil && refusal.temporary() {
+		p.noteUnknown(refusal, n, n+1)
+		p.results[i].Err = p.outcome(i, refusal)
+		if failed == nil && refusal.temporary() && !refusal.waitTooLong() {
 			failed = refusal
 		}
 		if failed != nil {
-			left = append(left, i)
-			continue
+			left = append(left, i) // it may depend on the message that is sent again
+		} else {
+			settled++
 		}
-		p.results[i].Err = p.outcome(i, refusal)
-		settled++
 	}
-	p.pending = append(left, p.pending[sent:]...)
-	if stopped := answer.Stopped; stopped != nil && failed == nil {
-		if refusal := stopped.failure(); refusal.temporary() || settled == 0 {
+	rest := p.pending[min(sent, len(answer.Results)):]
+	if answer.Stopped != nil {
+		refusal := answer.Stopped.failure()
+		p.noteUnknown(refusal, len(answer.Results), sent)
+		switch {
+		case failed == nil && refusal.temporary():
 			failed = refusal
+		case failed == nil && len(answer.Results) == 0: // the relay takes this message in no request
+			p.results[rest[0]].Err = p.outcome(rest[0], refusal)
+			settled, rest = settled+1, rest[1:]
 		}
 	}
+	p.pending = append(left, rest...)
 	return settled, failed
 }
 
-// outcome returns the error of message i after its last attempt has failed.
-func (p *postAll) outcome(i int, failed *failure) error {
-	refusal, refused := errors.AsType[*envelope.Error](failed)
-	if !failed.noEffect() || p.unknown[i] && !(refused && refusal.Code.Info().Settles) {
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, failed)
+// noteUnknown notes that the relay may have stored some of the pending messages, if that is so after this failure.
+func (p *postAll) noteUnknown(failed *failure, from, to int) {
+	if !failed.noEffect() {
+		for _, i := range p.pending[from:to] {
+			p.unknown[i] = true
+		}
 	}
-	return failed
 }
 
-// giveUp ends the first n pending messages with an error.
-func (p *postAll) giveUp(failed *failure, n int) {
+// outcome returns the error of message i after its last attempt has failed.
+func (p *postAll) outcome(i int, err error) error {
+	refusal, refused := errors.AsType[*envelope.Error](err)
+	if p.unknown[i] && !errors.Is(err, ErrUnknownOutcome) && !(refused && refusal.Code.Info().Settles) {
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	}
+	return err
+}
+
+// giveUp ends the first n pending messages. A message that was refused keeps its own error.
+func (p *postAll) giveUp(err error, n int) {
 	for _, i := range p.pending[:n] {
-		p.results[i].Err = p.outcome(i, failed)
+		if p.results[i].Err == nil {
+			p.results[i].Err = p.outcome(i, err)
+		}
 	}
 	p.pending = p.pending[n:]
 }
 
-// oneByOne posts the pending messages each in its own request.
+// oneByOne posts the pending messages each in its own request, until the relay does not answer any more.
 func (p *postAll) oneByOne(ctx context.Context) {
-	for _, i := range p.pending {
-		r := &p.results[i]
-		r.Receipt, r.Err = p.client.PostEnvelope(ctx, p.envelopes[i])
+	for len(p.pending) > 0 {
+		i := p.pending[0]
+		receipt, err := p.client.PostEnvelope(ctx, p.envelopes[i])
+		p.results[i] = PostResult{receipt, nil}
+		if err != nil {
+			p.results[i].Err = p.outcome(i, err)
+		}
+		p.pending = p.pending[1:]
+		if Unanswered(err) {
+			p.giveUp(fmt.Errorf("not posted, because a message before it was not answered: %v", err), len(p.pending))
+		}
 	}
-	p.pending = nil
 }
 
 // postBulk sends one bulk request. It also checks that the receipts are for these envelopes.

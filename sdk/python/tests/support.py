@@ -104,6 +104,7 @@ class FakeRelay:
         self.db, self.skew, self.hook = "a", 0.0, None
         self.events, self.transitions = [], {}
         self.posts, self.polls, self.requests = [], 0, []
+        self.bulks, self.refusals = [], []  # the lines of each bulk request; for each of the next ones: see post_bulk
         self.reads = "open"
         self.changed = asyncio.Event()
 
@@ -140,6 +141,8 @@ class FakeRelay:
     async def serve(self, method, parts, body):
         query = {name: values[0] for name, values in urllib.parse.parse_qs(parts.query).items()}
         try:
+            if parts.path == "/events/bulk":
+                return self.post_bulk(body)
             if method == "POST":
                 return self.post(body)
             if parts.path == "/events":
@@ -190,6 +193,24 @@ class FakeRelay:
         if client:
             receipt["thread"] = {"id": agora_relay.thread_of(e), "client": client, "state": state}
         return answer(200, receipt)
+
+    def post_bulk(self, body):
+        """Posts each line. self.refusals has, for each of the next requests, the refusals of lines by their numbers.
+        The member "stop" has the number of the line at which the relay stops, and the reason."""
+        *lines, rest = body.split(b"\n")
+        assert rest == b"", "the last line does not end"
+        self.bulks.append(lines)
+        refused, results = self.refusals.pop(0) if self.refusals else {}, []
+        end, stopped = refused.get("stop", (len(lines), None))
+        for n, line in enumerate(lines[:end]):
+            try:
+                results.append(refused[n] if n in refused else json.loads(self.post(line).body))
+            except Refused as err:
+                results.append({"error": err.code, "message": err.message, "details": err.details})
+        for result in results:
+            for name in ("ok", "cursor", "thread"):
+                result.pop(name, None)
+        return answer(200, {"ok": True, "results": results} | ({"stopped": stopped} if stopped else {}))
 
     def add(self, e):
         """Stores an event without any check."""

@@ -18,6 +18,7 @@ log = logging.getLogger("agora_relay")
 # Bounds of an answer, in bytes.
 MAX_SHORT = 64 << 10  # an error, a receipt, the answer of /health
 MAX_DOCUMENT = 256 << 10  # the well-known document
+MAX_BULK = 4 << 20  # what became of the messages of one request
 MAX_DIRECTORY = 8 << 20  # a page of agents (relays end a page at 256 KiB), or all manifests of one agent
 MAX_POLL = 8 << 20  # a page of events; relays end a page at 4 MiB
 MAX_SINCE_PAGE = 16 << 20  # a page of a read with since, which may exceed the 4 MiB (PROTOCOL §7)

@@ -51,6 +51,7 @@ from .follow import (
 from .jsontext import canonicalize
 from .outlook import Outlook, doubt, outlook
 from .payloads import Job, Limits, Price, Result
+from .postall import post_all
 from .protocol import DRAFT_TTL, SETTLES
 from .records import About, Agent, AgentPage, Receipt, Thread, agent_of, malformed, row_of
 from .sealing import seal as seal_envelope
@@ -148,6 +149,16 @@ class Client:
         """Posts a message that is signed already. It retries as post does, but never changes the message. Raises what
         post raises."""
         return await self._post_envelope(envelope, retry_limited=True)
+
+    async def post_all(self, envelopes: Iterable[Envelope]) -> list[Receipt | AgoraError]:
+        """Posts messages that are signed already, in this order, in few requests. Returns one entry for each message: a
+        Receipt, mostly without cursor and thread, or the error that post_envelope would raise.
+
+        It retries as post_envelope does. If the relay refuses a message only for the moment, it sends the message
+        again, and also the refused ones behind it, because they may depend on it. The attempts count anew after each
+        request that has settled a message. A message that is not valid gets Refused, and is not sent. If the relay does
+        not take many messages in one request, it posts them one by one."""
+        return await post_all(self._session, envelopes, self._attempts, self.post_envelope)
 
     async def _post(
         self,

@@ -31,10 +31,12 @@ class Receipt:
 
     id: str
     cursor: str
+    """The position of the message; empty if one request has posted many messages."""
     duplicate: bool
     """The relay had stored the message before; this post had no effect."""
     expires_at: datetime.datetime | None
     thread: str
+    """The thread of the message; empty for a MANIFEST, and if one request has posted many messages."""
     state: str
     """The state of the thread after the message; empty: the relay does not say."""
     envelope: Envelope

@@ -18,7 +18,7 @@ from . import client as _client
 from .call import CallState, Rule
 from .didkey import Identity
 from .envelope import Envelope
-from .errors import UnknownOutcome
+from .errors import AgoraError, UnknownOutcome
 from .follow import PAGE, CursorStore, Event
 from .outlook import Outlook
 from .payloads import Job, Offer, Price, Result
@@ -167,6 +167,10 @@ class Client:
     def post_envelope(self, envelope: Envelope) -> Receipt:
         """See agora_relay.Client.post_envelope."""
         return self._loop.run(self._client.post_envelope(envelope))
+
+    def post_all(self, envelopes: Iterable[Envelope]) -> list[Receipt | AgoraError]:
+        """See agora_relay.Client.post_all."""
+        return self._loop.run(self._client.post_all(list(envelopes)))
 
     def follow(
         self,
