@@ -18,6 +18,8 @@ export const protocol: {
   readonly movedOn: readonly string[];
   /** Codes of agents after which a new request may succeed. */
   readonly agentRetryable: readonly string[];
+  /** Every code of a relay, with its HTTP status. */
+  readonly status: Readonly<Record<string, number>>;
   /** Seconds that a message is kept by default. */
   readonly draftTtl: number;
 };
@@ -61,7 +63,7 @@ export class Refused extends Error {
 /** A request without a successful answer. code is that of the relay, NO_ANSWER if it cannot be reached, or
  *  INVALID_ANSWER if the answer is not that of an Agora relay. */
 export class RelayError extends Refused {
-  constructor(code: string, message: string, about: Partial<RelayError>);
+  constructor(code: string, message: string, about: Partial<Omit<RelayError, 'noEffect' | 'waitsTooLong'>>);
   /** The HTTP status; 0: there was no answer. */
   readonly status: number;
   /** Whether the same request may succeed later. */
@@ -72,6 +74,10 @@ export class RelayError extends Refused {
   readonly challenged: boolean;
   /** Whether the request certainly did not reach a server. Browsers do not tell, so it is always false there. */
   readonly notSent: boolean;
+  /** Whether the request had certainly no effect. */
+  get noEffect(): boolean;
+  /** Whether the relay asks for a longer delay than a post waits. */
+  get waitsTooLong(): boolean;
 }
 
 /** The error of a post if the relay may or may not have stored the message: the connection broke or the server failed,
@@ -226,6 +232,9 @@ export interface Receipt {
   thread?: { id: string; client: string; state?: string };
 }
 
+/** The receipt of a message of a bulk request. */
+export type BulkReceipt = Omit<Receipt, 'ok' | 'cursor'> & { cursor?: string };
+
 export interface Thread {
   id: string;
   client: string;
@@ -318,6 +327,11 @@ export class Relay<Me extends Identity | undefined = Identity | undefined> {
   /** Posts a message that is signed already. It repeats it as post does, and never changes it. Errors: those of
    *  post. */
   postEnvelope(e: Envelope, posting?: Posting): Promise<Receipt>;
+  /** Posts messages that are signed already, whose canonical forms are the lines, in one request. Each result is a
+   *  receipt or a RelayError. stopped says why the relay has stopped before the last line. Client.postAll also
+   *  continues. */
+  postBulk(messages: readonly Envelope[], lines: readonly Uint8Array[], options?: Abortable):
+    Promise<{ results: (BulkReceipt | RelayError)[]; stopped?: RelayError }>;
   /** Any answer of the relay to a GET of path, which has the query too. wait is how long the relay may hold the
    *  request, in milliseconds (default 0). */
   get(path: string, options?: Abortable & { wait?: number }): Promise<any>;

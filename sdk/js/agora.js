@@ -20,6 +20,14 @@ export class RelayError extends Refused {
     const defaults = { status: 0, retryable: true, retryAfter: 0, challenged: false, notSent: false };
     Object.assign(this, { name: 'RelayError' }, defaults, rest);
   }
+
+  /** Whether the request had certainly no effect. */
+  get noEffect() {
+    return this.notSent || this.status >= 400 && this.status < 500 || this.details.stored === false;
+  }
+
+  /** Whether the relay asks for a longer delay than a post waits. */
+  get waitsTooLong() { return this.noEffect && this.retryAfter > PATIENCE; }
 }
 
 /** The error of a post if the relay may or may not have stored the message. envelope is the message; it is safe to post
@@ -364,6 +372,27 @@ export const protocol = {
   settles: ['INVALID_REQUEST', 'FORBIDDEN', 'THREAD_NOT_FOUND', 'DUPLICATE_ID', 'INVALID_TRANSITION'],
   movedOn: ['FORBIDDEN', 'THREAD_NOT_FOUND', 'DUPLICATE_ID', 'INVALID_TRANSITION'],
   agentRetryable: ['INSUFFICIENT_BUDGET', 'TIMEOUT', 'UNAVAILABLE', 'INTERNAL_ERROR'],
+  status: {
+    INVALID_REQUEST: 400,
+    UNSUPPORTED_VERSION: 400,
+    INVALID_DID: 400,
+    STALE_TIMESTAMP: 400,
+    EXPIRED: 400,
+    INVALID_SIGNATURE: 403,
+    FORBIDDEN: 403,
+    UNAUTHORIZED: 401,
+    THREAD_NOT_FOUND: 404,
+    AGENT_NOT_FOUND: 404,
+    NOT_FOUND: 404,
+    METHOD_NOT_ALLOWED: 405,
+    DUPLICATE_ID: 409,
+    INVALID_TRANSITION: 409,
+    PAYLOAD_TOO_LARGE: 413,
+    UNSUPPORTED_MEDIA_TYPE: 415,
+    RATE_LIMITED: 429,
+    INTERNAL_ERROR: 500,
+    UNAVAILABLE: 503,
+  },
   draftTtl: 86400,
 };
 // </protocol>
@@ -854,6 +883,7 @@ function finish(h, s) {
 
 // Bounds of an answer, in bytes. Relays end a page of events at 4 MiB, and one of agents at 256 KiB.
 const MAX_POLL = 8 << 20, MAX_AGENTS = 8 << 20, MAX_DOCUMENT = 256 << 10, MAX_SHORT = 64 << 10, MAX_OTHER = 8 << 20;
+const MAX_BULK = 4 << 20; // the answer to a bulk request
 const MAX_SINCE = 16 << 20; // a page of a read with since, which may exceed the 4 MiB (§7)
 const MAX_THREAD = 32 << 20; // a thread, which may have 100 offers
 const MAX_REST = 512 << 10; // all of an answer except its list
@@ -861,9 +891,9 @@ const MAX_ELEMENT = 4 << 20; // an element of a list, in characters; the largest
 // How many elements a list may have: the limit that was asked for, or one of these.
 const MAX_ROWS = 1000, MAX_THREAD_EVENTS = 10_000, MAX_SINCE_EVENTS = 100_000, DEFAULT_LIMIT = 100;
 const MAX_TEXT = 1000; // characters of a relay's text
-const DOCUMENT = '/.well-known/agora.json';
+const DOCUMENT = '/.well-known/agora.json', BULK = '/events/bulk';
 const ATTEMPTS = 8, READ_ATTEMPTS = 3;
-const EXCHANGE = 30_000, PATIENCE = 120_000; // milliseconds
+const EXCHANGE = 30_000, BULK_TIME = 60_000, PATIENCE = 120_000; // milliseconds
 const FIVE_MINUTES = 300_000, QUARTER = 900_000, DAY = 86_400_000; // milliseconds
 const MAX_KEPT = 30 * DAY; // the longest time that a relay keeps a message
 const UNSAFE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\u{E0000}-\u{E0FFF}]/gu;
@@ -993,8 +1023,7 @@ export class Relay {
     for (let attempt = 1; ; attempt++) {
       try { return await this.#postOnce(e, body, signal); } catch (err) {
         if (!(err instanceof RelayError)) throw err;
-        const harmless = err.notSent || err.status >= 400 && err.status < 500 || err.details.stored === false;
-        const waits = !(harmless && err.retryAfter > PATIENCE) && (retryLimited || err.status !== 429);
+        const harmless = err.noEffect, waits = !err.waitsTooLong && (retryLimited || err.status !== 429);
         if (!err.retryable || !waits || attempt === ATTEMPTS) {
           throw harmless && !(maybeStored && !protocol.settles.includes(err.code)) ? err : new UnknownOutcome(e, err);
         }
@@ -1007,11 +1036,20 @@ export class Relay {
 
   async #postOnce(e, body, signal) {
     if (this.#requireParties) await this.#reads(signal);
-    const receipt = await this.#exchange('/events', { body, signal });
-    if (receipt.id !== e.id) throw invalidAnswer(200);
-    const end = millis(e.ts) + Math.min((e.meta?.ttl ?? 300) * 1000, MAX_KEPT); // no relay keeps a message longer
-    if (!(millis(receipt.expiresAt) <= end)) receipt.expiresAt = new Date(end).toISOString();
-    return receipt;
+    return checkReceipt(await this.#exchange('/events', { body, signal }), e);
+  }
+
+  /** Posts signed messages, whose canonical forms are the lines, in one request. Returns the results, each a receipt or
+   *  a RelayError, and the RelayError with which the relay has stopped before the last line, if it has. */
+  async postBulk(messages, lines, { signal } = {}) {
+    if (this.#requireParties) await this.#reads(signal);
+    const body = concat(...lines.flatMap((line) => [line, [10]]));
+    const { results, stopped } = await this.#exchange(BULK, { body, signal, wait: BULK_TIME });
+    const count = Array.isArray(results) ? results.length : Infinity;
+    if (count > lines.length || count < lines.length && !stopped) throw invalidAnswer(200);
+    const found = results.map((result, i) =>
+      result?.error === undefined ? checkReceipt(result, messages[i]) : bulkError(result));
+    return { results: found, stopped: stopped && bulkError(stopped) };
   }
 
   // Sets the clock to the relay's time, unless that differs by more than a day.
@@ -1189,12 +1227,30 @@ const invalidAnswer = (status, url = '') => new RelayError('INVALID_ANSWER',
   (status === 400 && isHTTP(url) ? ', which may need https://' : ''), { status, retryable: isTemporary(status) });
 const tooLong = (status) => new RelayError('INVALID_ANSWER', 'the answer is too long',
   { status, retryable: false, details: { reason: 'too_long' } });
+// The error of one message of a bulk request. A code that is not known here is no reason to try again.
+function bulkError({ error, message, details, retryAfter: seconds }) {
+  if (typeof error !== 'string' || error === '') throw invalidAnswer(200);
+  const status = Object.hasOwn(protocol.status, error) ? protocol.status[error] : 400;
+  const delay = typeof seconds === 'number' ? Math.min(Math.max(seconds, 0) * 1000, DAY) : 0;
+  return new RelayError(printable(error), typeof message === 'string' ? printable(message) : '',
+    { status, retryable: isTemporary(status), details: isObject(details) ? details : {}, retryAfter: delay });
+}
+
+// The receipt of a message. It ends with the ttl at the latest, because no relay keeps a message longer.
+function checkReceipt(receipt, e) {
+  if (receipt?.id !== e.id) throw invalidAnswer(200);
+  const end = millis(e.ts) + Math.min((e.meta?.ttl ?? 300) * 1000, MAX_KEPT);
+  if (!(millis(receipt.expiresAt) <= end)) receipt.expiresAt = new Date(end).toISOString();
+  return receipt;
+}
+
 const isTemporary = (status) => status < 300 || status === 408 || status === 429 || status >= 500;
 
 // What the answer to a request may cost: its bytes; the place of the list whose elements are read one by one, and their
 // number.
 function boundsOf(path, body) {
   const [name, query = ''] = path.split('?');
+  if (name === BULK) return { limit: MAX_BULK };
   if (body || name === '/health') return { limit: MAX_SHORT };
   if (name === DOCUMENT) return { limit: MAX_DOCUMENT };
   if (name === '/agents') return { limit: MAX_AGENTS, list: ['agents'], most: MAX_ROWS };

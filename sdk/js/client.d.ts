@@ -1,5 +1,5 @@
 import type {
-  Abortable, Agent, AgentQuery, Envelope, Filter, Identity, Json, JsonObject, RelayOptions, Thread,
+  Abortable, Agent, AgentQuery, BulkReceipt, Envelope, Filter, Identity, Json, JsonObject, RelayOptions, Thread,
 } from './agora.js';
 import { Relay as Base } from './agora.js';
 
@@ -223,6 +223,14 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   readonly postRate: { perSecond: number; burst: number };
   /** The relay's identity. It signs the notices of timeouts. */
   relayDid(options?: Abortable): Promise<string>;
+  /** Posts messages that are signed already, in this order, with few requests. It resolves to what became of each, as
+   *  Promise.allSettled does; the reasons are errors of postEnvelope, or that of the signal. Receipts have mostly no
+   *  cursor and no thread.
+   *
+   *  It repeats requests as postEnvelope does. If the relay refuses a message only for the moment, it sends that again,
+   *  and with it the refused messages behind it, because they may depend on it. At a relay that takes no bulk requests,
+   *  it posts the messages one by one. */
+  postAll(envelopes: Iterable<Envelope>, options?: Abortable): Promise<PromiseSettledResult<BulkReceipt>[]>;
   /** The relay's record of a thread, which is a claim, and the thread's envelopes, which are verified. Payloads that
    *  are sealed to me are opened. client selects one of several threads with this id. */
   thread(id: string, client?: string, options?: Abortable):

@@ -6,6 +6,7 @@ import { Call, constraintsOf, requestIn, resumed, timeOf } from './call.js';
 import { AgentError, Cancelled, Endless, Gone, Unacceptable } from './errors.js';
 import { doubt, outlook } from './outlook.js';
 import { Recent } from './queue.js';
+import { postAll } from './postall.js';
 import { checker, isClosed, isObject, malformed, nameOf, pages, wasSealed } from './reading.js';
 import { serve } from './serve.js';
 
@@ -50,6 +51,8 @@ export class Client extends Relay {
     }
     return this.#did;
   }
+
+  postAll(envelopes, options) { return postAll(this, envelopes, options); }
 
   async thread(id, client, { signal } = {}) {
     const { answer, log } = await this.#patiently(async () => {

@@ -116,7 +116,11 @@ func javaScript(t tables) string {
 	for _, name := range names {
 		fmt.Fprintf(&b, "  %s: %s,\n", name, list(values[name], "'"))
 	}
-	fmt.Fprintf(&b, "  draftTtl: %v,\n};\n", t.DraftTTL)
+	b.WriteString("  status: {\n")
+	for _, row := range t.Codes {
+		fmt.Fprintf(&b, "    %s: %d,\n", row.Code, row.Status)
+	}
+	fmt.Fprintf(&b, "  },\n  draftTtl: %v,\n};\n", t.DraftTTL)
 	return b.String()
 }
 

@@ -30,6 +30,8 @@ export class FakeRelay {
   hook; // (url, options, next) => Response
   polls = [];
   posts = [];
+  bulks = []; // the lines of each bulk request
+  refusals = []; // see #postBulk
   authorized = []; // the paths of reads with a valid token
   #ledger = new Ledger();
   #waiting = new Set(); // functions that are called when there is something new
@@ -73,6 +75,7 @@ export class FakeRelay {
   async #answer({ pathname, search, searchParams: query, origin }, { method = 'GET', headers = {}, body, signal }) {
     if (pathname === DOCUMENT) return { did: this.me.did, url: origin, reads: this.reads };
     if (pathname === '/health') return { version: '1.0.0' };
+    if (pathname === '/events/bulk') return this.#postBulk(body);
     if (method === 'POST') return this.#post(body);
     const token = headers.authorization?.slice('Agora '.length);
     let reader;
@@ -112,6 +115,29 @@ export class FakeRelay {
     }
     const thread = client && { id: threadOf(e), client, state }, end = formatted(expiry(instant(e.ts), e.meta?.ttl));
     return { id: e.id, cursor: this.cursor(), duplicate, expiresAt: end, thread };
+  }
+
+  // Posts each line. refusals has, for each of the next bulk requests, the refusals of lines by their numbers. stop is
+  // the number of the line at which the relay stops, and the reason.
+  async #postBulk(body) {
+    const lines = new TextDecoder().decode(body).split('\n');
+    const { stop: [end, stopped] = [Infinity], ...refused } = this.refusals.shift() ?? {};
+    if (lines.pop() !== '') throw new Error('the last line does not end');
+    this.bulks.push(lines);
+    const results = [];
+    for (const [n, line] of lines.slice(0, end).entries()) {
+      try {
+        if (refused[n]) results.push(refused[n]);
+        else {
+          const { id, duplicate, expiresAt } = await this.#post(new TextEncoder().encode(line));
+          results.push({ id, duplicate, expiresAt });
+        }
+      } catch (err) {
+        if (!(err instanceof Refused)) throw err;
+        results.push({ error: err.code, message: err.message, details: err.details });
+      }
+    }
+    return { results, stopped };
   }
 
   /** Adds an event without any check. */

@@ -36,6 +36,8 @@ export async function agent(signal: AbortSignal): Promise<void> {
   });
 }
 
+const readMine = async (client: Client): Promise<Envelope> => (await client.thread('t')).events[0];
+
 export async function client(signal: AbortSignal): Promise<string> {
   const me = await identity(), client: Relay = new Client('http://127.0.0.1:8789', { me });
   if (!(client instanceof Client)) return '';
@@ -49,6 +51,9 @@ export async function client(signal: AbortSignal): Promise<string> {
   const store: CursorStore = { load: () => null, save: async () => {} };
   for await (const e of client.follow({ type: 'RESULT', recipient: me.did }, { cursor: store, from: 'oldest' })) {
     if (wasSealed(e)) await verify(signedForm(e));
+  }
+  for (const posted of await client.postAll([signedForm(await readMine(client))], { signal })) {
+    if (posted.status === 'fulfilled') return posted.value.id + posted.value.expiresAt;
   }
   for await (const { id, online } of client.directory({ intent: 'echo' })) if (online) return id;
   const { manifests } = await client.agent(agent), { thread } = await client.thread('t', me.did);
