@@ -99,6 +99,20 @@ func (p *process) rss() int64 {
 	return 0
 }
 
+// written returns how many bytes the process has caused to be written to storage, 0 if that is not known.
+func (p *process) written() (n int64) {
+	if p == nil {
+		return 0
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", p.pid))
+	for line := range strings.Lines(string(text)) {
+		if number, ok := strings.CutPrefix(line, "write_bytes: "); ok && err == nil {
+			n, _ = strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+		}
+	}
+	return n
+}
+
 // OwnCPU returns the user and system CPU time that this process has used. CPU time does not depend on what else the
 // machine is doing. OwnCPU returns 0 if the CPU time is not known.
 func OwnCPU() time.Duration {

@@ -126,6 +126,7 @@ type Usage struct {
 	Verifications float64 `json:"verifications"`            // CPUPerEvent ÷ Std.CPU
 	RSSBefore     int64   `json:"rssBefore,omitempty"`      // bytes before the measurement
 	RSSAfter      int64   `json:"rssAfter,omitempty"`       // bytes after the measurement
+	Written       float64 `json:"written,omitempty"`        // bytes written to storage per event; 0: not known
 	RSSPerIdle    int64   `json:"rssPerIdlePoll,omitempty"` // bytes that each idle poll added
 }
 
@@ -188,6 +189,7 @@ func (r *run) newReport(b measurements) Report {
 	}
 	if r.process != nil {
 		report.Relay = usage(source.relayCPU)
+		report.Relay.Written = ratio(float64(source.relayWritten), float64(events))
 		report.Relay.PID, report.Relay.RSSBefore, report.Relay.RSSAfter = r.process.pid, b.rssBefore, b.rssAfter
 		if r.Idle > 0 {
 			report.Relay.RSSPerIdle = b.idleGrowth / int64(r.Idle)
@@ -255,6 +257,9 @@ func (r Report) WriteText(w io.Writer) error {
 	if u := r.Relay; u != nil {
 		line("relay", "%.1f µs CPU per event = %.2f verifications; RSS %.1f MB before, %.1f MB after; process %d",
 			u.CPUPerEvent, u.Verifications, float64(u.RSSBefore)/1e6, float64(u.RSSAfter)/1e6, u.PID)
+		if u.Written > 0 {
+			line("", "%.1f KB written to storage per event", u.Written/1e3)
+		}
 		if r.Idle > 0 {
 			line("", "%.1f KB RSS per idle poll", float64(u.RSSPerIdle)/1e3)
 		}

@@ -219,7 +219,7 @@ func (p *round) take() (n int, ok bool) {
 
 // round posts on all connections and waits for the answers and the deliveries. It returns how long the posts took.
 func (r *run) round(ctx context.Context, posters []*conn, p *round, s *stats) time.Duration {
-	own, relay, delivered := OwnCPU(), r.process.cpu(), s.delivered.Load()
+	own, relay, written, delivered := OwnCPU(), r.process.cpu(), r.process.written(), s.delivered.Load()
 	accepted := s.accepted.Load()
 	p.start = time.Now()
 	p.end = p.start.Add(p.duration)
@@ -240,6 +240,7 @@ func (r *run) round(ctx context.Context, posters []*conn, p *round, s *stats) ti
 	}
 	s.ownCPU += OwnCPU() - own
 	s.relayCPU += r.process.cpu() - relay
+	s.relayWritten += r.process.written() - written
 	return took
 }
 

@@ -26,6 +26,7 @@ type stats struct {
 
 	posting, delivering time.Duration // time spent posting; time until the last delivery
 	ownCPU, relayCPU    time.Duration
+	relayWritten        int64 // bytes
 }
 
 func newStats() *stats {
