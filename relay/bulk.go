@@ -3,8 +3,10 @@ package relay
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -213,12 +215,23 @@ func inParallel(goroutines int, batch []*bulkLine, f func(*bulkLine)) {
 		working.Go(func() {
 			for i := next.Add(1); i <= int64(len(batch)); i = next.Add(1) {
 				if l := batch[i-1]; l.Err == nil {
-					f(l)
+					func() {
+						defer catch(&l.Err)
+						f(l)
+					}()
 				}
 			}
 		})
 	}
 	working.Wait()
+}
+
+// catch turns a panic into an error. The goroutines of PostAll use it, because the transport cannot recover from their
+// panics. So a line that makes the relay panic does not end the process.
+func catch(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+	}
 }
 
 // store stores batches and answers their lines. Of a remote address, only a few messages are stored at a time, see
@@ -237,7 +250,8 @@ func (b *bulk) store(ctx context.Context) {
 }
 
 // storeBatch stores a batch and answers its lines, up to one that the store has not decided about. Errors: why it has not.
-func (b *bulk) storeBatch(ctx context.Context, batch []*bulkLine) error {
+func (b *bulk) storeBatch(ctx context.Context, batch []*bulkLine) (err error) {
+	defer catch(&err)
 	for _, l := range batch {
 		if l.Err == nil {
 			l.Err = b.relay.admitEntry(b.from, &l.entry)

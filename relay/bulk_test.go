@@ -369,6 +369,27 @@ func TestBulkAndBans(t *testing.T) {
 	}
 }
 
+// TestBulkPanics checks that a panic about a line ends only its request. After it, the slots are free again.
+func TestBulkPanics(t *testing.T) {
+	for name, test := range map[string]struct {
+		screen relay.Screen
+		answer func(relay.Outcome)
+	}{
+		"the Screen": {screenFunc(func(relay.Peer, *envelope.Envelope) error { panic("a bug") }), func(relay.Outcome) {}},
+		"the answer": {nil, func(relay.Outcome) { panic("a bug") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, relay.Config{Screen: test.screen, Limits: relay.Limits{WritesPerAddress: 1, BulksPerAddress: 1}})
+			for range 3 {
+				begun, err := r.PostAll(t.Context(), from("192.0.2.1"), linesOf(requests(t, 3)...), test.answer)
+				if !begun || err == nil || !strings.Contains(err.Error(), "a bug") || codeOf(err) != "" {
+					t.Errorf("%v, %v", begun, err)
+				}
+			}
+		})
+	}
+}
+
 // TestBulksAreLimited opens as many bulk requests as an address may have, and as all addresses may have (RELAYS R-26).
 func TestBulksAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -149,6 +149,7 @@ var limits = []mutant{
 	{"bulk: a request may last for hours", "relay bulk.watch", "NewTimer()", with("time.NewTimer(time.Hour)"), ofBulk},
 	{"bulk: a ban waits for the next request", "relay bulk.append", "CheckSender()", with("error(nil)"), ofBulk},
 	{"bulk: a wait for the rest has no end", "relay/httpapi bodyLines.Next", "setDeadline() Add()", drop, "./relay/httpapi -run Bulk"},
+	{"bulk: a panic ends the process", "relay catch", "recover()", with("any(nil)"), ofBulk},
 	{"bulk: half a line is a line", "relay/httpapi bodyLines.Next", "",
 		swap("err == nil, err == io.EOF && len(line) > 0", "err == nil, err != bufio.ErrBufferFull && len(line) > 0"), "./relay/httpapi -run Bulk"},
 	{"bulk: dropped bytes are free", "relay/httpapi bodyLines.drop", "ChargeTraffic()", with("error(nil)"), "./relay/httpapi -run Bulk"},
