@@ -28,7 +28,7 @@ import (
 // childVariable selects a function of children. If it is set, the test binary runs that function instead of tests.
 const childVariable = "AGORA_SQLITE_TEST_CHILD"
 
-var children = map[string]func(path string) error{"open": openOnly, "append": appendForever,
+var children = map[string]func(path string) error{"open": openOnly, "append": appendForever, "rebuild": rebuildOnly,
 	"converse": converseForever, "limited": appendLimited, "no-descriptors": withoutDescriptors, "update": updateForever}
 
 func TestMain(m *testing.M) {

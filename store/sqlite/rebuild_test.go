@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite/check"
@@ -84,6 +86,93 @@ func TestRebuild(t *testing.T) {
 		}
 		must(t, s.Close())
 		wantIntact(t, older, now)
+	}
+}
+
+// rebuildOnly is a child that opens a database of version 0.1.0. It prints a line when it begins to update the database,
+// and one when it has done that.
+func rebuildOnly(path string) error {
+	log := slog.New(slog.NewTextHandler(writeFunc(func(line []byte) {
+		if strings.Contains(string(line), "updating the database") {
+			fmt.Println("begun")
+		}
+	}), nil))
+	s, err := Open(context.Background(), path, Options{Log: log, Reserve: 1 << 20})
+	if err != nil {
+		return err
+	}
+	fmt.Println("done")
+	return s.Close()
+}
+
+// TestKilledRebuild kills processes while they update a database of version 0.1.0. The next start updates it, and nothing
+// is lost.
+func TestKilledRebuild(t *testing.T) {
+	const threads = 120
+	path, now := filepath.Join(t.TempDir(), "agora.db"), time.Now()
+	s := openAt(t, path)
+	var entries []relay.Entry
+	keys := []thread.Key{{ID: "thread-7", Client: key(1).DID()}}
+	for n := range threads {
+		id, client, agent := fmt.Sprint("thread-", n), key(n%40), key(n%40+1)
+		for _, m := range []struct {
+			by, to  didkey.Key
+			payload envelope.Payload
+		}{
+			{client, agent, envelope.Request{RequestID: "r", Intent: "translate"}},
+			{agent, client, envelope.Offer{RequestID: "r"}},
+			{client, agent, envelope.Accept{RequestID: "r"}},
+			{agent, client, envelope.Result{RequestID: "r", Status: "success"}},
+		} {
+			d := envelope.Draft{Thread: id, Recipient: m.to.DID(), Payload: m.payload}
+			entries = append(entries, signed(t, m.by, d))
+		}
+	}
+	for _, o := range s.AppendAll(t.Context(), entries) {
+		must(t, o.Err)
+	}
+	must(t, s.mergeAll(t.Context()))
+	want := ask(t, s, keys, now)
+	must(t, s.Close())
+	older := olderDatabase(t, path)
+	content, err := os.ReadFile(older)
+	must(t, err)
+
+	took, killed := time.Duration(0), 0
+	rounds := 8
+	if testing.Short() {
+		rounds = 5
+	}
+	for round := range rounds {
+		copied := filepath.Join(t.TempDir(), "agora.db")
+		must(t, os.WriteFile(copied, content, 0o600))
+		child := start(t, "rebuild", copied)
+		line, err := child.lines.ReadString('\n')
+		if err != nil || line != "begun\n" {
+			t.Fatalf("the child prints %q, %v; its standard error is %q", line, err, child.errors.String())
+		}
+		if began := time.Now(); round == 0 {
+			out, err := child.rest()
+			if must(t, err); out != "done\n" {
+				t.Fatalf("the child prints %q", out)
+			}
+			took = time.Since(began)
+		} else {
+			time.Sleep(time.Duration(round) * took / time.Duration(rounds+1))
+			must(t, child.Process.Kill())
+			if out, _ := child.rest(); out == "" { // it ends with an error because it was killed
+				killed++
+			}
+		}
+		s := openAt(t, copied)
+		if got := ask(t, s, keys, now); !reflect.DeepEqual(got, want) {
+			t.Errorf("round %d: after the kill the database answers\n%v, want\n%v", round, got, want)
+		}
+		must(t, s.Close())
+		wantIntact(t, copied, now)
+	}
+	if killed < rounds/3 {
+		t.Errorf("only %d of %d updates were killed before their end", killed, rounds-1)
 	}
 }
 
