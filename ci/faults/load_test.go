@@ -93,7 +93,7 @@ func (w *worker) key(offset int) didkey.Key { return w.keys[(w.n+offset)%len(w.k
 
 func (w *worker) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		switch w.random.IntN(6) {
+		switch w.random.IntN(7) {
 		case 0:
 			w.postUntilAnswered(ctx, w.sign(w.key(0), envelope.Draft{
 				TTL: time.Duration(1+w.random.IntN(2)) * time.Second, Payload: envelope.Request{Intent: "now"}}))
@@ -103,6 +103,8 @@ func (w *worker) run(ctx context.Context) {
 				Payload: envelope.Manifest{ID: "m", Name: "n", Intents: []envelope.Intent{{ID: "echo"}}}}))
 		case 2:
 			w.raceAccepts(ctx)
+		case 3:
+			w.converseInBulk(ctx)
 		default:
 			w.converse(ctx)
 		}
@@ -164,6 +166,42 @@ func (w *worker) converse(ctx context.Context) {
 	ok = ok && w.postUntilAnswered(ctx, w.reply(r, me, agent.DID(), envelope.Accept{RequestID: r.RequestID}))
 	_ = ok && w.postUntilAnswered(ctx,
 		w.reply(r, agent, me.DID(), envelope.Result{RequestID: r.RequestID, Status: "success"}))
+}
+
+// converseInBulk posts all messages of some threads in bulk requests.
+func (w *worker) converseInBulk(ctx context.Context) {
+	me, agent := w.key(0), w.key(1)
+	var all []*envelope.Envelope
+	for range 1 + w.random.IntN(20) {
+		r := w.sign(me, envelope.Draft{Recipient: agent.DID(), TTL: longTTL, Payload: envelope.Request{Intent: "echo"}})
+		w.mu.Lock()
+		w.threads = append(w.threads, r)
+		w.mu.Unlock()
+		all = append(all, r, w.reply(r, agent, me.DID(), envelope.Offer{RequestID: r.RequestID}),
+			w.reply(r, me, agent.DID(), envelope.Accept{RequestID: r.RequestID}),
+			w.reply(r, agent, me.DID(), envelope.Result{RequestID: r.RequestID, Status: "success"}))
+	}
+	messages := make([]*message, len(all))
+	for i, e := range all {
+		messages[i] = w.oracle.recordSent(e)
+	}
+	for len(all) > 0 {
+		relay, err := w.relay.address(ctx)
+		if err != nil {
+			return
+		}
+		results, err := postBulk(context.WithoutCancel(ctx), relay, all)
+		if err != nil { // the relay was killed; what it has stored are duplicates the next time
+			if w.random.IntN(4) == 0 {
+				return
+			}
+			continue
+		}
+		for i, a := range results {
+			w.oracle.recordAnswer(messages[i], a)
+		}
+		all, messages = all[len(results):], messages[len(results):]
+	}
 }
 
 // raceAccepts posts two ACCEPTs for two agents at the same time. At most one of them may be accepted.

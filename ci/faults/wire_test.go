@@ -32,6 +32,7 @@ type answer struct {
 	Events    []json.RawMessage `json:"events"`
 	HasMore   bool              `json:"hasMore"`
 	Thread    thread.Thread     `json:"thread"`
+	Results   []json.RawMessage `json:"results"` // of a bulk request
 }
 
 func (a answer) String() string { return fmt.Sprintf("%d %s %q", a.status, a.Error, a.Message) }
@@ -85,6 +86,26 @@ func post(ctx context.Context, relay string, e *envelope.Envelope) (answer, erro
 		err = fmt.Errorf("the receipt for message %s has the id %s", e.ID, a.ID)
 	}
 	return a, err
+}
+
+// postBulk posts envelopes in one bulk request. It returns the results of the first ones, as answers to posts.
+func postBulk(ctx context.Context, relay string, all []*envelope.Envelope) (results []answer, err error) {
+	var body []byte
+	for _, e := range all {
+		body = append(append(body, e.Canonical()...), '\n')
+	}
+	a, err := exchange(ctx, http.MethodPost, relay+"/events/bulk", body)
+	for i, text := range a.Results {
+		result := answer{status: http.StatusOK}
+		if err = json.Unmarshal(text, &result); err != nil {
+			return nil, err
+		}
+		if result.OK = result.Error == ""; result.OK && result.ID != all[i].ID {
+			return nil, fmt.Errorf("the receipt for line %d, message %s, has the id %s", i+1, all[i].ID, result.ID)
+		}
+		results = append(results, result)
+	}
+	return results, err
 }
 
 func poll(ctx context.Context, relay string, q url.Values) (answer, error) {
