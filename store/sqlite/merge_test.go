@@ -1,12 +1,15 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -332,4 +335,45 @@ func TestMergesKeepUp(t *testing.T) {
 		t.Errorf("the tail had %d events, want %d to %d", most, batch, 2*batch+13)
 	}
 	wantIntact(t, s.path, time.Now())
+}
+
+// TestEventOrders checks that the order in which a merge fills an index is that of the index's columns. Otherwise a slice
+// would touch more pages, and nothing else would show it.
+func TestEventOrders(t *testing.T) {
+	columns := map[string]func(a, b *tailRow) int{
+		"sender":    func(a, b *tailRow) int { return cmp.Compare(a.sender, b.sender) },
+		"recipient": func(a, b *tailRow) int { return cmp.Compare(a.recipient, b.recipient) },
+		"id":        func(a, b *tailRow) int { return cmp.Compare(a.id, b.id) },
+		"thread":    func(a, b *tailRow) int { return cmp.Compare(a.thread, b.thread) },
+		"ts":        func(a, b *tailRow) int { return cmp.Compare(a.ts, b.ts) },
+		"forget":    func(a, b *tailRow) int { return cmp.Compare(a.forget, b.forget) },
+		"seq":       func(a, b *tailRow) int { return cmp.Compare(a.seq, b.seq) },
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	rows := make([]tailRow, 60)
+	for i := range rows {
+		n := func() int64 { return random.Int64N(3) }
+		rows[i] = tailRow{seq: relay.Seq(i + 1), sender: n(), recipient: n(), thread: n(), ts: n(), forget: n(),
+			id: fmt.Sprint("id", i)}
+	}
+	var order func(a, b *tailRow) int
+	for i, x := range schema.Indexes {
+		if eventOrders[i] != nil {
+			order = eventOrders[i]
+		}
+		for a := range rows {
+			for b := range rows {
+				want := 0
+				for name := range strings.SplitSeq(x.Columns, ", ") {
+					want = cmp.Or(want, columns[name](&rows[a], &rows[b]))
+					if want != 0 || name == "seq" {
+						break // seq is unique, so later columns do not matter
+					}
+				}
+				if got := order(&rows[a], &rows[b]); got != want {
+					t.Fatalf("%s: %+v and %+v compare as %d, want %d", x.Table, rows[a], rows[b], got, want)
+				}
+			}
+		}
+	}
 }
