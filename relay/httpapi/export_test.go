@@ -23,3 +23,6 @@ func ParsePoll(r *http.Request) (poll *relay.Poll, before string, err error) {
 
 // PrefersStream reports whether the headers Accept prefer a stream.
 var PrefersStream = prefersStream
+
+// EventsParams returns the names of the parameters of GET /events.
+var EventsParams = eventsParams
