@@ -104,7 +104,7 @@ func (w *worker) run(ctx context.Context) {
 		case 2:
 			w.raceAccepts(ctx)
 		case 3:
-			w.converseInBulk(ctx)
+			w.converseInBulk()
 		default:
 			w.converse(ctx)
 		}
@@ -168,8 +168,10 @@ func (w *worker) converse(ctx context.Context) {
 		w.reply(r, agent, me.DID(), envelope.Result{RequestID: r.RequestID, Status: "success"}))
 }
 
-// converseInBulk posts all messages of some threads in bulk requests.
-func (w *worker) converseInBulk(ctx context.Context) {
+// converseInBulk posts all messages of some threads in bulk requests. It never gives up: the audit could not post the
+// messages of a thread again, because it does not know their order.
+func (w *worker) converseInBulk() {
+	ctx := w.t.Context()
 	me, agent := w.key(0), w.key(1)
 	var all []*envelope.Envelope
 	for range 1 + w.random.IntN(20) {
@@ -190,12 +192,9 @@ func (w *worker) converseInBulk(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		results, err := postBulk(context.WithoutCancel(ctx), relay, all)
-		if err != nil { // the relay was killed; what it has stored are duplicates the next time
-			if w.random.IntN(4) == 0 {
-				return
-			}
-			continue
+		results, err := postBulk(ctx, relay, all)
+		if err != nil {
+			continue // the relay was killed; what it has stored are duplicates the next time
 		}
 		for i, a := range results {
 			w.oracle.recordAnswer(messages[i], a)
