@@ -15,14 +15,14 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Limits of one call of PostAll (RELAYS R-25).
+// Limits of one call of PostAll (PROTOCOL §5, "Posting many messages").
 const (
 	MaxBulkLines = 10_000
 	MaxBulkBytes = 16 << 20 // with the ends of the lines
 	MaxBulkTime  = time.Minute
 )
 
-// A batch is what PostAll checks and stores at a time. At most three are in memory, and one line more.
+// A batch is what PostAll checks and stores at a time. At most three are in memory, and one line more.
 const (
 	bulkBatchLines = 256
 	bulkBatchBytes = 1 << 20
@@ -37,14 +37,14 @@ type Lines interface {
 	Stop()
 }
 
-// PostAll posts lines, each as Post does (RELAYS §6). Several are checked at a time. They are stored in order. answer is
-// called with the outcome of each line, in order, from one goroutine at a time. stopped says why no further lines were
-// posted; nil: all of them were. To continue, post the line after the last one that was answered. If that line was stored
-// all the same, it is a duplicate. The transport must have admitted the request, see Gate. That admits the first line.
-// begun is false if the request as a whole is refused, with CodeUnavailable or CodeRateLimited.
+// PostAll posts lines, each as Post does (PROTOCOL §5, "Posting many messages"). It checks several lines at a time, and
+// stores them in order. It calls answer with the outcome of each line, in order, and never twice at a time. The
+// transport must have admitted the request, see Gate. That admits the first line.
 //
-// PostAll stops at an error of lines, at an empty line, at the limits of one call, while the address has used up its
-// allowance, when the relay shuts down, and when the store accepts nothing.
+// stopped says why no further lines were posted; nil: all were. To continue, post the line after the last one that was
+// answered. If that line is stored already, it is a duplicate. PostAll stops at an error of lines, at an empty line, at
+// the limits of one call, when the address has used up its allowance, when the relay shuts down, and when the store
+// accepts nothing. begun is false if the request as a whole is refused, with CodeUnavailable or CodeRateLimited.
 func (r *Relay) PostAll(ctx context.Context, from Peer, lines Lines, answer func(Outcome)) (begun bool, stopped error) {
 	if err := r.draining(); err != nil {
 		return false, err
@@ -54,7 +54,8 @@ func (r *Relay) PostAll(ctx context.Context, from Peer, lines Lines, answer func
 		return false, err
 	}
 	defer leave()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, MaxBulkTime)
+	defer cancel()
 	b := &bulk{relay: r, from: from, lines: lines, answer: answer, failed: cancel, read: newBulkQueue(),
 		checked: make(chan []*bulkLine)}
 	var stages sync.WaitGroup
@@ -62,22 +63,18 @@ func (r *Relay) PostAll(ctx context.Context, from Peer, lines Lines, answer func
 	stages.Go(func() { b.store(context.WithoutCancel(ctx)) })
 	read := make(chan struct{})
 	stages.Go(func() { b.watch(ctx, read) })
-	stopped = b.readAll(ctx, time.Now().Add(MaxBulkTime))
+	stopped = b.readAll(ctx)
 	close(read)
 	stages.Wait()
-	cancel()
 	return true, cmp.Or(b.storeError, stopped)
 }
 
-// watch stops the reading of lines if it has not ended by itself.
+// watch stops the reading of lines when the relay shuts down, the store has failed or the time is over.
 func (b *bulk) watch(ctx context.Context, read <-chan struct{}) {
-	over := time.NewTimer(MaxBulkTime)
-	defer over.Stop()
 	select {
 	case <-read:
 		return
 	case <-b.relay.drained:
-	case <-over.C:
 	case <-ctx.Done():
 	}
 	b.lines.Stop()
@@ -150,11 +147,11 @@ func (q *bulkQueue) take() (batch []*bulkLine) {
 }
 
 // readAll reads lines until one of the reasons to stop, and returns that reason; nil: the end.
-func (b *bulk) readAll(ctx context.Context, end time.Time) error {
+func (b *bulk) readAll(ctx context.Context) error {
 	defer b.read.end()
 	size := 0
 	for n := 0; ; n++ {
-		line, err := b.next(ctx, n, size, end)
+		line, err := b.next(ctx, n, size)
 		if err == io.EOF {
 			return nil
 		}
@@ -167,17 +164,17 @@ func (b *bulk) readAll(ctx context.Context, end time.Time) error {
 }
 
 // next reads line n, which comes after size bytes. Errors: why the reading stops there, io.EOF at the end of the lines.
-func (b *bulk) next(ctx context.Context, n, size int, end time.Time) ([]byte, error) {
+func (b *bulk) next(ctx context.Context, n, size int) ([]byte, error) {
 	line, err := b.lines.Next()
 	switch stopped := b.relay.draining(); {
 	case err == io.EOF:
 		return nil, err
 	case stopped != nil:
 		return nil, stopped
+	case n == MaxBulkLines, size+len(line) > MaxBulkBytes, ctx.Err() == context.DeadlineExceeded:
+		return nil, errBulkFull
 	case ctx.Err() != nil:
 		return nil, ctx.Err() // the store has failed
-	case n == MaxBulkLines || size+len(line) > MaxBulkBytes || !time.Now().Before(end):
-		return nil, errBulkFull
 	case err == nil && len(line) == 0:
 		return nil, errEmptyLine
 	case err != nil:
@@ -188,7 +185,8 @@ func (b *bulk) next(ctx context.Context, n, size int, end time.Time) ([]byte, er
 
 var (
 	errBulkFull = envelope.Errorf(envelope.CodePayloadTooLarge,
-		"a bulk request ends after %d lines, %d bytes or %v; send the rest in another request", MaxBulkLines, MaxBulkBytes, MaxBulkTime)
+		"a bulk request ends after %d lines, %d bytes or %v; send the rest in another request",
+		MaxBulkLines, MaxBulkBytes, MaxBulkTime)
 	errEmptyLine = envelope.Errorf(envelope.CodeInvalidRequest,
 		"a line of a bulk request is empty; send one message on each line, and nothing else")
 )
@@ -249,7 +247,8 @@ func (b *bulk) store(ctx context.Context) {
 	}
 }
 
-// storeBatch stores a batch and answers its lines, up to one that the store has not decided about. Errors: why it has not.
+// storeBatch stores a batch and answers its lines, up to one that the store has not decided about. Errors: why it has
+// not.
 func (b *bulk) storeBatch(ctx context.Context, batch []*bulkLine) (err error) {
 	defer catch(&err)
 	for _, l := range batch {

@@ -20,7 +20,9 @@ const (
 	ofPrivacy = "./relay -run Part|Invisible|Index|Token|Cursors|Presence|Private|Bidders|Expired"
 	ofBulk    = "./relay -run Bulk"
 	ofHTTP    = "./relay/httpapi"
-	ofClients = "./client"
+
+	ofBulkHTTP = "./relay/httpapi -run Bulk"
+	ofClients  = "./client"
 
 	ofSettings = "./cmd/agora -run Precedence|WrongSettings|PrintConfig"
 	ofReloads  = "./cmd/agora -run TestReload"
