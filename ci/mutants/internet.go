@@ -2,7 +2,7 @@ package main
 
 // Settings, TLS, bans, metrics and traces.
 var internet = []mutant{
-	{"bans: a banned address is served", "relay/admission Gate.checkAddress", "Contains()", never, "./relay -run Bans"},
+	{"bans: a banned address is served", "relay/admission Gate.checkAddress", "isWithin()", never, "./relay -run Bans"},
 	{"bans: a banned identity may post", "relay Relay.check", "CheckAgent()", never, "./relay -run Bans"},
 	{"bans: a banned identity may read", "relay Relay.acceptOnce", "CheckAgent()", never, "./relay -run Bans"},
 	{"limits: a changed limit is not that of known addresses", "relay/admission buckets.setRate", "SetBurstAt()", drop,

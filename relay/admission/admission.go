@@ -123,21 +123,20 @@ func New(o Options) *Gate {
 			l.BroadcastsPerAddress),
 		connects: NewAddressRate(envelope.LimitNewConnectionsPerAddress, "opens connections", l.NewConnectionsPerAddress),
 		agents:   newBuckets[didkey.DID](l.PostsPerAgent, nil), callers: newBuckets[string](l.PostsPerAgent, nil),
-		connections: newSlots(envelope.LimitConnectionsPerAddress,
-			"%d connections of %s are open, which is the limit; use one of them", l.ConnectionsPerAddress, Unlimited),
-		requests: newSlots(envelope.LimitRequestsPerAddress,
-			"%d requests of %s are in progress, which is the limit; wait for their answers", l.RequestsPerAddress, Unlimited),
-		polls: newSlots(envelope.LimitPollsPerAddress,
-			"%d polls of %s are waiting, which is the limit; end one of them, or poll with timeout=0",
-			l.PollsPerAddress, l.Polls),
-		bulks: newSlots(envelope.LimitBulks,
-			"%d bulk requests of %s are in progress, which is the limit; wait for their answers", l.BulksPerAddress, maxBulks),
+		connections: newSlots(slotLimit{l.ConnectionsPerAddress, envelope.LimitConnectionsPerAddress,
+			"%d connections of %s are open, which is the limit; use one of them"}, slotLimit{most: Unlimited}),
+		requests: newSlots(slotLimit{l.RequestsPerAddress, envelope.LimitRequestsPerAddress,
+			"%d requests of %s are in progress, which is the limit; wait for their answers"}, slotLimit{most: Unlimited}),
+		polls: newSlots(slotLimit{l.PollsPerAddress, envelope.LimitPollsPerAddress,
+			"%d polls of %s are waiting, which is the limit; end one of them, or poll with timeout=0"},
+			slotLimit{l.Polls, envelope.LimitPolls, "%d polls are waiting, which is the limit of this relay; " +
+				"try again in a few seconds, or poll with timeout=0"}),
+		bulks: newSlots(slotLimit{l.BulksPerAddress, envelope.LimitBulks,
+			"%d bulk requests of %s are in progress, which is the limit; wait for their answers"},
+			slotLimit{maxBulks, envelope.LimitBulks, "%d bulk requests are in progress, which is the limit of this relay; " +
+				"try again in a few seconds, or post the messages one by one"}),
 		reading: NewTurns(maxConcurrentReads, 1), viewing: NewTurns(maxConcurrentViews, 1),
 		checking: NewTurns(cores, (cores+1)/2)}
-	g.polls.allName, g.polls.allMessage = envelope.LimitPolls, "%d polls are waiting, which is the limit of this relay; "+
-		"try again in a few seconds, or poll with timeout=0"
-	g.bulks.allName, g.bulks.allMessage = envelope.LimitBulks, "%d bulk requests are in progress, which is the limit of "+
-		"this relay; try again in a few seconds, or post the messages one by one"
 	g.limits.Store(&l)
 	g.bans.Store(newBans(o.Bans))
 	g.writes = turns.New(math.MaxInt, func(s Source) int {

@@ -75,11 +75,8 @@ func (g *Gate) CheckAgent(did didkey.DID) error {
 // checkAddress refuses a banned address with CodeForbidden.
 func (g *Gate) checkAddress(addr netip.Addr) error {
 	if b := g.bans.Load(); b != nil {
-		addr = addr.Unmap().WithZone("")
-		for _, n := range b.networks {
-			if n.Contains(addr) {
-				return errBannedAddress
-			}
+		if isWithin(addr, b.networks) {
+			return errBannedAddress
 		}
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -32,8 +31,7 @@ func (g *Gate) Admit(p Peer, k Kind) error {
 // AdmitLine counts a line of size bytes of a bulk request as a post of p's address. The first line counts with its request,
 // see Admit. Lines from Limits.BulkFrom are not counted. Refusals: CodeRateLimited, CodeForbidden if the address is banned.
 func (g *Gate) AdmitLine(p Peer, size int, first bool) error {
-	addr := p.Addr.Unmap().WithZone("")
-	if slices.ContainsFunc(g.limits.Load().BulkFrom, func(n netip.Prefix) bool { return n.Contains(addr) }) {
+	if isWithin(p.Addr, g.limits.Load().BulkFrom) {
 		return g.CheckPeer(p)
 	}
 	if !first {

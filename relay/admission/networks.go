@@ -3,6 +3,7 @@ package admission
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // A client that has an IPv6 address also has the other addresses of its /64, and often those of a /56 or a /48. So an
@@ -59,4 +60,10 @@ func describeNetwork(n netip.Prefix) string {
 		return "this address"
 	}
 	return fmt.Sprintf("the network of this address (its /%d)", n.Bits())
+}
+
+// isWithin reports whether an address is in one of the networks.
+func isWithin(a netip.Addr, networks []netip.Prefix) bool {
+	a = a.Unmap().WithZone("")
+	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
 }

@@ -13,26 +13,28 @@ const slotRetryAfter = 5 * time.Second
 
 // slots limits how many connections, requests or polls there are at the same time. Local ones need no slot.
 type slots struct {
-	// limitName is the name of the limit. message is the format of its refusal, with verbs for a number and a network.
-	limitName, message string
-	// allName and allMessage are those of the limit of all networks. The verb is for a number.
-	allName, allMessage string
-
 	mu              sync.Mutex
-	perAddress, all int // Unlimited: any number
+	perAddress, all slotLimit
 	total           int
 	inUse           map[netip.Prefix]int // by network; no entry is 0
 }
 
-func newSlots(limitName, message string, perAddress, all int) *slots {
-	return &slots{limitName: limitName, message: message, perAddress: perAddress, all: all, inUse: map[netip.Prefix]int{}}
+// slotLimit is a number of slots, with the name of the limit and the format of its refusal. The format has a verb for the
+// number, and for the limit of one address also one for the network.
+type slotLimit struct {
+	most          int // Unlimited: any number
+	name, message string
+}
+
+func newSlots(perAddress, all slotLimit) *slots {
+	return &slots{perAddress: perAddress, all: all, inUse: map[netip.Prefix]int{}}
 }
 
 // setLimits changes the limits. Slots that are in use stay in use, even if there are more of them than are now allowed.
 func (s *slots) setLimits(perAddress, all int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.perAddress, s.all = perAddress, all
+	s.perAddress.most, s.all.most = perAddress, all
 }
 
 // acquire takes a slot in each of p's networks. The caller must call release once, which frees the slots. acquire does
@@ -46,12 +48,12 @@ func (s *slots) acquire(p Peer) (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range prefixes {
-		if allowed := s.perAddress * networkFactor(n); s.perAddress >= 0 && s.inUse[n] >= allowed {
-			return nil, slotsFullError(s.limitName, s.message, allowed, describeNetwork(n))
+		if allowed := s.perAddress.most * networkFactor(n); allowed >= 0 && s.inUse[n] >= allowed {
+			return nil, s.perAddress.refusal(allowed, describeNetwork(n))
 		}
 	}
-	if s.all >= 0 && s.total >= s.all {
-		return nil, slotsFullError(s.allName, s.allMessage, s.all)
+	if s.all.most >= 0 && s.total >= s.all.most {
+		return nil, s.all.refusal(s.all.most)
 	}
 	s.total++
 	for _, n := range prefixes {
@@ -132,8 +134,9 @@ func (g *Gate) Bulk(p Peer) (release func(), err error) {
 	return release, err
 }
 
-func slotsFullError(limit, format string, args ...any) error {
-	e := envelope.Errorf(envelope.CodeRateLimited, format, args...)
-	e.RetryAfter, e.Details = slotRetryAfter, map[string]any{envelope.DetailLimit: limit}
+// refusal returns the refusal of a client for which no slot is free. args are the values of the message.
+func (l slotLimit) refusal(args ...any) error {
+	e := envelope.Errorf(envelope.CodeRateLimited, l.message, args...)
+	e.RetryAfter, e.Details = slotRetryAfter, map[string]any{envelope.DetailLimit: l.name}
 	return e
 }
