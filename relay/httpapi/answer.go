@@ -37,14 +37,16 @@ func RelayError(err error) (ErrorAnswer, bool) {
 // Write sends the answer. It returns an error, and has written nothing, if Body cannot be encoded.
 func (a ErrorAnswer) Write(w http.ResponseWriter) error {
 	if a.Status == http.StatusTooManyRequests || a.Status == http.StatusServiceUnavailable {
-		seconds := math.Ceil(max(a.RetryAfter, time.Second).Seconds())
-		w.Header().Set("Retry-After", strconv.Itoa(int(seconds)))
+		w.Header().Set("Retry-After", strconv.Itoa(wholeSeconds(max(a.RetryAfter, time.Second))))
 	}
 	if a.Challenge != "" {
 		w.Header().Set("WWW-Authenticate", a.Challenge)
 	}
 	return WriteJSON(w, a.Status, a.Body)
 }
+
+// wholeSeconds returns d in seconds, rounded up.
+func wholeSeconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }
 
 // WriteJSON answers a request with this status and with v as JSON. If v cannot be encoded, it writes nothing and
 // returns an error.

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -17,7 +16,7 @@ import (
 	"github.com/agora-relay/agora/relay/admission"
 )
 
-// This file answers POST /events/bulk (RELAYS §6).
+// This file answers POST /events/bulk (PROTOCOL §5, "Posting many messages").
 
 // bulkResult is the result of one stored line, see bulkError for the others.
 type bulkResult struct {
@@ -78,7 +77,7 @@ func (a *api) bulkError(err error) bulkError {
 		a.log.Error("a line of a bulk request failed", "err", err)
 		e = envelope.Errorf(envelope.CodeInternal, "the relay could not store this message; the reason is in its log")
 	}
-	return bulkError{e.Code, e.Message, int(math.Ceil(e.RetryAfter.Seconds())), e.Details}
+	return bulkError{e.Code, e.Message, wholeSeconds(e.RetryAfter), e.Details}
 }
 
 // bulkResults are results as JSON, with commas between them, in parts of about sendBytes.
@@ -127,13 +126,13 @@ func newBodyLines(w http.ResponseWriter, r *http.Request, limit int) *bodyLines 
 		limit: limit}
 }
 
-// Next implements relay.Lines. Refusals: CodePayloadTooLarge for a line that is too long, CodeInvalidRequest for a body that
-// ends early and after readTimeout without a line.
+// Next implements relay.Lines. Refusals: CodePayloadTooLarge for a line that is too long, CodeInvalidRequest for a body
+// that ends early and after readTimeout without a line.
 func (l *bodyLines) Next() ([]byte, error) {
 	if buffered, _ := l.buffer.Peek(l.buffer.Buffered()); bytes.IndexByte(buffered, '\n') < 0 {
 		l.setDeadline(time.Now().Add(readTimeout))
-		// After the end of the body, net/http reads from the connection to learn whether the client is still there. A deadline
-		// would end that.
+		// After the end of the body, net/http reads from the connection to learn whether the client is still there. A
+		// deadline would end that.
 		defer l.setDeadline(time.Time{})
 	}
 	var line []byte

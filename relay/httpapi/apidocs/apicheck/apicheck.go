@@ -305,9 +305,8 @@ func (c *Checker) Check(e Exchange) (problems []string) {
 }
 
 // common are headers that any answer may have. The description of the document mentions them.
-var common = []string{"Cache-Control", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Date", "Referrer-Policy",
-	"Strict-Transport-Security",
-	"Vary", "X-Content-Type-Options", "X-Request-Id"}
+var common = []string{"Cache-Control", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Date",
+	"Referrer-Policy", "Strict-Transport-Security", "Vary", "X-Content-Type-Options", "X-Request-Id"}
 
 func (c *Checker) checkAnswer(response node, e Exchange, wrong func(string, ...any)) {
 	headers, _ := response.child("headers")
