@@ -151,8 +151,7 @@ func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Re
 	return receipt.limited(e), failed
 }
 
-// limited returns the receipt of e with the time until which e is kept at most. No relay keeps a message longer than its
-// signed ttl.
+// limited returns the receipt of e, with ExpiresAt not after the end of its signed ttl. No relay keeps a message longer.
 func (r Receipt) limited(e *envelope.Envelope) Receipt {
 	if r.ExpiresAt.After(e.ExpiresAt()) {
 		r.ExpiresAt = e.ExpiresAt()

@@ -13,11 +13,11 @@ import (
 
 // PostResult is what became of one message of PostAll.
 type PostResult struct {
-	Receipt Receipt // zero if Err is not nil; it has no Cursor and no Thread
+	Receipt Receipt // zero if Err is not nil; mostly without Cursor and Thread
 	Err     error   // as from PostEnvelope
 }
 
-// A bulk request of PostAll has at most this many messages and bytes. That is less than a relay takes, so that little is
+// A bulk request of PostAll has at most this many messages and bytes. These are less than a relay takes. So little is
 // repeated after a failure.
 const (
 	bulkMessages = 1000
@@ -25,8 +25,8 @@ const (
 	maxBulk      = 4 << 20 // the largest answer to a bulk request, in bytes
 )
 
-// PostAll posts envelopes that are already signed, in this order, and returns one result for each. It needs few requests:
-// POST /events/bulk takes many messages (RELAYS §6). At a relay without it, PostAll posts the messages one by one.
+// PostAll posts envelopes that are already signed, in this order, and returns one result for each. It needs few requests,
+// because POST /events/bulk takes many messages (PROTOCOL §5). At a relay without it, PostAll posts them one by one.
 //
 // PostAll retries as PostEnvelope does. If the relay refuses a message only for the moment, PostAll sends it again, and
 // with it the refused messages behind it, because they may depend on it. The attempts count anew after each request that
@@ -132,11 +132,11 @@ func (p *postAll) chunk() (chunk []*envelope.Envelope) {
 	return chunk
 }
 
-// settle records the results of a request with sent messages. It returns how many messages have a result now, and why the
-// next one has none; nil: the next request may follow at once.
+// settle records the results of a request with sent messages. It returns how many messages have a result now, and why
+// the next one has none; nil: the next request may follow at once.
 func (p *postAll) settle(answer bulkAnswer, sent int) (settled int, failed *failure) {
 	var left []int
-	for n, i := range p.pending[:min(sent, len(answer.Results))] {
+	for n, i := range p.pending[:len(answer.Results)] {
 		result := answer.Results[n]
 		if result.Error == "" {
 			p.results[i] = PostResult{Receipt: result.Receipt.limited(p.envelopes[i])}
@@ -155,7 +155,7 @@ func (p *postAll) settle(answer bulkAnswer, sent int) (settled int, failed *fail
 			settled++
 		}
 	}
-	rest := p.pending[min(sent, len(answer.Results)):]
+	rest := p.pending[len(answer.Results):]
 	if answer.Stopped != nil {
 		refusal := answer.Stopped.failure()
 		p.noteUnknown(refusal, len(answer.Results), sent)
@@ -233,7 +233,8 @@ func (c *Client) postBulk(ctx context.Context, envelopes []*envelope.Envelope) (
 		wrong = answer.Results[i].Error == "" && answer.Results[i].ID != envelopes[i].ID
 	}
 	if failed == nil && wrong {
-		failed = &failure{err: errors.New("the relay's results are not those of the messages that were sent"), status: http.StatusOK}
+		failed = &failure{status: http.StatusOK,
+			err: errors.New("the relay's results are not those of the messages that were sent")}
 	}
 	return answer, failed
 }
