@@ -256,6 +256,10 @@ export interface Agent { id: string; online: boolean; lastSeen?: string; envelop
  *  stored. */
 export interface Abortable { signal?: AbortSignal }
 
+/** How often a message is sent before a post gives up. */
+export const POST_ATTEMPTS: number;
+/** How long a post waits at most before it is repeated, in milliseconds. */
+export const POST_PATIENCE: number;
 /** Waits, or throws the signal's reason as soon as it is aborted. */
 export function pause(ms: number, signal?: AbortSignal): Promise<void>;
 /** The pause in milliseconds before the next attempt, after this number of earlier failures. It is partly random and at

@@ -27,7 +27,7 @@ export class RelayError extends Refused {
   }
 
   /** Whether the relay asks for a longer delay than a post waits. */
-  get waitsTooLong() { return this.noEffect && this.retryAfter > PATIENCE; }
+  get waitsTooLong() { return this.noEffect && this.retryAfter > POST_PATIENCE; }
 }
 
 /** The error of a post if the relay may or may not have stored the message. envelope is the message; it is safe to post
@@ -892,8 +892,12 @@ const MAX_ELEMENT = 4 << 20; // an element of a list, in characters; the largest
 const MAX_ROWS = 1000, MAX_THREAD_EVENTS = 10_000, MAX_SINCE_EVENTS = 100_000, DEFAULT_LIMIT = 100;
 const MAX_TEXT = 1000; // characters of a relay's text
 const DOCUMENT = '/.well-known/agora.json', BULK = '/events/bulk';
-const ATTEMPTS = 8, READ_ATTEMPTS = 3;
-const EXCHANGE = 30_000, BULK_TIME = 60_000, PATIENCE = 120_000; // milliseconds
+/** How often a message is sent before a post gives up. */
+export const POST_ATTEMPTS = 8;
+/** How long a post waits at most before it is repeated, in milliseconds. */
+export const POST_PATIENCE = 120_000;
+const READ_ATTEMPTS = 3;
+const EXCHANGE = 30_000, BULK_TIME = 60_000; // milliseconds
 const FIVE_MINUTES = 300_000, QUARTER = 900_000, DAY = 86_400_000; // milliseconds
 const MAX_KEPT = 30 * DAY; // the longest time that a relay keeps a message
 const UNSAFE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\u{E0000}-\u{E0FFF}]/gu;
@@ -1024,12 +1028,12 @@ export class Relay {
       try { return await this.#postOnce(e, body, signal); } catch (err) {
         if (!(err instanceof RelayError)) throw err;
         const harmless = err.noEffect, waits = !err.waitsTooLong && (retryLimited || err.status !== 429);
-        if (!err.retryable || !waits || attempt === ATTEMPTS) {
+        if (!err.retryable || !waits || attempt === POST_ATTEMPTS) {
           throw harmless && !(maybeStored && !protocol.settles.includes(err.code)) ? err : new UnknownOutcome(e, err);
         }
         maybeStored ||= !harmless;
         this.log('posting a message failed, will be retried', err);
-        await pause(backoff(attempt - 1, Math.min(err.retryAfter, PATIENCE)), signal);
+        await pause(backoff(attempt - 1, Math.min(err.retryAfter, POST_PATIENCE)), signal);
       }
     }
   }

@@ -1,11 +1,11 @@
 // Posts many signed messages with few requests. At a relay without bulk requests it posts them one by one. client.d.ts
 // documents it.
-import { backoff, canonicalize, pause, protocol, Refused, RelayError, UnknownOutcome } from './agora.js';
+import { backoff, canonicalize, pause, POST_ATTEMPTS, POST_PATIENCE, protocol, Refused, RelayError, UnknownOutcome }
+  from './agora.js';
 
-// A request has at most this many messages and bytes. That is less than a relay takes, so that little is repeated
-// after a failure.
+// A request has at most this many messages and bytes. These are less than a relay takes. So little is repeated after a
+// failure.
 const MESSAGES = 1000, BYTES = 4 << 20;
-const ATTEMPTS = 8, PATIENCE = 120_000; // milliseconds
 
 /** What became of each of the envelopes, in the form of Promise.allSettled. */
 export async function postAll(client, envelopes, { signal } = {}) {
@@ -58,10 +58,10 @@ class PostAll {
       if (failed.status === 404 || failed.status === 405) return this.#oneByOne(signal);
       if (failed.status === 413 && sent.length > 1) this.#size = sent.length >> 1;
       else if (failed.status === 413) this.#giveUp(failed, 1); // the relay takes this message in no request
-      else if (!failed.retryable || failed.waitsTooLong || attempt >= ATTEMPTS) this.#giveUp(failed, Infinity);
+      else if (!failed.retryable || failed.waitsTooLong || attempt >= POST_ATTEMPTS) this.#giveUp(failed, Infinity);
       else {
         this.#client.log(`posting ${this.#pending.length} messages will be continued`, failed);
-        const ms = backoff(Math.max(attempt - 1, 0), Math.min(failed.retryAfter, PATIENCE));
+        const ms = backoff(Math.max(attempt - 1, 0), Math.min(failed.retryAfter, POST_PATIENCE));
         try { await pause(ms, signal); } catch (err) { return this.#giveUp(err, Infinity); } // the signal is aborted
       }
     }

@@ -1,7 +1,7 @@
 // The agent's side of threads: it answers REQUESTs with offers, and does the work when an offer is accepted. The agent
 // keeps no state except the cursor: for each event it reads the state of the thread from the relay, and then posts the
 // next message. So it survives a crash at any time.
-import { backoff, pause, protocol, Refused, threadOf } from './agora.js';
+import { backoff, pause, POST_PATIENCE, protocol, Refused, threadOf } from './agora.js';
 import { formatTime, isRequest, isUSD } from './call.js';
 import { AgentError, Cancelled, isPermanent } from './errors.js';
 import { Pace, Progress, Queue, Recent, Slots } from './queue.js';
@@ -10,7 +10,7 @@ import { isClosed, isObject, linked, pages, wasSealed } from './reading.js';
 // How many ACCEPTs are handled at once. With more, the agent stops reading events. It is also how many REQUESTs it
 // remembers, of this many characters at most.
 const MAX_ACCEPTS = 1024, MAX_REMEMBERED = 32 << 10;
-const POST_PATIENCE = 120_000, HOUR = 3_600_000, MINUTE = 60_000, LOG_EVERY = 10_000; // milliseconds
+const HOUR = 3_600_000, MINUTE = 60_000, LOG_EVERY = 10_000; // milliseconds
 // How far the relay's clock can differ from ours. Work may continue for this long after the deadline of its thread.
 const SKEW = 300_000;
 
