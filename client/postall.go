@@ -25,12 +25,13 @@ const (
 	maxBulk      = 4 << 20 // the largest answer to a bulk request, in bytes
 )
 
-// PostAll posts envelopes that are already signed, in this order, and returns one result for each. It needs few requests,
-// because POST /events/bulk takes many messages (PROTOCOL §5). At a relay without it, PostAll posts them one by one.
+// PostAll posts envelopes that are already signed, in this order, and returns one result for each. It needs few
+// requests, because POST /events/bulk takes many messages (PROTOCOL §5). At a relay without it, PostAll posts them one
+// by one.
 //
 // PostAll retries as PostEnvelope does. If the relay refuses a message only for the moment, PostAll sends it again, and
-// with it the refused messages behind it, because they may depend on it. The attempts count anew after each request that
-// has settled a message.
+// with it the refused messages behind it, because they may depend on it. The attempts count anew after each request
+// that has settled a message.
 func (c *Client) PostAll(ctx context.Context, envelopes []*envelope.Envelope) []PostResult {
 	p := &postAll{client: c, envelopes: envelopes, results: make([]PostResult, len(envelopes)),
 		unknown: make([]bool, len(envelopes)), size: bulkMessages}

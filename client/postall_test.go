@@ -24,7 +24,8 @@ func conversation(t *testing.T, by, to didkey.Key, n int) (all []*envelope.Envel
 	t.Helper()
 	for i := range n {
 		id := fmt.Sprintf("thread-%d", i)
-		for _, p := range []envelope.Payload{envelope.Request{RequestID: id, Intent: "translate"}, envelope.Cancel{RequestID: id}} {
+		request, cancel := envelope.Request{RequestID: id, Intent: "translate"}, envelope.Cancel{RequestID: id}
+		for _, p := range []envelope.Payload{request, cancel} {
 			e, err := envelope.Draft{Thread: id, Recipient: to.DID(), Payload: p}.Sign(by, time.Now())
 			if err != nil {
 				t.Fatal(err)
@@ -48,7 +49,8 @@ func TestPostAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := conversation(t, me, agent, 600)
-	late, err := envelope.Draft{Recipient: agent.DID(), Thread: "none", Payload: envelope.Cancel{RequestID: "none"}}.Sign(me, time.Now())
+	d := envelope.Draft{Recipient: agent.DID(), Thread: "none", Payload: envelope.Cancel{RequestID: "none"}}
+	late, err := d.Sign(me, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +70,8 @@ func TestPostAll(t *testing.T) {
 	}
 	stored := slices.Delete(all, 700, 701)
 	done := errors.New("all were delivered")
-	err = c.Follow(t.Context(), client.FollowOptions{FromOldest: true}, func(_ context.Context, e *envelope.Envelope) error {
+	opts := client.FollowOptions{FromOldest: true}
+	err = c.Follow(t.Context(), opts, func(_ context.Context, e *envelope.Envelope) error {
 		if e.ID != stored[0].ID {
 			t.Fatalf("%d messages before the end, %s is delivered in place of %s", len(stored), e.ID, stored[0].ID)
 		}
@@ -119,6 +122,9 @@ func refusing(lines int, refusal string, rest bool) fault {
 func TestPostAllOutcome(t *testing.T) {
 	const limited = `{"error":"RATE_LIMITED","message":"slowly","retryAfter":3}`
 	const tooLarge = `{"error":"PAYLOAD_TOO_LARGE","message":"too large"}`
+	wrongResults := func(n int) string {
+		return `{"ok":true,"results":[` + strings.Join(slices.Repeat([]string{`{"id":"a"}`}, n), ",") + "]}"
+	}
 	codes := func(codes ...envelope.Code) []envelope.Code { return codes }
 	const ok = envelope.Code("")
 	for name, test := range map[string]struct {
@@ -135,35 +141,47 @@ func TestPostAllOutcome(t *testing.T) {
 			want: codes(ok, ok, ok, ok), posts: 2, waits: 3 * time.Second},
 		"stopped by a limit": {faults: []fault{refusing(1, limited, false), pass}, want: codes(ok, ok, ok, ok), posts: 3,
 			waits: 3 * time.Second},
-		"stopped at the end of a request": {faults: []fault{refusing(3, tooLarge, false), pass}, want: codes(ok, ok, ok, ok), posts: 2},
+		"stopped at the end of a request": {faults: []fault{refusing(3, tooLarge, false), pass},
+			want: codes(ok, ok, ok, ok), posts: 2},
 		"a message that the relay takes in no request": {faults: []fault{refusing(0, tooLarge, false), pass},
 			want: codes(envelope.CodePayloadTooLarge, envelope.CodeThreadNotFound, ok, ok), posts: 2},
-		"a proxy takes less":    {faults: []fault{answering(413, "<html>"), answering(413, "<html>"), pass}, want: codes(ok, ok, ok, ok), posts: 5},
+		"a proxy takes less": {faults: []fault{answering(413, "<html>"), answering(413, "<html>"), pass},
+			want: codes(ok, ok, ok, ok), posts: 5},
 		"a proxy takes nothing": {faults: []fault{answering(403, "<html>")}, want: codes("-", "-", "-", "-"), posts: 1},
 		"lost, no bulk, expired": {faults: []fault{lost, answering(404, `{"ok":false,"error":"NOT_FOUND"}`),
-			answering(400, `{"ok":false,"error":"EXPIRED"}`)}, want: codes("EXPIRED", "EXPIRED", "EXPIRED", "EXPIRED"), posts: 6, unknown: 4},
-		"perhaps stored, then expired": {faults: []fault{refusing(3, `{"error":"INTERNAL_ERROR"}`, true), refusing(0, `{"error":"EXPIRED"}`, true)},
-			want: codes(ok, ok, ok, "EXPIRED"), posts: 2, unknown: 1},
-		"no bulk, and then no answer": {faults: []fault{answering(404, `{"ok":false,"error":"NOT_FOUND"}`), pass, noConnection},
-			want: codes(ok, "-", "-", "-"), posts: 10},
+			answering(400, `{"ok":false,"error":"EXPIRED"}`)}, posts: 6, unknown: 4,
+			want: slices.Repeat(codes("EXPIRED"), 4)},
+		"perhaps stored, then expired": {
+			faults: []fault{refusing(3, `{"error":"INTERNAL_ERROR"}`, true), refusing(0, `{"error":"EXPIRED"}`, true)},
+			want:   codes(ok, ok, ok, "EXPIRED"), posts: 2, unknown: 1},
+		"no bulk, and then no answer": {
+			faults: []fault{answering(404, `{"ok":false,"error":"NOT_FOUND"}`), pass, noConnection},
+			want:   codes(ok, "-", "-", "-"), posts: 10},
 		"always limited": {faults: []fault{refusing(0, limited, false)}, posts: 8,
 			want: codes(envelope.CodeRateLimited, envelope.CodeRateLimited, envelope.CodeRateLimited, envelope.CodeRateLimited)},
-		"one message is limited for long": {faults: []fault{refusing(0, `{"error":"RATE_LIMITED","retryAfter":99999}`, true)}, posts: 1,
+		"one message is limited for long": {
+			faults: []fault{refusing(0, `{"error":"RATE_LIMITED","retryAfter":99999}`, true)}, posts: 1,
 			want: codes(envelope.CodeRateLimited, envelope.CodeThreadNotFound, ok, ok)},
 		"no bulk": {faults: []fault{answering(404, `{"ok":false,"error":"NOT_FOUND","message":"no"}`), pass},
 			want: codes(ok, ok, ok, ok), posts: 5},
-		"always reset": {faults: []fault{reset}, posts: 8, unknown: 4, want: codes("-", "-", "-", "-")},
+		"always reset":       {faults: []fault{reset}, posts: 8, unknown: 4, want: codes("-", "-", "-", "-")},
 		"never a connection": {faults: []fault{noConnection}, posts: 8, want: codes("-", "-", "-", "-")},
 		"lost, then refused": {faults: []fault{lost, refusing(0, tooLarge, false), pass}, posts: 3, unknown: 1,
 			want: codes(envelope.CodePayloadTooLarge, ok, ok, ok)},
-		"too many results": {faults: []fault{answering(200, `{"ok":true,"results":[{"id":"a"},{"id":"a"},{"id":"a"},{"id":"a"},{"id":"a"}]}`), pass},
+		"too many results": {faults: []fault{answering(200, wrongResults(5)), pass},
 			want: codes(ok, ok, ok, ok), posts: 2},
-		"results of others":      {faults: []fault{answering(200, `{"ok":true,"results":[{"id":"a"},{"id":"a"},{"id":"a"},{"id":"a"}]}`), pass}, want: codes(ok, ok, ok, ok), posts: 2},
-		"too few results":        {faults: []fault{answering(200, `{"ok":true,"results":[]}`), pass}, want: codes(ok, ok, ok, ok), posts: 2},
-		"an unknown code":        {faults: []fault{refusing(3, `{"error":"NEW"}`, true), pass}, want: codes(ok, ok, ok, "NEW"), posts: 1},
-		"a limit for ten years":  {faults: []fault{refusing(3, `{"error":"RATE_LIMITED","retryAfter":315360000}`, true)}, want: codes(ok, ok, ok, envelope.CodeRateLimited), posts: 1},
-		"the server has failed":  {faults: []fault{answering(500, unavailable), pass}, want: codes(ok, ok, ok, ok), posts: 2},
-		"the relay is shut down": {faults: []fault{answering(503, full)}, want: slices.Repeat(codes(envelope.CodeUnavailable), 4), posts: 8},
+		"results of others": {faults: []fault{answering(200, wrongResults(4)), pass},
+			want: codes(ok, ok, ok, ok), posts: 2},
+		"too few results": {faults: []fault{answering(200, wrongResults(0)), pass},
+			want: codes(ok, ok, ok, ok), posts: 2},
+		"an unknown code": {faults: []fault{refusing(3, `{"error":"NEW"}`, true), pass},
+			want: codes(ok, ok, ok, "NEW"), posts: 1},
+		"a limit for ten years": {faults: []fault{refusing(3, `{"error":"RATE_LIMITED","retryAfter":315360000}`, true)},
+			want: codes(ok, ok, ok, envelope.CodeRateLimited), posts: 1},
+		"the server has failed": {faults: []fault{answering(500, unavailable), pass},
+			want: codes(ok, ok, ok, ok), posts: 2},
+		"the relay is shut down": {faults: []fault{answering(503, full)},
+			want: slices.Repeat(codes(envelope.CodeUnavailable), 4), posts: 8},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ const manyMessages = overHTTP + " (posting many messages)"
 
 // bulkChecks test POST /events/bulk.
 var bulkChecks = []Check{
-	{Number: "X-64", Title: "Each line of a bulk request has its own result, in order, and a refused line holds up no other",
+	{Number: "X-64", Title: "Each line of a bulk request has its own result, in order, and a refused line stops no other",
 		Cites: manyMessages, run: bulkResults},
 	{Number: "X-65", Title: "The messages of a bulk request are delivered in the order of the lines, as they were signed",
 		Cites: manyMessages, run: func(p *probe) {
@@ -29,15 +29,22 @@ var bulkChecks = []Check{
 			p.checkResults(p.bulk("", joined(lines...)), receipts(sent...)...)
 			p.checkInOrder(p.events("cursor", "0", "recipient", agent.did(), "timeout", "0"), sent...)
 		}},
-	{Number: "X-66", Title: "The messages of a thread may come in one bulk request, and a later line sees what an earlier one did",
+	{Number: "X-66", Title: "The messages of a thread may come in one bulk request, in the order of the thread",
 		Cites: manyMessages, run: func(p *probe) {
 			t := p.conversation()
-			request, early, offer, accept := t.signed("c.REQUEST>a"), t.signed("a.RESULT"), t.signed("a.OFFER"), t.signed("c.ACCEPT>a")
-			result, late := t.signed("a.RESULT"), t.signed("c.CANCEL")
-			wrong := wantedLine{code: envelope.CodeInvalidTransition}
-			p.checkResults(p.bulk("REQUEST, RESULT, OFFER, ACCEPT, RESULT, CANCEL of one thread",
-				joined(request.body, early.body, offer.body, accept.body, result.body, late.body)),
-				wantedLine{id: request.id}, wrong, wantedLine{id: offer.id}, wantedLine{id: accept.id}, wantedLine{id: result.id}, wrong)
+			var lines [][]byte
+			var want []wantedLine
+			for _, step := range []struct {
+				move string
+				code envelope.Code
+			}{
+				{"c.REQUEST>a", ""}, {"a.RESULT", envelope.CodeInvalidTransition}, {"a.OFFER", ""}, {"c.ACCEPT>a", ""},
+				{"a.RESULT", ""}, {"c.CANCEL", envelope.CodeInvalidTransition},
+			} {
+				m := t.signed(step.move)
+				lines, want = append(lines, m.body), append(want, wantedLine{id: m.id, code: step.code})
+			}
+			p.checkResults(p.bulk("REQUEST, RESULT, OFFER, ACCEPT, RESULT, CANCEL of one thread", joined(lines...)), want...)
 		}},
 	{Number: "X-67", Title: "The last line of a bulk request may lack its LF, and a body without lines has no results",
 		Cites: manyMessages, run: func(p *probe) {
@@ -46,15 +53,16 @@ var bulkChecks = []Check{
 			p.checkResults(p.bulk("without LF at the end", m.body), wantedLine{id: m.id})
 			p.checkResults(p.bulk("no line", nil))
 		}},
-	{Number: "X-68", Title: "A bulk request stops at an empty line and at a line that is too long, and answers the lines before it",
+	{Number: "X-68", Title: "A bulk request stops at a line that is empty or too long, and answers the lines before it",
 		Cites: manyMessages, wait: second, run: bulkStops},
-	{Number: "X-69", Title: "A bulk request with a parameter or a Content-Encoding is refused, and nothing of it is stored",
+	{Number: "X-69", Title: "A bulk request with a parameter or a Content-Encoding is refused, and stores nothing",
 		Cites: manyMessages, run: func(p *probe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			body := joined(p.request(client, agent).sign(client).body)
 			p.checkRefused(p.call("a parameter", http.MethodPost, "/events/bulk?wait=true", nil, body, 0), invalid)
-			p.checkRefused(p.call("Content-Encoding: gzip", http.MethodPost, "/events/bulk", http.Header{"Content-Encoding": {"gzip"}},
-				body, 0), refused(http.StatusUnsupportedMediaType, envelope.CodeUnsupportedMedia))
+			gzip := http.Header{"Content-Encoding": {"gzip"}}
+			p.checkRefused(p.call("Content-Encoding: gzip", http.MethodPost, "/events/bulk", gzip, body, 0),
+				refused(http.StatusUnsupportedMediaType, envelope.CodeUnsupportedMedia))
 			p.checkEvents(p.events("cursor", "0", "recipient", agent.did(), "timeout", "0"))
 		}},
 	{Number: "X-70", Title: "The well-known document lists the feature bulk", Cites: manyMessages,
@@ -74,7 +82,7 @@ func (p *probe) checkFeature(name string) {
 // joined returns lines, each with LF at its end.
 func joined(lines ...[]byte) []byte { return append(bytes.Join(lines, []byte("\n")), '\n') }
 
-// wantedLine says what the result of a line must be: a receipt with this id, or a refusal with this code.
+// wantedLine says what the result of a line must be. With a code it is a refusal, otherwise a receipt with this id.
 type wantedLine struct {
 	id        string
 	duplicate bool
@@ -145,9 +153,9 @@ func (p *probe) checkFirstResults(b bulkAnswer, want ...wantedLine) {
 		result := b.results[i]
 		duplicate, present := result.flag("duplicate")
 		_, err := time.Parse(time.RFC3339, result.text("expiresAt"))
-		switch {
-		case w.code != "" && (result.code() != string(w.code) || result.text("message") == "" || result.text("id") != ""),
-			w.code == "" && (result.text("id") != w.id || !present || duplicate != w.duplicate || err != nil || result.code() != ""):
+		isReceipt := result.text("id") == w.id && present && duplicate == w.duplicate && err == nil
+		isRefusal := result.text("id") == "" && result.text("message") != ""
+		if result.code() != string(w.code) || w.code == "" && !isReceipt || w.code != "" && !isRefusal {
 			p.failf("line %d has another result: %s", i+1, result)
 		}
 	}
@@ -155,12 +163,14 @@ func (p *probe) checkFirstResults(b bulkAnswer, want ...wantedLine) {
 
 func bulkResults(p *probe) {
 	client, agent := p.actor("a client"), p.actor("an agent")
-	first, second, third := p.request(client, agent).sign(client), p.request(client, agent).sign(client), p.request(client, agent).sign(client)
+	request := func() signedMessage { return p.request(client, agent).sign(client) }
+	first, second, third := request(), request(), request()
 	changed := []byte(strings.Replace(string(second.body), "conformance.check", "conformance.chess", 1))
 	p.checkResults(p.bulk("a message, {}, the message again, a changed message, and two messages",
 		joined(first.body, []byte("{}"), first.body, changed, second.body, third.body)),
-		wantedLine{id: first.id}, wantedLine{code: envelope.CodeUnsupportedVersion}, wantedLine{id: first.id, duplicate: true},
-		wantedLine{code: envelope.CodeInvalidSignature}, wantedLine{id: second.id}, wantedLine{id: third.id})
+		wantedLine{id: first.id}, wantedLine{code: envelope.CodeUnsupportedVersion},
+		wantedLine{id: first.id, duplicate: true}, wantedLine{code: envelope.CodeInvalidSignature},
+		wantedLine{id: second.id}, wantedLine{id: third.id})
 	p.checkInOrder(p.events("cursor", "0", "recipient", agent.did(), "timeout", "0"), first, second, third)
 }
 

@@ -35,6 +35,11 @@ var errStopped = envelope.Errorf(envelope.CodeInvalidRequest, "the lines were st
 
 func newLines(list ...[]byte) *testLines { return &testLines{list: list, stopped: make(chan struct{})} }
 
+// repeated returns n times the same line.
+func repeated(line string, n int) *testLines {
+	return newLines(slices.Repeat([][]byte{[]byte(line)}, n)...)
+}
+
 // linesOf returns the lines of envelopes.
 func linesOf(all ...*envelope.Envelope) *testLines {
 	l := newLines()
@@ -74,8 +79,8 @@ func postAll(t *testing.T, r *relay.Relay, from relay.Peer, l *testLines) (outco
 	return outcomes, stopped
 }
 
-// TestBulkEqualsPosts checks that lines have the outcomes of posts one after the other (RELAYS R-24), also where the relay
-// hides what others may not see.
+// TestBulkEqualsPosts checks that lines have the outcomes of posts one after the other (RELAYS R-24), also where the
+// relay hides what others may not see.
 func TestBulkEqualsPosts(t *testing.T) {
 	const origin = "https://relay.example"
 	for _, reads := range []relay.Visibility{relay.ToAll, relay.ToParties} {
@@ -85,12 +90,14 @@ func TestBulkEqualsPosts(t *testing.T) {
 		var all []*envelope.Envelope
 		for i := range 80 {
 			thread := fmt.Sprint("t", i%40)
+			step := func(by, to didkey.Key, p envelope.Payload) *envelope.Envelope {
+				return sign(t, by, envelope.Draft{Thread: thread, Recipient: to.DID(), Payload: p})
+			}
 			steps := []*envelope.Envelope{
-				sign(t, ann, envelope.Draft{Thread: thread, Recipient: bob.DID(), Payload: envelope.Request{RequestID: thread, Intent: "x"}}),
-				sign(t, bob, envelope.Draft{Thread: thread, Recipient: ann.DID(), Payload: envelope.Offer{RequestID: thread}}),
-				sign(t, eve, envelope.Draft{Thread: thread, Recipient: ann.DID(), Payload: envelope.Offer{RequestID: thread}}),
-				sign(t, ann, envelope.Draft{Thread: thread, Recipient: bob.DID(), Payload: envelope.Accept{RequestID: thread}}),
-				sign(t, bob, envelope.Draft{Thread: thread, Recipient: ann.DID(), Payload: envelope.Result{RequestID: thread, Status: "success"}}),
+				step(ann, bob, envelope.Request{RequestID: thread, Intent: "x"}),
+				step(bob, ann, envelope.Offer{RequestID: thread}), step(eve, ann, envelope.Offer{RequestID: thread}),
+				step(ann, bob, envelope.Accept{RequestID: thread}),
+				step(bob, ann, envelope.Result{RequestID: thread, Status: "success"}),
 			}
 			all = append(all, steps[:1+i%5]...)
 			all = append(all, all[len(all)/2])
@@ -116,20 +123,22 @@ func TestBulkEqualsPosts(t *testing.T) {
 
 // TestBulkStops checks where a bulk request stops, and what it says (RELAYS R-25).
 func TestBulkStops(t *testing.T) {
-	broken := envelope.Errorf(envelope.CodeInvalidRequest, "the connection broke")
+	broken := newLines([]byte("{}"))
+	broken.end = envelope.Errorf(envelope.CodeInvalidRequest, "the connection broke")
+	const tooMuch, invalid = envelope.CodePayloadTooLarge, envelope.CodeInvalidRequest
 	for name, test := range map[string]struct {
 		lines *testLines
 		code  envelope.Code
 		want  int // outcomes
 	}{
-		"the end":             {newLines(slices.Repeat([][]byte{[]byte("{}")}, 500)...), "", 500},
+		"the end":             {repeated("{}", 500), "", 500},
 		"no line":             {newLines(), "", 0},
-		"10,000 lines":        {newLines(slices.Repeat([][]byte{[]byte("{}")}, 10_000)...), "", 10_000},
-		"more than that":      {newLines(slices.Repeat([][]byte{[]byte("{}")}, 10_001)...), envelope.CodePayloadTooLarge, 10_000},
-		"16 MiB":              {newLines(slices.Repeat([][]byte{[]byte(strings.Repeat("x", 128<<10-1))}, 128)...), "", 128},
-		"more than 16 MiB":    {newLines(slices.Repeat([][]byte{[]byte(strings.Repeat("x", 128<<10-1))}, 129)...), envelope.CodePayloadTooLarge, 128},
-		"an empty line":       {newLines([]byte("{}"), []byte("{}"), nil, []byte("{}")), envelope.CodeInvalidRequest, 2},
-		"an error of reading": {&testLines{list: [][]byte{[]byte("{}")}, end: broken, stopped: make(chan struct{})}, envelope.CodeInvalidRequest, 1},
+		"10,000 lines":        {repeated("{}", 10_000), "", 10_000},
+		"more than that":      {repeated("{}", 10_001), tooMuch, 10_000},
+		"16 MiB":              {repeated(strings.Repeat("x", 128<<10-1), 128), "", 128},
+		"more than 16 MiB":    {repeated(strings.Repeat("x", 128<<10-1), 129), tooMuch, 128},
+		"an empty line":       {newLines([]byte("{}"), []byte("{}"), nil, []byte("{}")), invalid, 2},
+		"an error of reading": {broken, invalid, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			outcomes, stopped := postAll(t, start(t, relay.Config{}), local, test.lines)
@@ -188,8 +197,8 @@ func requests(t *testing.T, n int) (all []*envelope.Envelope) {
 	return all
 }
 
-// TestBulkTimes checks that a bulk request takes a minute at most, and ends at once when the relay shuts down or the store
-// fails (RELAYS R-25).
+// TestBulkTimes checks that a bulk request takes a minute at most, and ends at once when the relay shuts down or the
+// store fails (RELAYS R-25).
 func TestBulkTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newOver(t, stored, relay.Limits{})
@@ -197,7 +206,8 @@ func TestBulkTimes(t *testing.T) {
 		slow.pause = 9 * time.Second
 		began := time.Now()
 		outcomes, stopped := postAll(t, r, local, slow)
-		if took := time.Since(began); took != time.Minute || len(outcomes) != 6 || codeOf(stopped) != envelope.CodePayloadTooLarge {
+		took := time.Since(began)
+		if took != time.Minute || len(outcomes) != 6 || codeOf(stopped) != envelope.CodePayloadTooLarge {
 			t.Errorf("ended after %v with %d outcomes: %v", took, len(outcomes), stopped)
 		}
 
@@ -216,7 +226,7 @@ func TestBulkTimes(t *testing.T) {
 		slow.pause = time.Second
 		began = time.Now()
 		outcomes, stopped = postAll(t, r, local, slow)
-		if took := time.Since(began); took > 5*time.Second || len(outcomes) != 3 || stopped != error(down) {
+		if took = time.Since(began); took > 5*time.Second || len(outcomes) != 3 || stopped != error(down) {
 			t.Errorf("the full disk ended it after %v with %d outcomes: %v", took, len(outcomes), stopped)
 		}
 
@@ -249,7 +259,7 @@ func TestBulkMemory(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newOver(t, stored, relay.Limits{})
 				proceed := make(chan struct{})
-				lines := newLines(slices.Repeat([][]byte{[]byte(strings.Repeat("x", test.size))}, 4000)...)
+				lines := repeated(strings.Repeat("x", test.size), 4000)
 				answered := 0
 				ended := make(chan struct{})
 				go func() {
@@ -301,11 +311,13 @@ func TestBulkCounts(t *testing.T) {
 				outcomes[i].Receipt.Duplicate = entries[i].Envelope.Recipient == ""
 			}
 			return outcomes
-		}, relay.Limits{PostsPerAddress: noLimit, BroadcastsPerAddress: noLimit, PostsPerAgent: relay.Rate{PerSecond: 1, Burst: 5}})
+		}, relay.Limits{PostsPerAddress: noLimit, BroadcastsPerAddress: noLimit,
+			PostsPerAgent: relay.Rate{PerSecond: 1, Burst: 5}})
 		many, other := requests(t, 8), requests(t, 1)
 		again := sign(t, key(t), envelope.Draft{Payload: requestWithoutID})
 		admit(r)
-		outcomes, stopped = postAll(t, r, from(remote), linesOf(append(append(many, other...), slices.Repeat([]*envelope.Envelope{again}, 20)...)...))
+		all := slices.Concat(many, other, slices.Repeat([]*envelope.Envelope{again}, 20))
+		outcomes, stopped = postAll(t, r, from(remote), linesOf(all...))
 		if stopped != nil || len(outcomes) != 29 {
 			t.Fatalf("%d outcomes: %v", len(outcomes), stopped)
 		}
@@ -320,15 +332,17 @@ func TestBulkCounts(t *testing.T) {
 		// Large lines count for more.
 		r = newOver(t, stored, relay.Limits{})
 		admit(r)
-		outcomes, stopped = postAll(t, r, from(remote), newLines(slices.Repeat([][]byte{[]byte(strings.Repeat("x", 64<<10))}, 100)...))
+		outcomes, stopped = postAll(t, r, from(remote), repeated(strings.Repeat("x", 64<<10), 100))
 		if wantLimit(t, stopped, envelope.LimitPostsPerAddress); len(outcomes) > 12 {
 			t.Errorf("%d lines of 64 KiB", len(outcomes))
 		}
 
 		// The operator can spare an address the count. Its senders and its ban count nevertheless.
-		r = newOver(t, stored, relay.Limits{PostsPerAgent: noLimit, BulkFrom: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}})
+		spared := netip.MustParsePrefix("203.0.113.0/24")
+		r = newOver(t, stored, relay.Limits{PostsPerAgent: noLimit, BulkFrom: []netip.Prefix{spared}})
 		admit(r)
-		if outcomes, stopped = postAll(t, r, from(remote), linesOf(requests(t, 500)...)); stopped != nil || len(outcomes) != 500 {
+		outcomes, stopped = postAll(t, r, from(remote), linesOf(requests(t, 500)...))
+		if stopped != nil || len(outcomes) != 500 {
 			t.Errorf("%d lines of a spared address: %v", len(outcomes), stopped)
 		}
 		lines := linesOf(requests(t, 10)...)
@@ -337,7 +351,8 @@ func TestBulkCounts(t *testing.T) {
 			time.Sleep(5500 * time.Millisecond)
 			r.Gate().SetBans(relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix(remote + "/32")}})
 		}()
-		if outcomes, stopped = postAll(t, r, from(remote), lines); codeOf(stopped) != envelope.CodeForbidden || len(outcomes) != 5 {
+		outcomes, stopped = postAll(t, r, from(remote), lines)
+		if codeOf(stopped) != envelope.CodeForbidden || len(outcomes) != 5 {
 			t.Errorf("%d lines before the ban: %v", len(outcomes), stopped)
 		}
 	})

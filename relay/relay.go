@@ -310,8 +310,8 @@ func (r *Relay) admitEntry(from Peer, entry *Entry) error {
 	return nil
 }
 
-// appendEntry stores an entry. It is charged to its address as soon as it is stored or refused. Refusals: CodeRateLimited,
-// those of Store.Append.
+// appendEntry stores an entry. It is charged to its address as soon as it is stored or refused. Refusals:
+// CodeRateLimited, those of Store.Append.
 func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receipt, error) {
 	queued, err := r.beginWrite(ctx, from)
 	if err != nil {
@@ -329,8 +329,8 @@ func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receip
 	return receipt, err
 }
 
-// beginWrite waits until from may give the store's writer something. The store has one writer, which takes entries in the
-// order in which they come. So an address may have only a few entries waiting there. While it is in debt, its other
+// beginWrite waits until from may give the store's writer something. The store has one writer, which takes entries in
+// the order in which they come. So an address may have only a few entries waiting there. While it is in debt, its other
 // entries are refused. After a nil error the caller must call endWrite. Refusals: CodeRateLimited.
 func (r *Relay) beginWrite(ctx context.Context, from Peer) (queued time.Duration, err error) {
 	if from.Local {

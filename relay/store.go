@@ -264,8 +264,8 @@ type Outcome struct {
 	Err     error   // nil: the entry is stored
 }
 
-// Decided reports whether the store has stored or refused the entry itself. Otherwise the store has failed, or it accepts
-// nothing at the moment.
+// Decided reports whether the store has stored or refused the entry itself. Otherwise the store has failed, or it
+// accepts nothing at the moment.
 func (o Outcome) Decided() bool {
 	code := envelope.CodeOf(o.Err)
 	return code != envelope.CodeInternal && code != envelope.CodeUnavailable

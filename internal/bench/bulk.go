@@ -20,8 +20,8 @@ type bulkAnswer struct {
 	} `json:"stopped"`
 }
 
-// postBulk posts requests of r.Bulk envelopes on one connection until the round is over. The time until an answer counts
-// once for each request.
+// postBulk posts requests of r.Bulk envelopes on one connection until the round is over. The time until an answer
+// counts once for each request.
 func (r *run) postBulk(ctx context.Context, c *conn, p *round, s *stats) {
 	var v values
 	var numbers []int
@@ -61,7 +61,8 @@ func (r *run) postBulk(ctx context.Context, c *conn, p *round, s *stats) {
 	}
 }
 
-// judgeBulk records the outcomes of the envelopes of a bulk request. It returns how long to wait before the next request.
+// judgeBulk records the outcomes of the envelopes of a bulk request. It returns how long to wait before the next
+// request.
 func (r *run) judgeBulk(a answer, numbers []int, s *stats) (wait time.Duration) {
 	var v values
 	if a.status != 200 {

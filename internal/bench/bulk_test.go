@@ -27,7 +27,8 @@ func TestBulkIsLimited(t *testing.T) {
 	o := small(Post)
 	o.Bulk, o.Senders, o.Count, o.Connections = 30, 1, 60, 1
 	url := start(t, withRemote, func(c *relay.Config) {
-		c.Limits = relay.Limits{PostsPerAddress: relay.Rate{PerSecond: 1000}, PostsPerAgent: relay.Rate{PerSecond: 1, Burst: 10}}
+		c.Limits.PostsPerAddress = relay.Rate{PerSecond: 1000}
+		c.Limits.PostsPerAgent = relay.Rate{PerSecond: 1, Burst: 10}
 	})
 	r := bench(t, url, o)
 	if !r.Holds() || r.Accepted == 0 || r.Accepted > 12 || r.Refused == 0 || r.Stored < r.Accepted {

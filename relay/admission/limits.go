@@ -28,8 +28,9 @@ func (g *Gate) Admit(p Peer, k Kind) error {
 	return err
 }
 
-// AdmitLine counts a line of size bytes of a bulk request as a post of p's address. The first line counts with its request,
-// see Admit. Lines from Limits.BulkFrom are not counted. Refusals: CodeRateLimited, CodeForbidden if the address is banned.
+// AdmitLine counts a line of size bytes of a bulk request as a post of p's address. The first line counts with its
+// request, see Admit. Lines from Limits.BulkFrom are not counted. Refusals: CodeRateLimited, CodeForbidden if the
+// address is banned.
 func (g *Gate) AdmitLine(p Peer, size int, first bool) error {
 	if isWithin(p.Addr, g.limits.Load().BulkFrom) {
 		return g.CheckPeer(p)

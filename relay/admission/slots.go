@@ -19,8 +19,8 @@ type slots struct {
 	inUse           map[netip.Prefix]int // by network; no entry is 0
 }
 
-// slotLimit is a number of slots, with the name of the limit and the format of its refusal. The format has a verb for the
-// number, and for the limit of one address also one for the network.
+// slotLimit is a number of slots, with the name of the limit and the format of its refusal. The format has a verb for
+// the number, and for the limit of one address also one for the network.
 type slotLimit struct {
 	most          int // Unlimited: any number
 	name, message string
@@ -126,8 +126,8 @@ func (g *Gate) Poll(p Peer) (release func(), err error) {
 // maxBulks is how many bulk requests of all addresses the relay works on at a time. Each needs some MB of memory.
 const maxBulks = 16
 
-// Bulk takes a slot for a bulk request of p. The caller must call release when it has ended. Bulk does not wait. Refusals:
-// CodeRateLimited.
+// Bulk takes a slot for a bulk request of p. The caller must call release when it has ended. Bulk does not wait.
+// Refusals: CodeRateLimited.
 func (g *Gate) Bulk(p Peer) (release func(), err error) {
 	release, err = g.bulks.acquire(p)
 	g.NoteRefusal(p, "", err)

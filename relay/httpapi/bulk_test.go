@@ -88,21 +88,22 @@ func TestBulk(t *testing.T) {
 		t.Errorf("the answer is %s, want %s", a.body, want)
 	}
 
-	huge := strings.Repeat(" ", 128<<10)
+	huge, stored := strings.Repeat(" ", 128<<10), make([]envelope.Code, 3)
+	const invalid, tooLarge = envelope.CodeInvalidRequest, envelope.CodePayloadTooLarge
 	for name, c := range map[string]struct {
 		body    string
 		results []envelope.Code // "": stored
 		stopped envelope.Code
 	}{
-		"no LF at the end":         {strings.TrimSuffix(string(full), "\n"), make([]envelope.Code, 3), ""},
-		"CR LF":                    {strings.ReplaceAll(string(full), "\n", "\r\n"), make([]envelope.Code, 3), ""},
+		"no LF at the end":         {strings.TrimSuffix(string(full), "\n"), stored, ""},
+		"CR LF":                    {strings.ReplaceAll(string(full), "\n", "\r\n"), stored, ""},
 		"nothing":                  {"", nil, ""},
-		"an empty line":            {"\n" + string(full), nil, envelope.CodeInvalidRequest},
-		"an empty line at the end": {string(full) + "\n", make([]envelope.Code, 3), envelope.CodeInvalidRequest},
-		"no message":               {"{}\n[]\n1\n", []envelope.Code{"UNSUPPORTED_VERSION", "INVALID_REQUEST", "INVALID_REQUEST"}, ""},
-		"the longest line":         {huge + "\n" + string(full), append([]envelope.Code{"INVALID_REQUEST"}, make([]envelope.Code, 3)...), ""},
-		"a line that is too long":  {string(full) + huge + " \n" + string(full), make([]envelope.Code, 3), envelope.CodePayloadTooLarge},
-		"too long without an end":  {string(full) + huge + huge, make([]envelope.Code, 3), envelope.CodePayloadTooLarge},
+		"an empty line":            {"\n" + string(full), nil, invalid},
+		"an empty line at the end": {string(full) + "\n", stored, invalid},
+		"no message":               {"{}\n[]\n1\n", []envelope.Code{envelope.CodeUnsupportedVersion, invalid, invalid}, ""},
+		"the longest line":         {huge + "\n" + string(full), []envelope.Code{invalid, "", "", ""}, ""},
+		"a line that is too long":  {string(full) + huge + " \n" + string(full), stored, tooLarge},
+		"too long without an end":  {string(full) + huge + huge, stored, tooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := postBulk(t, h, []byte(c.body))
@@ -110,12 +111,13 @@ func TestBulk(t *testing.T) {
 				t.Fatalf("%d results: %+v", len(a.Results), a)
 			}
 			for i, r := range a.Results {
-				if r.Error != c.results[i] || (r.Error == "") != (r.Duplicate != nil && *r.Duplicate && r.ID != "") || (r.Error == "") == (r.Message != "") {
+				isReceipt := r.Duplicate != nil && *r.Duplicate && r.ID != ""
+				if r.Error != c.results[i] || (r.Error == "") != isReceipt || (r.Error == "") == (r.Message != "") {
 					t.Errorf("line %d: %+v", i+1, r)
 				}
 			}
-			if (a.Stopped == nil) != (c.stopped == "") || a.Stopped != nil && (a.Stopped.Error != c.stopped || a.Stopped.Message == "") {
-				t.Errorf("stopped: %+v, want %s", a.Stopped, c.stopped)
+			if s := a.Stopped; (s == nil) != (c.stopped == "") || s != nil && (s.Error != c.stopped || s.Message == "") {
+				t.Errorf("stopped: %+v, want %s", s, c.stopped)
 			}
 		})
 	}
@@ -129,16 +131,18 @@ func TestBulk(t *testing.T) {
 		Features []string
 		Limits   struct{ Bulks, BulkLines, BulkBytes int }
 	}
-	if err := json.Unmarshal(get(t, h, "/.well-known/agora.json").body, &document); err != nil ||
-		!slices.Contains(document.Features, "bulk") || document.Limits.BulkLines != 10_000 || document.Limits.BulkBytes != 16<<20 ||
-		document.Limits.Bulks != 4 {
+	err := json.Unmarshal(get(t, h, "/.well-known/agora.json").body, &document)
+	limits := document.Limits
+	if err != nil || !slices.Contains(document.Features, "bulk") || limits.BulkLines != 10_000 ||
+		limits.BulkBytes != 16<<20 || limits.Bulks != 4 {
 		t.Errorf("the well-known document: %+v, %v", document, err)
 	}
 }
 
 // TestBulkFailure checks that the reason of an internal error stays in the log.
 func TestBulkFailure(t *testing.T) {
-	h := newFront(t, startWrapped(t, func(s relay.Store) relay.Store { return failingStore{s} }), httpapi.Options{}).Handler(false)
+	r := startWrapped(t, func(s relay.Store) relay.Store { return failingStore{s} })
+	h := newFront(t, r, httpapi.Options{}).Handler(false)
 	a := post(t, h, "/events/bulk", bulkBody(someRequests(t, 2)...))
 	if b := parseBulk(t, a.body); len(b.Results) != 0 || b.Stopped == nil || b.Stopped.Error != envelope.CodeInternal ||
 		strings.Contains(string(a.body), "secret") {
@@ -169,8 +173,8 @@ func sendBulk(t *testing.T, l *pipeListener, head string) (c net.Conn, answered 
 
 func chunk(c io.Writer, body []byte) { fmt.Fprintf(c, "%x\r\n%s\r\n", len(body), body) }
 
-// TestBulkWaitsForLines sends lines slowly. Each may take 10 seconds, all of them a minute (RELAYS R-25). A line that has
-// come is stored at once.
+// TestBulkWaitsForLines sends lines slowly. Each may take 10 seconds, all of them a minute (RELAYS R-25). A line that
+// has come is stored at once.
 func TestBulkWaitsForLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := unlimited(t)
@@ -260,7 +264,8 @@ func TestBulkRestIsDropped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := parseBulk(t, text); len(a.Results) != 10_000 || a.Stopped == nil || a.Stopped.Error != envelope.CodePayloadTooLarge {
+	a := parseBulk(t, text)
+	if len(a.Results) != 10_000 || a.Stopped == nil || a.Stopped.Error != envelope.CodePayloadTooLarge {
 		t.Errorf("%d results, %+v", len(a.Results), a.Stopped)
 	}
 	read := func() int {
@@ -280,15 +285,16 @@ func TestBulkRestIsDropped(t *testing.T) {
 	}
 }
 
-// TestBulkLeavesTheConnection uses a connection for a long poll after a bulk request, and after one that takes more than
-// the time of a body until it is stored.
+// TestBulkLeavesTheConnection uses a connection for a long poll after a bulk request, and after one that takes more
+// than the time of a body until it is stored.
 func TestBulkLeavesTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startWrapped(t, func(s relay.Store) relay.Store { return slowAppends{s} })
 		l, _ := serve(t, r)
 		c := l.dial()
 		reader := bufio.NewReader(c)
-		for i, body := range [][]byte{bulkBody(someRequests(t, 2)...), []byte("{}"), append(bulkBody(someRequests(t, 1)...), '\n')} {
+		emptyLine := append(bulkBody(someRequests(t, 1)...), '\n')
+		for i, body := range [][]byte{bulkBody(someRequests(t, 2)...), []byte("{}"), emptyLine} {
 			fmt.Fprintf(c, "POST /events/bulk HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 			for range 2 {
 				response, err := http.ReadResponse(reader, nil)
@@ -321,7 +327,8 @@ func TestBulkOverHTTP2(t *testing.T) {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	defer server.Close()
-	response, err := server.Client().Post(server.URL+"/events/bulk", "application/x-ndjson", bytes.NewReader(bulkBody(someRequests(t, 400)...)))
+	body := bytes.NewReader(bulkBody(someRequests(t, 400)...))
+	response, err := server.Client().Post(server.URL+"/events/bulk", "application/x-ndjson", body)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,8 +66,8 @@ func (s *Store) doAll(ctx context.Context, queue chan<- job, j job) []relay.Outc
 	return outcomes
 }
 
-// send gives a job to the committer. After an error, the committer does not get it. late fires when the caller has waited
-// too long.
+// send gives a job to the committer. After an error, the committer does not get it. late fires when the caller has
+// waited too long.
 func (s *Store) send(ctx context.Context, queue chan<- job, j job, late <-chan time.Time) error {
 	if err := s.refusal(); err != nil {
 		return err

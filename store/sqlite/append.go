@@ -11,7 +11,8 @@ func (s *Store) Append(ctx context.Context, e relay.Entry) (relay.Receipt, error
 	return s.do(ctx, s.appends, job{entry: e})
 }
 
-// maxBatch is how many entries of AppendAll are stored in one transaction. So the transaction has room for other entries.
+// maxBatch is how many entries of AppendAll are stored in one transaction. So the transaction has room for other
+// entries.
 const maxBatch = maxGroup / 2
 
 // AppendAll implements relay.Store.

@@ -16,9 +16,9 @@ import (
 )
 
 // This file fills the indexes of events and threads. A new row of an index belongs anywhere in it, so adding it at once
-// would change one page of every index for each post. So the writer only stores events and threads, and remembers them in
-// the tail. When the tail has grown, it becomes a batch: it is sorted once for each index, and each later transaction writes
-// a slice of it. Neighbours in an index come in one slice, so they share pages.
+// would change one page of every index for each post. So the writer only stores events and threads, and remembers them
+// in the tail. When the tail has grown, it becomes a batch: it is sorted once for each index, and each later
+// transaction writes a slice of it. Neighbours in an index come in one slice, so they share pages.
 
 // mergeEvents is how many events are merged at a time on a large disk, see limitSize.
 const mergeEvents = 16_384
@@ -171,8 +171,8 @@ func (w *writer) mergeGroup(events int) error {
 	return w.mergeSlice(max(cmp.Or(w.store.options.mergeSlice, minSlice), 2*events*m.total/w.batchSize()))
 }
 
-// mergeSlice merges the next n index rows of the batch, which is sorted, in the open transaction. With the last ones, it
-// stores that the batch is merged.
+// mergeSlice merges the next n index rows of the batch, which is sorted, in the open transaction. With the last ones,
+// it stores that the batch is merged.
 func (w *writer) mergeSlice(n int) error {
 	m := w.merge
 	from := m.at

@@ -337,8 +337,8 @@ func TestMergesKeepUp(t *testing.T) {
 	wantIntact(t, s.path, time.Now())
 }
 
-// TestEventOrders checks that the order in which a merge fills an index is that of the index's columns. Otherwise a slice
-// would touch more pages, and nothing else would show it.
+// TestEventOrders checks that the order in which a merge fills an index is that of the index's columns. Otherwise a
+// slice would touch more pages, and nothing else would show it.
 func TestEventOrders(t *testing.T) {
 	columns := map[string]func(a, b *tailRow) int{
 		"sender":    func(a, b *tailRow) int { return cmp.Compare(a.sender, b.sender) },

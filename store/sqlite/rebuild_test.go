@@ -89,8 +89,8 @@ func TestRebuild(t *testing.T) {
 	}
 }
 
-// rebuildOnly is a child that opens a database of version 0.1.0. It prints a line when it begins to update the database,
-// and one when it has done that.
+// rebuildOnly is a child that opens a database of version 0.1.0. It prints a line when it begins to update the
+// database, and one when it has done that.
 func rebuildOnly(path string) error {
 	log := slog.New(slog.NewTextHandler(writeFunc(func(line []byte) {
 		if strings.Contains(string(line), "updating the database") {
@@ -105,8 +105,8 @@ func rebuildOnly(path string) error {
 	return s.Close()
 }
 
-// TestKilledRebuild kills processes while they update a database of version 0.1.0. The next start updates it, and nothing
-// is lost.
+// TestKilledRebuild kills processes while they update a database of version 0.1.0. The next start updates it, and
+// nothing is lost.
 func TestKilledRebuild(t *testing.T) {
 	const threads = 120
 	path, now := filepath.Join(t.TempDir(), "agora.db"), time.Now()
@@ -194,7 +194,8 @@ func completeThreads(ctx context.Context, s *Store, n int) error {
 	return nil
 }
 
-// TestNoRoomToRebuild checks that a database is not updated on a disk with too little room, and what the operator reads.
+// TestNoRoomToRebuild checks that a database is not updated on a disk with too little room, and what the operator
+// reads.
 func TestNoRoomToRebuild(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	s := openAt(t, path)

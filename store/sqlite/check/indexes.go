@@ -16,8 +16,8 @@ func (c *checker) loadTail() error {
 		return err
 	}
 	if c.merged < 0 || c.merged > int64(c.report.Seq) {
-		c.found(Finding{"meta", fmt.Sprintf("the indexes are said to be complete up to event %d, which is not a number given "+
-			"to an event", c.merged), cureDamage})
+		c.found(Finding{"meta", fmt.Sprintf("the indexes are said to be complete up to event %d, which is not a number "+
+			"given to an event", c.merged), cureDamage})
 	}
 	return c.each(func(scan scanner) error {
 		var seq, thread int64
@@ -40,7 +40,8 @@ func (c *checker) indexes() error {
 		}
 		match := strings.Join(same, " AND ")
 		err := c.each(c.misindexed(x.Table, "it is missing in the index %s"),
-			"SELECT e.seq FROM event e WHERE e.seq <= ? AND "+x.Condition()+" AND NOT EXISTS (SELECT 1 FROM "+x.Table+" i WHERE "+match+")", c.merged)
+			"SELECT e.seq FROM event e WHERE e.seq <= ? AND "+x.Condition()+
+				" AND NOT EXISTS (SELECT 1 FROM "+x.Table+" i WHERE "+match+")", c.merged)
 		if err != nil {
 			return err
 		}
