@@ -151,8 +151,8 @@ func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Re
 	return receipt.limited(e), failed
 }
 
-// limited returns the receipt of e, with ExpiresAt not after the end of its signed ttl. No relay keeps a message
-// longer.
+// limited returns the receipt of e. If ExpiresAt is after the end of e's signed ttl, it returns that end instead,
+// because no relay keeps a message longer.
 func (r Receipt) limited(e *envelope.Envelope) Receipt {
 	if r.ExpiresAt.After(e.ExpiresAt()) {
 		r.ExpiresAt = e.ExpiresAt()

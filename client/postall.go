@@ -29,9 +29,9 @@ const (
 // requests, because POST /events/bulk takes many messages (PROTOCOL §5). At a relay without it, PostAll posts them one
 // by one.
 //
-// PostAll retries as PostEnvelope does. If the relay refuses a message only for the moment, PostAll sends it again, and
-// with it the refused messages behind it, because they may depend on it. The attempts count anew after each request
-// that has settled a message.
+// PostAll retries as PostEnvelope does. If the relay refuses a message only for the moment, PostAll sends it again. It
+// also sends the refused messages behind it again, because they may depend on it. PostAll gives up after
+// Options.Attempts requests in a row that bring no message a final result.
 func (c *Client) PostAll(ctx context.Context, envelopes []*envelope.Envelope) []PostResult {
 	p := &postAll{client: c, envelopes: envelopes, results: make([]PostResult, len(envelopes)),
 		unknown: make([]bool, len(envelopes)), size: bulkMessages}

@@ -38,7 +38,7 @@ type Lines interface {
 }
 
 // PostAll posts lines, each as Post does (PROTOCOL §5, "Posting many messages"). It checks several lines at a time, and
-// stores them in order. It calls answer with the outcome of each line, in order, and never twice at a time. The
+// stores them in order. It calls answer with the outcome of each line, one after the other, in order. The
 // transport must have admitted the request, see Gate. That admits the first line.
 //
 // stopped says why no further lines were posted; nil: all were. To continue, post the line after the last one that was

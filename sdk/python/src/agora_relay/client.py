@@ -155,9 +155,10 @@ class Client:
         Receipt, mostly without cursor and thread, or the error that post_envelope would raise.
 
         It retries as post_envelope does. If the relay refuses a message only for the moment, it sends the message
-        again, and also the refused ones behind it, because they may depend on it. The attempts count anew after each
-        request that has settled a message. A message that is not valid gets Refused, and is not sent. If the relay does
-        not take many messages in one request, it posts them one by one."""
+        again, and also the refused ones behind it, because they may depend on it. It gives up after as many attempts
+        in a row as post_envelope makes, if none of them brings a message a final result. A message that is not valid
+        gets Refused, and is not sent. If the relay does not take many messages in one request, it posts them one by
+        one."""
         return await post_all(self._session, envelopes, self._attempts, self.post_envelope)
 
     async def _post(
