@@ -178,6 +178,11 @@ func (o Options) Check(baseURL string) error {
 	if o.Bulk > 0 && (o.Mode != Post || o.Rate != 0 || o.Pretty || len(o.Floor) > 0) {
 		return fmt.Errorf("--bulk is for the mode post, without --rate, --pretty and --floor")
 	}
+	return o.checkRanges()
+}
+
+// checkRanges returns an error if a number in o is too small or too large. o has its defaults.
+func (o Options) checkRanges() error {
 	for _, f := range []struct {
 		name         string
 		have, lo, hi int

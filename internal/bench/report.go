@@ -254,6 +254,22 @@ func (r Report) WriteText(w io.Writer) error {
 	line("std", "%.0f/s before, %.0f/s after: verifications by crypto/ed25519 on %d cores, %.1f µs CPU each",
 		r.Std.Before, r.Std.After, r.Std.Cores, r.Std.CPU)
 	r.writeFloor(line)
+	r.writeUsage(line)
+	if r.Queued > 0 {
+		line("queued", "%d posts waited for their turn, %.1f ms on average: the relay stores only a few messages of one "+
+			"address at a time (writesPerAddress). So this is the speed for one address. agora serve --writes-per-ip raises it",
+			r.Queued, r.QueuedTime)
+	}
+	if r.Refused > 0 {
+		line("refused", "%d (429 or 503). A relay that listens on loopback only does not limit requests from its own "+
+			"machine: use a loopback address and no proxy, or raise the relay's limits", r.Refused)
+	}
+	r.writeVerdict(line)
+	_, err := io.WriteString(w, t.String())
+	return err
+}
+
+func (r Report) writeUsage(line func(name, format string, args ...any)) {
 	if u := r.Relay; u != nil {
 		line("relay", "%.1f µs CPU per event = %.2f verifications; RSS %.1f MB before, %.1f MB after; process %d",
 			u.CPUPerEvent, u.Verifications, float64(u.RSSBefore)/1e6, float64(u.RSSAfter)/1e6, u.PID)
@@ -267,18 +283,6 @@ func (r Report) WriteText(w io.Writer) error {
 	if r.Generator != nil {
 		line("generator", "%.1f µs CPU per event", r.Generator.CPUPerEvent)
 	}
-	if r.Queued > 0 {
-		line("queued", "%d posts waited for their turn, %.1f ms on average: the relay stores only a few messages of one "+
-			"address at a time (writesPerAddress). So this is the speed for one address. agora serve --writes-per-ip raises it",
-			r.Queued, r.QueuedTime)
-	}
-	if r.Refused > 0 {
-		line("refused", "%d (429 or 503). A relay that listens on loopback only does not limit requests from its own "+
-			"machine: use a loopback address and no proxy, or raise the relay's limits", r.Refused)
-	}
-	r.writeVerdict(line)
-	_, err := io.WriteString(w, t.String())
-	return err
 }
 
 func (r Report) writeFloor(line func(name, format string, args ...any)) {
