@@ -103,8 +103,8 @@ type bulkAnswer struct {
 	stopped *answer
 }
 
-// bulk posts a body to /events/bulk. While the relay stops because of its rate limit, it sends the rest later. The body
-// then must not have a line that stops the relay for another reason.
+// bulk posts a body to /events/bulk. If the relay stops at its rate limit, bulk waits and posts the lines that have no
+// result yet. It returns any other stop.
 func (p *probe) bulk(what string, body []byte) (b bulkAnswer) {
 	for deadline := time.Now().Add(rateLimitTimeout); ; {
 		b.answer = p.call(what, http.MethodPost, "/events/bulk", nil, body, 0)
