@@ -133,8 +133,8 @@ func (p *postAll) chunk() (chunk []*envelope.Envelope) {
 	return chunk
 }
 
-// settle records the results of a request with sent messages. It returns how many messages have a result now, and why
-// the next one has none; nil: the next request may follow at once.
+// settle records the results of a request, which had this many messages. It returns how many of them have a final
+// result. failed says why the next message has none; nil: the next request may follow at once.
 func (p *postAll) settle(answer bulkAnswer, sent int) (settled int, failed *failure) {
 	var left []int
 	for n, i := range p.pending[:len(answer.Results)] {

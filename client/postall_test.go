@@ -19,7 +19,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// conversation returns the messages of n threads: each a REQUEST to an agent and the CANCEL of it, in this order.
+// conversation returns the messages of n threads: each thread has a REQUEST to an agent, then its CANCEL.
 func conversation(t *testing.T, by, to didkey.Key, n int) (all []*envelope.Envelope) {
 	t.Helper()
 	for i := range n {

@@ -29,7 +29,7 @@ STALE = {"error": "STALE_TIMESTAMP", "message": "too late"}
 
 
 def conversation(me, to, now, threads=2):
-    """The messages of some threads: each a REQUEST and the CANCEL of it, in this order."""
+    """The messages of some threads: each thread has a REQUEST, then its CANCEL."""
     all = []
     for thread in range(threads):
         for type in ("REQUEST", "CANCEL"):
