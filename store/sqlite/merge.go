@@ -286,11 +286,15 @@ func (w *writer) mergeDue(now time.Time, n int) (more bool, err error) {
 	return w.mergeAny(n)
 }
 
-// mergeAny is like mergeDue for all events. It may use the room that limitSize leaves for merges.
+// mergeAny is like mergeDue for all events. It may use the room that limitSize leaves for merges. A merge never begins
+// with events of the open transaction: if they were undone, other events would get their numbers.
 func (w *writer) mergeAny(n int) (more bool, err error) {
 	if w.merge == nil {
 		if w.store.tail.len() == 0 {
 			return false, nil
+		}
+		if w.last > w.begun {
+			return true, nil
 		}
 		w.startMerge()
 	}

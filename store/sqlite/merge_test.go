@@ -316,6 +316,36 @@ func TestRolledBackEventsLeaveTheTail(t *testing.T) {
 	wantIntact(t, s.path, time.Now())
 }
 
+// TestMergeBeginsWithCommittedEvents checks that a merge never has events whose transaction is undone. Their numbers are
+// given to other events, which must not count as merged.
+func TestMergeBeginsWithCommittedEvents(t *testing.T) {
+	s := openNew(t)
+	failure := errors.New("no")
+	err := s.task(t.Context(), func(w *writer) error {
+		return w.transact(func() error {
+			outcomes := make([]relay.Outcome, 1)
+			if _, err := w.appendEntries([]job{{entry: request(t, key(1), key(2).DID())}}, outcomes); err != nil {
+				return err
+			}
+			if more, err := w.mergeAny(1); !more || err != nil {
+				t.Errorf("%v, %v: the merge must wait for the commit", more, err)
+			}
+			return failure
+		})
+	})
+	if !errors.Is(err, failure) {
+		t.Fatal(err)
+	}
+	appendAll(t, s, []relay.Entry{request(t, key(3), key(4).DID())})
+	for more := true; more; {
+		write(t, s, func(w *writer) (err error) {
+			more, err = w.mergeAny(100)
+			return err
+		})
+	}
+	wantIntact(t, s.path, time.Now())
+}
+
 // TestMergesKeepUp checks that the tail never has more than two batches.
 func TestMergesKeepUp(t *testing.T) {
 	const batch = 50

@@ -41,6 +41,7 @@ type writer struct {
 	agents  map[int64]struct{}   // parties that have a manifest
 	keys    [2][]byte            // buffers of loadKnown
 	last    relay.Seq            // number of the last stored event
+	begun   relay.Seq            // last, when the open transaction began
 	merged  relay.Seq            // number of the last event that is in all indexes
 	merge   *merge               // the batch that is being merged; nil: none
 	list    []byte               // buffer of fill
@@ -228,7 +229,7 @@ func (w *writer) transact(f func() error) error {
 	if _, err := w.stmts.begin.ExecContext(ctx); err != nil {
 		return w.store.care.handleError(err)
 	}
-	last := w.last
+	w.begun = w.last
 	w.ledger.Begin()
 	w.store.tail.begin()
 	err := f()
@@ -242,7 +243,7 @@ func (w *writer) transact(f func() error) error {
 		w.mergeCommitted()
 		return nil
 	}
-	w.undo(last)
+	w.undo(w.begun)
 	w.mergeUndone()
 	if _, failed := w.stmts.rollback.ExecContext(ctx); failed != nil {
 		// After an error of a full or failing disk SQLite has already rolled back, and ROLLBACK fails.
