@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	sqlite3 "modernc.org/sqlite/lib"
+
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
@@ -246,9 +248,11 @@ func (w *writer) transact(f func() error) error {
 	w.undo(w.begun)
 	w.mergeUndone()
 	if _, failed := w.stmts.rollback.ExecContext(ctx); failed != nil {
-		// After an error of a full or failing disk SQLite has already rolled back, and ROLLBACK fails.
-		err = fmt.Errorf("%w (and then rolling back: %v)", err, failed)
 		harmless = false
+		// After an error of a full or failing disk SQLite has already rolled back. Then ROLLBACK fails with SQLITE_ERROR.
+		if codeOf(failed) != sqlite3.SQLITE_ERROR {
+			err = fmt.Errorf("%w (and then rolling back: %v)", err, failed)
+		}
 	}
 	if harmless {
 		return err
