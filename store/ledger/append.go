@@ -129,6 +129,9 @@ func (g *group) duplicate(k known, e relay.Entry) (relay.Receipt, error) {
 	if k.removed {
 		return relay.Receipt{}, errRemoved
 	}
+	if len(k.body) == 0 {
+		return relay.Receipt{}, errCut
+	}
 	if !bytes.Equal(k.body, e.Envelope.Canonical()) {
 		return relay.Receipt{}, errOtherMessage
 	}
@@ -144,6 +147,10 @@ func (g *group) duplicate(k known, e relay.Entry) (relay.Receipt, error) {
 var errRemoved = &envelope.Error{Code: envelope.CodeForbidden,
 	Message: "the operator of this relay has removed your message with this id",
 	Details: map[string]any{envelope.DetailReason: envelope.ReasonRemoved}}
+
+// errCut rejects a message whose id its sender has used for a message that has expired, and of which only the id is
+// left. It may be the same message, if the relay's clock was set back since.
+var errCut = envelope.Errorf(envelope.CodeExpired, "your message with this id was stored and has expired")
 
 // errOtherMessage rejects a message whose id its sender has already used for a message with other content.
 var errOtherMessage = envelope.Errorf(envelope.CodeDuplicateID,

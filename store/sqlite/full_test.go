@@ -68,7 +68,9 @@ func TestFull(t *testing.T) {
 			s := openWith(t, path, o)
 			now := time.Now().Truncate(time.Millisecond)
 			must(t, tick(s, now))
-			ids := fill(t, s, size, now)
+			early := messageOfSize(t, 1, size, now)
+			appendAll(t, s, []relay.Entry{early})
+			ids := append([]string{early.Envelope.ID}, fill(t, s, size, now)...)
 			if info, err := os.Stat(path); err != nil || info.Size() > o.MaxBytes {
 				t.Errorf("the file has %d bytes, %v", info.Size(), err)
 			}
@@ -99,6 +101,9 @@ func TestFull(t *testing.T) {
 			page, err := s.Read(t.Context(), relay.Query{Now: now.Add(-time.Hour), Limit: 1 << 20})
 			if err != nil || len(page.Events) != 1 || page.Events[0].ID != late.Envelope.ID {
 				t.Errorf("%d events are delivered, %v", len(page.Events), err)
+			}
+			if _, err := s.Append(t.Context(), early); !isCode(err, envelope.CodeExpired) {
+				t.Errorf("an expired message again, after the clock was set back: %v", err)
 			}
 			var watched []string
 			ctx, cancel := context.WithCancel(t.Context())
