@@ -101,6 +101,8 @@ func TestCheck(t *testing.T) {
 		{"checked long after", "", 100 * 24 * time.Hour, ""},
 		{"an expired event without its body", "UPDATE event SET body = x''", 48 * time.Hour, ""},
 		{"a forgotten event", "DELETE FROM event WHERE seq IN (1, 6)", time.Hour, ""},
+		{"an event that was forgotten before the clock was set back", "DELETE FROM event WHERE seq IN (1, 6)",
+			20 * time.Minute, ""},
 		{"a thread removed when its events were",
 			"DELETE FROM thread WHERE n = 1; DELETE FROM thread_role WHERE thread = 1", 48 * time.Hour, ""},
 		{"a thread whose events were all removed", "DELETE FROM event WHERE thread = 1", 48 * time.Hour, ""},

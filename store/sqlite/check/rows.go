@@ -204,7 +204,7 @@ func (c *checker) otherEvents() error {
 			_, findings := e.check(c.options.Now)
 			// A thread's record is kept longer than its events. But an event that is due for removal may remain for a
 			// moment after its thread's record.
-			if e.thread != 0 && e.forget > ledger.Nanos(c.options.Now) {
+			if e.thread != 0 && e.forget > ledger.Nanos(removedBy(c.options.Now)) {
 				findings = append(findings, Finding{e.where(), "the record of its thread is missing", cureDamage})
 			}
 			return findings
@@ -218,6 +218,10 @@ type messageKey struct {
 	by didkey.DID
 	id string
 }
+
+// removedBy returns the latest time by which the relay may have removed what was due. It is after now if the clock was
+// set back since.
+func removedBy(now time.Time) time.Time { return now.Add(replay.StepBack) }
 
 // check returns what is wrong with t and its events.
 func (t storedThread) check(now time.Time) (findings []Finding) {
@@ -246,7 +250,7 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 		wrong(t.where(), "it is stored with the state %q, but its record has the state %q", t.State, r.State)
 	}
 	// Expired envelopes may have been removed. The envelope that expires last must be stored until r.Keep.
-	if keep := ledger.Nanos(r.Keep); keep < latest || keep > latest && !removed && r.Keep.After(now) {
+	if keep := ledger.Nanos(r.Keep); keep < latest || keep > latest && !removed && r.Keep.After(removedBy(now)) {
 		wrong(t.where(), "its record says that its last envelope expires at %s, but the last stored one expires at %s",
 			envelope.FormatTime(r.Keep), envelope.FormatTime(ledger.Instant(latest)))
 	}
@@ -266,7 +270,7 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 		n := messageKey{step.By, step.ID}
 		steps[n] = step.At
 		if _, stored := envelopes[n]; !stored && step.ID != "" &&
-			now.Before(step.At.Add(replay.DefaultMemory)) {
+			removedBy(now).Before(step.At.Add(replay.DefaultMemory)) {
 			wrong(t.where(), "its record has a step by the %s %q, which is not stored", step.Type, step.ID)
 		}
 	}
