@@ -16,8 +16,8 @@ import (
 // forceFactor times as long and must fit into the reserve.
 func logLimit(reserve int64) int64 { return min(max(reserve/pageSize/forceFactor, 16), maxLogLimit) }
 
-// maxLogLimit keeps the log short, but leaves room for the largest group. A log that is overwritten is faster than one that grows, because its file system need not
-// find new room.
+// maxLogLimit keeps the log short, but leaves room for the largest group. A log that is overwritten is faster than one
+// that grows, because its file system need not find new room.
 const maxLogLimit = maxGroup * postPages
 
 // maintain grows the reserve towards its target and sets the database's size limit from the free disk space.
@@ -52,8 +52,8 @@ const minFreePages = 64
 // limitSize sets the largest number of pages of the database. The number follows from Options.MaxBytes and from the
 // space that the disk has left once the reserve has its full size and the write-ahead log its greatest length. So the
 // database itself never fills the disk. The limit leaves room to merge what is not merged: at most two batches, with about
-// 500 bytes in all indexes for a REQUEST, in pages that are not full. enough reports whether there is room for a while, in free pages or in new
-// pages.
+// 500 bytes in all indexes for a REQUEST, in pages that are not full. enough reports whether there is room for a while,
+// in free pages or in new pages.
 func (w *writer) limitSize(reserve int64) (enough bool, err error) {
 	c := &w.store.care
 	count, free, err := w.pageCounts()
