@@ -85,6 +85,7 @@ var allowedImports = map[string][]string{
 	"conformance":                           {"didkey", "envelope", "thread", "testvectors"},
 	"docs/diagrams":                         {},
 	"ci/faults":                             {},
+	"ci/sim":                                {},
 	"ci/faults/cluster":                     {},
 	"sdk/js":                                {},
 	"internal/bench/stage":                  {"didkey", "envelope"},

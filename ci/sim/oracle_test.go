@@ -1,0 +1,253 @@
+package sim
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/replay"
+	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/sqlite/check"
+)
+
+// allowedStepBack is how far a relay's clock may be set back without harm.
+const allowedStepBack = replay.StepBack
+
+func makeFolder(path string) error { return os.Mkdir(path, 0o700) }
+
+// oracle knows what the relay has said, and checks that it stays true:
+//
+//   - a message that was acknowledged or delivered stays stored, once, with its number, until it expires;
+//   - a message that was refused for good, or as not stored, is not stored;
+//   - nothing is stored that nobody has posted, but for the relay's notices;
+//   - each reader gets each message for it once, in order, also through crashes.
+type oracle struct {
+	*testing.T
+	clock  *clock
+	notice didkey.DID // who signs notices
+
+	mu    sync.Mutex // the pollers also call delivered
+	posts []*post
+	byID  map[string]*post
+	known map[relay.Seq]fact // everything that a receipt or a delivery has shown
+	seq   map[string]relay.Seq
+	epoch uint32
+}
+
+// fact is a stored event.
+type fact struct {
+	id        string
+	recipient didkey.DID
+	expires   time.Time
+	delivered bool
+}
+
+// post is a message and what its sender knows.
+type post struct {
+	envelope *envelope.Envelope
+	talk     *talk
+	unknown  bool // an attempt ended so that it may be stored
+	seq      relay.Seq
+}
+
+func newOracle(t *testing.T, c *clock, notice didkey.DID) *oracle {
+	return &oracle{T: t, clock: c, notice: notice, byID: map[string]*post{}, known: map[relay.Seq]fact{},
+		seq: map[string]relay.Seq{}}
+}
+
+// post adds a message that will be posted.
+func (o *oracle) post(e *envelope.Envelope, t *talk) *post {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := &post{envelope: e, talk: t}
+	o.posts = append(o.posts, p)
+	o.byID[e.ID] = p
+	return p
+}
+
+// again returns a message that was posted before, or nil.
+func (o *oracle) again(random *rand.Rand) *post {
+	if len(o.posts) == 0 || random.IntN(6) > 0 {
+		return nil
+	}
+	if all := o.unsettled(); len(all) > 0 {
+		return all[random.IntN(len(all))]
+	}
+	return o.posts[len(o.posts)-1-random.IntN(min(len(o.posts), 50))]
+}
+
+// unsettled returns the messages of which no one knows whether they are stored.
+func (o *oracle) unsettled() (all []*post) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.posts {
+		if p.unknown && p.seq == 0 {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// alive reports whether an event that expires then has never been expired by the relay's clock.
+func (o *oracle) alive(expires time.Time) bool { return o.clock.latest.Load() < expires.UnixNano() }
+
+// answered checks the answer to an attempt to post p.
+func (o *oracle) answered(p *post, receipt relay.Receipt, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	id := p.envelope.ID
+	if err == nil {
+		if p.seq != 0 && !receipt.Duplicate {
+			o.Errorf("%s was stored as event %d, and again as %d", id, p.seq, receipt.Cursor.Seq)
+		}
+		if receipt.Duplicate && p.seq == 0 && !p.unknown && o.seq[id] == 0 {
+			o.Errorf("%s is a duplicate, but no attempt to post it can have stored it", id)
+		}
+		p.seq = receipt.Cursor.Seq
+		o.learn(receipt.Cursor.Seq, fact{id: id, recipient: p.envelope.Recipient, expires: receipt.ExpiresAt})
+		return
+	}
+	refusal, ok := errors.AsType[*envelope.Error](err)
+	if !ok {
+		o.Errorf("posting %s: %v", id, err)
+		return
+	}
+	switch code := refusal.Code; {
+	case code == envelope.CodeInternal:
+		o.Errorf("posting %s: %v", id, err)
+	case code.Info().Settles:
+		if p.seq != 0 {
+			o.Errorf("%s is stored as event %d, but was refused: %v", id, p.seq, err)
+		}
+		p.unknown = false
+	case code.Retryable() && !refusal.NothingStored():
+		p.unknown = true
+	}
+}
+
+// learn notes that event seq is f.
+func (o *oracle) learn(seq relay.Seq, f fact) {
+	if before, ok := o.known[seq]; ok && before.id != f.id {
+		o.Errorf("event %d was %s and is now %s", seq, before.id, f.id)
+	}
+	// A thread can be opened again when everything about it is forgotten. Then its notice has the same id as before.
+	if before, ok := o.seq[f.id]; ok && before != seq && (o.byID[f.id] != nil || o.alive(o.known[before].expires)) {
+		o.Errorf("%s was event %d and is now %d", f.id, before, seq)
+	}
+	f.delivered = f.delivered || o.known[seq].delivered
+	o.known[seq], o.seq[f.id] = f, seq
+}
+
+// delivered checks the events of a page that a has got. The poll began at the time began.
+func (o *oracle) delivered(a *agent, events []relay.Event, began time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := o.clock.now()
+	for _, e := range events {
+		m, err := envelope.Parse(e.Body, 0)
+		if err != nil || m.ID != e.ID || m.Recipient != a.did {
+			o.Errorf("event %d is for %s, but was delivered to %s (%v)", e.Seq, m.Recipient, a.did, err)
+			continue
+		}
+		if !e.Expires.After(began) && !e.Expires.After(now) {
+			o.Errorf("event %d was delivered after it had expired", e.Seq)
+		}
+		if e.Seq <= a.last {
+			o.Errorf("event %d was delivered after event %d, to the same reader", e.Seq, a.last)
+		}
+		a.last = e.Seq
+		o.stored(e, m)
+		o.learn(e.Seq, fact{id: e.ID, recipient: m.Recipient, expires: e.Expires, delivered: true})
+	}
+}
+
+// stored checks that somebody has posted e.
+func (o *oracle) stored(e relay.Event, m *envelope.Envelope) {
+	p := o.byID[e.ID]
+	switch {
+	case p == nil && m.Sender.ID != o.notice:
+		o.Errorf("event %d is %s, which nobody has posted", e.Seq, e.ID)
+	case p != nil && !bytes.Equal(e.Body, p.envelope.Canonical()):
+		o.Errorf("event %d is not what was posted as %s", e.Seq, e.ID)
+	}
+}
+
+// audit compares all of the store with what is known.
+func (o *oracle) audit(s *sqlite.Store, d *Disk, path string) {
+	o.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	there := map[relay.Seq]bool{}
+	q := relay.Query{Expired: true, Limit: 100}
+	for more := true; more; {
+		page, err := s.Read(o.Context(), q)
+		if err != nil {
+			o.Fatalf("reading the store: %v", err)
+		}
+		if o.epoch != 0 && page.Cursor.Epoch != o.epoch {
+			o.Errorf("the epoch was %x and is %x", o.epoch, page.Cursor.Epoch)
+		}
+		o.epoch = page.Cursor.Epoch
+		for _, e := range page.Events {
+			there[e.Seq] = true
+			o.storedNow(e)
+		}
+		q.After, more = page.Cursor, page.More
+	}
+	for seq, f := range o.known {
+		if !there[seq] && o.alive(f.expires) {
+			o.Errorf("event %d (%s) is missing", seq, f.id)
+		}
+	}
+	for _, p := range o.posts {
+		if p.unknown && o.seq[p.envelope.ID] == 0 && o.alive(p.envelope.TS.Add(p.envelope.TTL)) {
+			p.unknown = false // it is not stored
+		}
+	}
+	report, err := check.Database(o.Context(), path, check.Options{Now: o.clock.now(),
+		Found: func(f check.Finding) { o.Errorf("check: %s", f) }})
+	if err != nil && !d.dead() {
+		o.Errorf("check: %v", err)
+	}
+	o.Logf("%s: %d events, %d threads", o.clock.now().Format(time.DateTime), report.Events, report.Threads)
+}
+
+// storedNow checks one event of the store.
+func (o *oracle) storedNow(e relay.Event) {
+	f := fact{id: e.ID, expires: e.Expires}
+	if p := o.byID[e.ID]; p != nil {
+		if p.seq == 0 && !p.unknown {
+			o.Errorf("event %d is %s, but every attempt to post it was refused", e.Seq, e.ID)
+		}
+		p.seq = e.Seq
+		f.recipient = p.envelope.Recipient
+	}
+	if len(e.Body) > 0 { // a full disk cuts bodies of what has expired
+		m, err := envelope.Parse(e.Body, 0)
+		if err != nil {
+			o.Errorf("event %d: %v", e.Seq, err)
+			return
+		}
+		f.recipient = m.Recipient
+		o.stored(e, m)
+	}
+	o.learn(e.Seq, f)
+}
+
+// allDelivered checks that the readers have got everything that they could get.
+func (o *oracle) allDelivered() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for seq, f := range o.known {
+		if f.recipient != "" && !f.delivered && o.alive(f.expires) {
+			o.Errorf("event %d (%s) was not delivered", seq, f.id)
+		}
+	}
+}

@@ -1,0 +1,412 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/thread"
+)
+
+var (
+	seeds = flag.Int("seeds", 0, "how many simulations to run; 0: 40, or 12 with -short")
+	first = flag.Uint64("seed", 1, "seed of the first simulation; the others follow")
+)
+
+// TestMain fails if a goroutine outlives the tests. Goroutines run one at a time, so that a seed mostly gives the same
+// order of events again.
+func TestMain(m *testing.M) {
+	runtime.GOMAXPROCS(1)
+	goleak.VerifyTestMain(m)
+}
+
+// TestSimulations runs relays over disks that fail. The seed decides the messages, the times and the faults. After each
+// start the test checks what the relay must know: see oracle.
+func TestSimulations(t *testing.T) {
+	n := *seeds
+	if n == 0 {
+		n = 40
+		if testing.Short() {
+			n = 12
+		}
+	}
+	for i := range n {
+		seed := *first + uint64(i)
+		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
+			folder := t.TempDir()
+			synctest.Test(t, func(t *testing.T) { newWorld(t, seed, folder).run() })
+		})
+	}
+}
+
+// policy has short timeouts, so that threads time out in every simulation.
+var policy = relay.Policy{Rules: thread.Rules{PendingTimeout: 2 * time.Minute, ActiveTimeout: 4 * time.Minute}}
+
+// local is the peer of all requests: limits of rates are not what is tested here.
+var local = relay.Peer{Local: true}
+
+// world is one simulation: a relay that is stopped or crashes again and again, and its clients.
+type world struct {
+	*testing.T
+	random *rand.Rand
+	parent string // has a folder for each machine
+	key    didkey.Key
+	agents []*agent
+	talks  []*talk
+	oracle *oracle
+	clock  clock
+
+	disks int
+	disk  *Disk
+	life  *life // of the relay; nil: it is stopped
+}
+
+// clock is the machine's clock. It can be set. It remembers the latest time that it has shown.
+type clock struct {
+	offset atomic.Int64
+	latest atomic.Int64 // nanoseconds
+}
+
+func (c *clock) now() time.Time {
+	now := time.Now().Add(time.Duration(c.offset.Load()))
+	for {
+		latest := c.latest.Load()
+		if now.UnixNano() <= latest || c.latest.CompareAndSwap(latest, now.UnixNano()) {
+			return now
+		}
+	}
+}
+
+// set changes the time by step. It is never set back more than relays allow.
+func (c *clock) set(step time.Duration) {
+	back := time.Unix(0, c.latest.Load()).Add(time.Minute - allowedStepBack).Sub(c.now())
+	c.offset.Add(int64(max(step, min(back, 0))))
+	c.now()
+}
+
+// agent is a client with a poll that never ends.
+type agent struct {
+	did    didkey.DID
+	key    didkey.Key
+	cursor relay.Cursor // used by one poll at a time
+	last   relay.Seq    // number of the last event that it got
+}
+
+// talk is a thread as its parties know it.
+type talk struct {
+	id            string
+	client, agent *agent
+	state         thread.State // as the last receipt said
+}
+
+// life is the time from a start of the relay to its end.
+type life struct {
+	store *sqlite.Store
+	relay *relay.Relay
+	end   context.CancelFunc
+	ended sync.WaitGroup
+	polls sync.WaitGroup
+}
+
+func newWorld(t *testing.T, seed uint64, parent string) *world {
+	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), parent: parent}
+	w.key = w.newKey()
+	for range 6 {
+		k := w.newKey()
+		w.agents = append(w.agents, &agent{did: k.DID(), key: k})
+	}
+	w.oracle = newOracle(t, &w.clock, w.key.DID())
+	return w
+}
+
+func (w *world) newKey() didkey.Key {
+	seed := make([]byte, 32)
+	for i := range seed {
+		seed[i] = byte(w.random.Uint32())
+	}
+	k, err := didkey.FromSeed(seed)
+	w.must(err)
+	return k
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// folder returns the folder of the present disk.
+func (w *world) folder() string { return filepath.Join(w.parent, fmt.Sprint("disk", w.disks)) }
+
+// run lives several lives with faults, and a last one without.
+func (w *world) run() {
+	w.must(makeFolder(w.folder()))
+	w.newDisk()
+	defer func() { w.disk.Close() }()
+	for range 2 + w.random.IntN(4) {
+		if w.random.IntN(3) == 0 {
+			w.planFault(30)
+		}
+		if w.start() {
+			w.oracle.audit(w.life.store, w.disk, w.path())
+			for range w.random.IntN(3) {
+				w.planFault(400)
+			}
+			w.work(10 + w.random.IntN(100))
+		}
+		w.stop()
+		w.recover()
+		time.Sleep([]time.Duration{0, time.Second, 10 * time.Minute, 30 * time.Hour}[w.random.IntN(4)])
+	}
+	w.disk.Calm()
+	if !w.start() {
+		w.Fatal("the relay does not start, though its disk has no faults")
+	}
+	w.oracle.audit(w.life.store, w.disk, w.path())
+	w.finish()
+	w.stop()
+}
+
+func (w *world) path() string { return filepath.Join(w.folder(), database) }
+
+func (w *world) newDisk() {
+	var err error
+	w.disk, err = NewDisk(w.folder(), rand.New(rand.NewPCG(w.random.Uint64(), 0)))
+	w.must(err)
+}
+
+// planFault plans a fault within the next operations.
+func (w *world) planFault(within int) {
+	fault, after := Fault(w.random.IntN(int(faults))), w.random.IntN(within)
+	w.Logf("%s: %v after %d operations", w.clock.now().Format(time.TimeOnly), fault, after)
+	w.disk.Plan(after, fault)
+}
+
+// start starts the relay and its pollers. It returns false if a fault prevents that.
+func (w *world) start() bool {
+	before := w.disk.Occurred()
+	log := slog.New(slog.NewTextHandler(w.Output(), nil))
+	store, err := sqlite.Open(w.Context(), w.path(), sqlite.Options{Policy: policy, Log: log, Now: w.clock.now,
+		MaxBytes: 8 << 20, Reserve: 1 << 20})
+	if err != nil {
+		if w.disk.Occurred() == before {
+			w.Fatalf("the database cannot be opened: %v", err)
+		}
+		return false
+	}
+	r, err := relay.New(w.Context(), relay.Config{Store: store, Key: w.key, Log: log, Now: w.clock.now})
+	w.must(err)
+	ctx, end := context.WithCancel(w.Context())
+	w.life = &life{store: store, relay: r, end: end}
+	w.life.ended.Go(func() {
+		if err := r.Run(ctx); err != nil {
+			w.Errorf("Run: %v", err)
+		}
+	})
+	for _, a := range w.agents {
+		w.life.polls.Go(func() { w.poll(ctx, r, a) })
+	}
+	return true
+}
+
+// poll reads the inbox of a until ctx ends.
+func (w *world) poll(ctx context.Context, r *relay.Relay, a *agent) {
+	for ctx.Err() == nil {
+		began := w.clock.now()
+		page, err := r.Events(ctx, &relay.Poll{Filter: relay.Filter{Recipient: a.did}, Peer: local, Cursor: a.cursor,
+			Wait: 30 * time.Second, Limit: 7})
+		var events []relay.Event
+		for piece, failed := range page.Pieces() {
+			events, err = append(events, piece...), cmp.Or(err, failed)
+		}
+		if err != nil {
+			time.Sleep(time.Second) // the page is read again
+			continue
+		}
+		w.oracle.delivered(a, events, began)
+		a.cursor = page.Cursor
+	}
+}
+
+// stop ends the relay.
+func (w *world) stop() {
+	if w.life == nil {
+		return
+	}
+	w.life.end()
+	w.life.polls.Wait()
+	w.life.ended.Wait()
+	if err := w.life.store.Close(); err != nil && w.disk.Occurred() == 0 {
+		w.Errorf("Close: %v", err)
+	}
+	w.life = nil
+}
+
+// recover replaces a disk that has died by what is left of it.
+func (w *world) recover() {
+	w.must(w.disk.SetRoom(-1))
+	if !w.disk.dead() {
+		return
+	}
+	died := w.disk
+	w.disks++
+	w.must(died.Restore(w.folder()))
+	died.Close()
+	w.newDisk()
+}
+
+// work posts messages until the disk dies, at most in so many steps.
+func (w *world) work(steps int) {
+	for range steps {
+		if w.disk.dead() {
+			return
+		}
+		switch n := w.random.IntN(20); {
+		case n < 14:
+			w.postSome(1 + w.random.IntN(12))
+		case n < 16:
+			time.Sleep(time.Duration(w.random.IntN(5000)) * time.Millisecond)
+		case n == 16:
+			time.Sleep(time.Duration(w.random.IntN(120)) * time.Second)
+		case n == 17:
+			synctest.Wait() // what was posted is delivered
+			w.clock.set(time.Duration(w.random.IntN(1200)-600) * time.Second)
+		case n == 18:
+			w.must(w.disk.SetRoom(int64(w.random.IntN(64 << 10))))
+		default:
+			w.must(w.disk.SetRoom(-1))
+		}
+	}
+}
+
+// postSome posts n messages at once and notes what the relay answers.
+func (w *world) postSome(n int) {
+	var posts []*post
+	for range n {
+		if p := w.draw(); !slices.Contains(posts, p) { // the order of two attempts at once would not be known
+			posts = append(posts, p)
+		}
+	}
+	type answer struct {
+		receipt relay.Receipt
+		err     error
+	}
+	answers := make([]answer, len(posts))
+	var waiting sync.WaitGroup
+	for i, p := range posts {
+		waiting.Go(func() {
+			a := &answers[i]
+			a.receipt, a.err = w.life.relay.Post(w.Context(), local, p.envelope.Canonical())
+		})
+	}
+	waiting.Wait()
+	for i, p := range posts {
+		w.oracle.answered(p, answers[i].receipt, answers[i].err)
+		if p.talk != nil && answers[i].err == nil {
+			p.talk.state = answers[i].receipt.State
+		}
+	}
+}
+
+// draw returns a message: mostly the next one of a thread, sometimes one that was posted before.
+func (w *world) draw() *post {
+	if p := w.oracle.again(w.random); p != nil {
+		return p
+	}
+	var t *talk
+	if len(w.talks) > 0 && w.random.IntN(4) > 0 {
+		t = w.talks[len(w.talks)-1-w.random.IntN(min(len(w.talks), 20))]
+	} else {
+		t = w.newTalk()
+	}
+	by, d := w.step(t)
+	d.ID = fmt.Sprintf("msg_%d_%d", len(w.oracle.posts), w.random.Uint32())
+	d.Thread = t.id
+	d.TTL = []time.Duration{time.Minute, 10 * time.Minute, 48 * time.Hour}[w.random.IntN(3)]
+	e, err := d.Sign(by.key, w.clock.now())
+	w.must(err)
+	return w.oracle.post(e, t)
+}
+
+func (w *world) newTalk() *talk {
+	order := w.random.Perm(len(w.agents))
+	t := &talk{id: fmt.Sprintf("thread_%d_%d", len(w.talks), w.random.Uint32()), state: thread.Open,
+		client: w.agents[order[0]], agent: w.agents[order[1]]}
+	w.talks = append(w.talks, t)
+	return t
+}
+
+// step returns a message that fits the state of t, or with a small probability any message.
+func (w *world) step(t *talk) (by *agent, d envelope.Draft) {
+	n := map[thread.State]int{thread.Open: 0, thread.Pending: 1 + w.random.IntN(3), thread.Active: 4}[t.state]
+	if w.random.IntN(10) == 0 {
+		n = w.random.IntN(6)
+	}
+	by, to := t.client, t.agent
+	if n == 1 || n == 4 {
+		by, to = to, by
+	}
+	var p envelope.Payload
+	switch n {
+	case 0:
+		params := fmt.Sprintf("%q", strings.Repeat("x", w.random.IntN(9000)))
+		p = envelope.Request{RequestID: "r", Intent: "translate", Params: []byte(params)}
+	case 1:
+		p = envelope.Offer{RequestID: "r"}
+	case 2:
+		p = envelope.Accept{RequestID: "r"}
+	case 3:
+		p = envelope.Cancel{RequestID: "r"}
+	case 4:
+		p = envelope.Result{RequestID: "r", Status: "success"}
+	case 5:
+		p = envelope.Failure{RequestID: "r", Code: "INTERNAL_ERROR", Message: "no"}
+	}
+	return by, envelope.Draft{Payload: p, Recipient: to.did}
+}
+
+// finish posts everything again whose outcome is not known, waits until all threads have ended, and checks the end.
+func (w *world) finish() {
+	for _, p := range w.oracle.unsettled() {
+		receipt, err := w.life.relay.Post(w.Context(), local, p.envelope.Canonical())
+		w.oracle.answered(p, receipt, err)
+	}
+	began := time.Now()
+	w.postSome(20)
+	synctest.Wait()
+	if waited := time.Since(began); waited > time.Second {
+		w.Errorf("posting and delivering without faults took %s", waited)
+	}
+	w.oracle.allDelivered()
+	time.Sleep(time.Unix(0, w.clock.latest.Load()).Sub(w.clock.now()) + 10*time.Minute)
+	for _, t := range w.talks {
+		view, err := w.life.relay.Thread(w.Context(), local, thread.Key{ID: t.id, Client: t.client.did})
+		if envelope.CodeOf(err) == envelope.CodeThreadNotFound {
+			continue
+		}
+		w.must(err)
+		if view.State != thread.Completed && view.State != thread.Failed {
+			w.Errorf("thread %s is %s long after its timeout", t.id, view.State)
+		}
+	}
+	w.oracle.audit(w.life.store, w.disk, w.path())
+}
