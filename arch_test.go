@@ -67,6 +67,7 @@ var allowedImports = map[string][]string{
 	"cmd/agora/internal/trade":              {"client", "cmd/agora/internal/cli", "didkey", "envelope", "internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "thread"},
 	"cmd/agora/internal/chorus":             {"client", "cmd/agora/internal/cli", "conformance/agentprobe", "didkey", "envelope", "gateway/channel/channelclient", "gateway/hub/hubclient", "gateway/hub/skill", "gateway/jobs/credits", "gateway/jobs/jobsclient", "internal/fsync"},
 	"cmd/agora/internal/explorer":           {"relay", "relay/httpapi", "sdk/js"},
+	"proof":                                 {"didkey", "envelope"},
 	"store/ledger":                          {"didkey", "envelope", "thread", "relay"},
 	"store/sqlite/schema":                   {"relay"},
 	"store/sqlite/internal/dbfile":          {"relay"},
@@ -96,7 +97,7 @@ var allowedImports = map[string][]string{
 	"testvectors/generate":                  {"testvectors"},
 	"testvectors/protocol":                  {"envelope", "thread", "relay", "relay/admission"},
 	"testvectors/interop/run":               {"didkey", "envelope", "client"},
-	"cmd/agora":                             {"client", "cmd/agora/internal/chorus", "cmd/agora/internal/cli", "cmd/agora/internal/explorer", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "cmd/agora/internal/trade", "conformance", "didkey", "envelope", "gateway", "gateway/channel", "gateway/hub", "gateway/jobs", "gateway/jobs/credits", "internal/bench", "internal/clidoc", "internal/fsync", "internal/profile", "relay", "relay/admin", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/policycmd", "replay", "store/postgres", "store/sqlite", "store/sqlite/check", "store/transfer", "thread"},
+	"cmd/agora":                             {"client", "cmd/agora/internal/chorus", "cmd/agora/internal/cli", "cmd/agora/internal/explorer", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "cmd/agora/internal/trade", "conformance", "didkey", "envelope", "gateway", "gateway/channel", "gateway/hub", "gateway/jobs", "gateway/jobs/credits", "internal/bench", "internal/clidoc", "internal/fsync", "internal/profile", "relay", "relay/admin", "relay/httpapi", "relay/httpapi/apidocs", "proof", "relay/metrics", "relay/policycmd", "replay", "store/postgres", "store/sqlite", "store/sqlite/check", "store/transfer", "thread"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no
@@ -106,6 +107,7 @@ var forbiddenImports = map[string][]string{
 	"store/ledger": {"os", "net", "net/http", "database/sql", "io"},
 	"thread":       {"os", "net", "net/http", "database/sql", "io"},
 	"replay":       {"os", "net", "net/http", "database/sql", "io"},
+	"proof":        {"os", "net", "net/http", "database/sql", "io"},
 }
 
 // goFiles returns the Go files of a folder, without test files.

@@ -11,7 +11,7 @@ import (
 //go:generate go run ./protocol
 
 //go:embed didkey.json canonicalize.json sign.json verify.json window.json threads.json conversations.json
-//go:embed reads.json sealing.json schema/*.json
+//go:embed reads.json sealing.json log.json schema/*.json
 var files embed.FS
 
 // Files returns this project's own vectors. The folder schema has the JSON Schemas of the vectors and of the protocol's
@@ -167,6 +167,25 @@ type SealingVector struct {
 	Payload         []byte `json:"payload,omitempty"` // canonical
 }
 
+// LogVector tests a proof, or evidence against a relay (log.json).
+type LogVector struct {
+	Name      string   `json:"name"`
+	Proof     string   `json:"proof,omitempty"`
+	Witnesses []string `json:"witnesses,omitempty"` // verifier keys of known witnesses
+	Message   []byte   `json:"message,omitempty"`   // canonical, signed: the proof must be that of this message, by Relay
+	Relay     string   `json:"relay,omitempty"`     // DID; with accepted Evidence: against whom it is
+	Evidence  []byte   `json:"evidence,omitempty"`  // without Proof
+	Expect    Expect   `json:"expect"`
+	Reason    string   `json:"reason,omitempty"` // if rejected
+
+	// If accepted:
+	Index    int64    `json:"index,omitempty"`
+	Size     int64    `json:"size,omitempty"`
+	Leaf     string   `json:"leaf,omitempty"`
+	Cosigned []string `json:"cosigned,omitempty"` // the names of witnesses and the seconds of their signatures
+	Kind     string   `json:"kind,omitempty"`     // of Evidence
+}
+
 // DIDKey returns the vectors of didkey.json. It and the functions below panic only if an embedded file is invalid.
 // Tests check that all files are valid.
 func DIDKey() []DIDKeyVector { return load[DIDKeyVector]("didkey.json") }
@@ -191,6 +210,9 @@ func Conversations() []Conversation { return load[Conversation]("conversations.j
 
 // Sealing returns the vectors of sealing.json.
 func Sealing() []SealingVector { return load[SealingVector]("sealing.json") }
+
+// Log returns the vectors of log.json.
+func Log() []LogVector { return load[LogVector]("log.json") }
 
 // Reads returns the vectors of reads.json.
 func Reads() []ReadVector { return load[ReadVector]("reads.json") }

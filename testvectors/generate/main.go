@@ -37,6 +37,7 @@ func writeAll(dir string) error {
 		writeFile("threads.json", "The thread table: who may send what in which state, and what comes of it.", threads),
 		writeFile("reads.json", "Signed reads: is this token good for this request to this relay at this time?", reads),
 		writeFile("conversations.json", "Whole conversations: posts, one after the other, to a relay that starts empty.", conversations),
+		writeFile("log.json", "Transparency logs: is this proof valid, and does this evidence show that a relay broke its word?", logVectors),
 		writeFile("sealing.json", "Sealing: keys for X25519, and messages whose payload only their recipient opens.", sealings),
 	} {
 		if err := write(dir); err != nil {
