@@ -103,6 +103,8 @@ export class Unavailable extends Error {
 
 /** Unpadded base64url of bytes. */
 export function encode64(bytes: Uint8Array): string;
+/** The SHA-256 hash of bytes, 32 bytes. */
+export function sha256(bytes: Uint8Array): Promise<Uint8Array>;
 /** The bytes of unpadded base64url, or undefined if text is not the one spelling of them. */
 export function decode64(text: string): Uint8Array | undefined;
 

@@ -59,6 +59,8 @@ async function withCrypto(use) {
   try { return await use(subtle); } catch (err) { throw err?.name === 'OperationError' ? err : new Unavailable(err); }
 }
 const digest = async (name, ...parts) => new Uint8Array(await withCrypto((s) => s.digest(name, concat(...parts))));
+/** The SHA-256 hash of bytes, 32 bytes. */
+export const sha256 = (bytes) => digest('SHA-256', bytes);
 const random = (length) => crypto.getRandomValues(new Uint8Array(length));
 
 // --- Bytes

@@ -1,2 +1,3 @@
 export * from './agora.js';
 export * from './client.js';
+export * from './proof.js';

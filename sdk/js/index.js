@@ -4,4 +4,5 @@ export { AgentError, Cancelled, Closed, Endless, Gone, Plain, Unacceptable, Unpr
 export { Call } from './call.js';
 export { Client, newThread } from './client.js';
 export { signedForm, wasSealed } from './reading.js';
+export { verifyEvidence, verifyProof } from './proof.js';
 export { Result } from './serve.js';

@@ -3,6 +3,7 @@ import {
   canonicalize, checkRead, covered, decode64, identity, instant, isSealed, keyOf, open, parse, place, readEnvelope,
   readToken, Refused, seal, sign, verify, x25519Private, x25519Public,
 } from '../agora.js';
+import { verifyEvidence, verifyProof } from '../proof.js';
 import { checkFresh, checkMeant, expiry, Ledger } from '../../../testvectors/interop/node/rules.mjs';
 
 const bytes = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
@@ -78,6 +79,20 @@ const runners = {
     return () => equal(state, v.state_after, 'the state');
   },
   'sealing.json': (v) => v.envelope ? openVector(v) : convertVector(v),
+  async 'log.json'(v) {
+    if (v.evidence) {
+      const found = await verifyEvidence(bytes(v.evidence));
+      return () => equal(`${found.relay} ${found.kind}`, `${v.relay} ${v.kind}`, 'what the evidence shows');
+    }
+    const message = v.message && parse(bytes(v.message));
+    const p = await verifyProof(v.proof ?? '', { message, relay: v.relay, witnesses: v.witnesses });
+    return () => {
+      equal(p.index, v.index ?? 0, 'the index');
+      equal(p.size, v.size, 'the size');
+      equal(p.leaf.text, v.leaf, 'the leaf');
+      equal(p.cosigned.map(({ name, at }) => `${name} ${at}`).join(), (v.cosigned ?? []).join(), 'who has cosigned');
+    };
+  },
   async 'conversations.json'(v) {
     const ledger = new Ledger();
     for (const [i, step] of v.steps.entries()) {
