@@ -13,7 +13,7 @@ import sys
 import package  # noqa: F401, it finds agora_relay
 from agora_relay import (
     Identity, Refused, canonicalize, check_read, covered, instant, key_of, open_payload, parse, place, read_envelope,
-    read_token, seal, sign, verify, x25519_private, x25519_public,
+    read_token, seal, sign, verify, verify_evidence, verify_proof, x25519_private, x25519_public,
 )
 from rules import SECOND, Ledger, check_fresh, check_meant, expiry
 
@@ -129,6 +129,18 @@ def reading(v):
     )
 
 
+def log(v):
+    if "evidence" in v:
+        found = verify_evidence(base64.b64decode(v["evidence"]))
+        return (found.relay, found.kind), (v.get("relay"), v.get("kind"))
+    message = parse(base64.b64decode(v["message"])) if "message" in v else None
+    p = verify_proof(v.get("proof", ""), message, relay=v.get("relay"), witnesses=v.get("witnesses", ()))
+    return (
+        (p.index, p.size, (p.leaf or p.start).text, [f"{c.name} {c.at}" for c in p.cosigned]),
+        (v.get("index", 0), v.get("size"), v.get("leaf"), v.get("cosigned", [])),
+    )
+
+
 def check(name, v, act):
     """Compares the outcome of act with a vector or a step. A conversation has outcomes only for its steps."""
     try:
@@ -147,7 +159,7 @@ def check(name, v, act):
 RUN = {
     "didkey.json": didkey, "canonicalize.json": canonical, "sign.json": signing, "verify.json": verifying,
     "window.json": window, "threads.json": threads, "conversations.json": conversation, "reads.json": reading,
-    "sealing.json": sealing,
+    "sealing.json": sealing, "log.json": log,
 }
 
 folder = pathlib.Path(sys.argv[1])

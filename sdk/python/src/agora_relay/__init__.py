@@ -39,6 +39,7 @@ from .follow import CursorStore, Event
 from .jsontext import canonical_text, canonicalize, parse
 from .outlook import Outlook
 from .payloads import Delivery, Job, Limits, Offer, Price, Quote, Result
+from .proof import Cosigned, Finding, Leaf, Previous, Start, VerifiedProof, verify_evidence, verify_proof
 from .readtoken import check_read, read_token
 from .records import About, Agent, AgentPage, Receipt, Thread, Transition
 from .sealing import is_sealed, open_payload, place, seal, x25519_private, x25519_public
@@ -60,20 +61,24 @@ __all__ = [
     "Cancelled",
     "Client",
     "Closed",
+    "Cosigned",
     "CursorStore",
     "Delivery",
     "Endless",
     "Envelope",
     "Event",
     "FileCursor",
+    "Finding",
     "Gone",
     "Identity",
     "Job",
+    "Leaf",
     "Limits",
     "Offer",
     "Outlook",
-    "Price",
     "Plain",
+    "Previous",
+    "Price",
     "Quote",
     "Receipt",
     "Refused",
@@ -81,6 +86,7 @@ __all__ = [
     "Response",
     "Result",
     "Rule",
+    "Start",
     "StreamTransport",
     "Thread",
     "Transition",
@@ -89,6 +95,7 @@ __all__ = [
     "Unacceptable",
     "UnknownOutcome",
     "Unproven",
+    "VerifiedProof",
     "canonical_text",
     "canonicalize",
     "check_envelope",
@@ -119,6 +126,8 @@ __all__ = [
     "thread_of",
     "verifies",
     "verify",
+    "verify_evidence",
+    "verify_proof",
     "x25519_private",
     "x25519_public",
 ]
