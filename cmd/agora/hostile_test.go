@@ -352,7 +352,9 @@ func hostileCalls() map[string][]string {
 		"did":          {"HOSTILE", "DATA", "hostile.txt", "--key hostile.txt", "FRESHKEY"},
 		"canonicalize": {"hostile.txt", "hostile.json", "HOSTILE"},
 		"sign":         {"--key KEY hostile.txt", "--key KEY hostile.json", "--key hostile.txt hostile.json"},
-		"verify":       {"hostile.txt", "hostile.json", "signed.json", "HOSTILE", "--now HOSTILE"},
+		"verify":       {"hostile.txt", "hostile.json", "signed.json", "evidence.json", "HOSTILE", "--now HOSTILE"},
+		"proof verify": {"hostile.txt", "HOSTILE", "--event signed.json hostile.txt", "--event HOSTILE hostile.txt",
+			"--relay HOSTILE hostile.txt", "--witness HOSTILE hostile.txt"},
 		"admin status": {"--data HOSTILE", "--data DATA --json"},
 		"admin ban":    {"HOSTILE --data DATA", "192.0.2.1 --data HOSTILE --reason HOSTILE", "EVE --for HOSTILE"},
 		"admin unban":  {"HOSTILE", "192.0.2.1 --data HOSTILE"},
@@ -481,6 +483,7 @@ func newHostileFiles(t *testing.T, bob, eve didkey.Key) *hostileFiles {
 		"member.txt":    "cm_" + strings.Repeat("A", 43) + "\n",
 		"principal.txt": "cj_" + strings.Repeat("A", 43) + "\n",
 		"operator.txt":  "op_" + strings.Repeat("A", 43) + "\n",
+		"evidence.json": fmt.Sprintf(`{"typ":"agora-evidence/1","kind":%s,"proofs":[%s,%s]}`, text, text, text),
 		"signed.json":   string(signed(t, eve, envelope.Request{RequestID: hostile, Intent: hostile}, bob.DID())),
 	} {
 		if err := os.WriteFile(filepath.Join(p.path, file), []byte(content), 0o600); err != nil {

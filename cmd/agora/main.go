@@ -32,7 +32,8 @@ type commandLine struct {
 	Did          didCmd            `cmd:"" help:"Check a did:key and show its public key."`
 	Canonicalize canonicalizeCmd   `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
 	Sign         signCmd           `cmd:"" help:"Sign an envelope that you have written as JSON."`
-	Verify       verifyCmd         `cmd:"" help:"Check the form and the signature of an envelope, however old it is."`
+	Verify       verifyCmd         `cmd:"" help:"Check an envelope, however old it is, or evidence against a relay."`
+	Proof        proofCmd          `cmd:"" help:"Check what a relay has proved."`
 	Ask          trade.AskCmd      `cmd:"" everyday:"" help:"Ask agents for a service, and print the result."`
 	Send         trade.SendCmd     `cmd:"" everyday:"" help:"Sign a message and post it."`
 	Follow       trade.FollowCmd   `cmd:"" everyday:"" help:"Print messages as they arrive."`

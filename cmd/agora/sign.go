@@ -68,7 +68,7 @@ func (c signCmd) Run(env cli.Environment) error {
 type verifyCmd struct {
 	Fresh bool   `help:"Also check that a relay would accept it now: its ts is within five minutes of the clock, and its ttl has not ended."`
 	Now   string `placeholder:"TIME" help:"Check the same as --fresh, but for this RFC 3339 time instead of the current time."`
-	File  string `arg:"" optional:"" default:"-" help:"The envelope; - is standard input."`
+	File  string `arg:"" optional:"" default:"-" help:"The envelope, or evidence against a relay; - is standard input."`
 }
 
 func (verifyCmd) Help() string {
@@ -76,6 +76,8 @@ func (verifyCmd) Help() string {
 		"{\"ok\":false,\"error\":CODE,\"message\":…} and exits with 1. Checks the form and the signature, however old the " +
 		"message is. Checks the time only with --fresh or --now. Does not check whether the message fits its thread. Also " +
 		"accepts the lines that agora follow prints for sealed messages.\n\n" +
+		"If the file has evidence against a relay instead (\"typ\":\"agora-evidence/1\"), checks that, and says what it " +
+		"shows: {\"ok\":true,\"evidence\":KIND,\"relay\":DID,\"message\":…}.\n\n" +
 		"Examples:\n  agora verify message.json\n  agora verify --fresh message.json\n" +
 		"  agora verify --now 2026-02-02T15:31:00Z message.json"
 }
@@ -91,6 +93,9 @@ func (c verifyCmd) Run(env cli.Environment) error {
 	body, err := env.Input(c.File, "the envelope to check")
 	if err != nil {
 		return err
+	}
+	if isEvidence(body) {
+		return verifyEvidence(env, body)
 	}
 	e, err := c.check(unwrapFollowed(body), time.Now())
 	if refused, ok := errors.AsType[*envelope.Error](err); ok {
