@@ -3,8 +3,10 @@ package sim
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -47,6 +49,7 @@ type fact struct {
 	recipient didkey.DID
 	expires   time.Time
 	delivered bool
+	removed   bool // by the operator, or an attempt to do so failed
 }
 
 // post is a message and what its sender knows.
@@ -54,7 +57,10 @@ type post struct {
 	envelope *envelope.Envelope
 	talk     *talk
 	unknown  bool // an attempt ended so that it may be stored
+	updated  bool // an Update has stored it, and added a row
 	seq      relay.Seq
+
+	maybePosted, maybeUpdated bool // how it was attempted, if that is unknown
 }
 
 func newOracle(t *testing.T, c *clock, notice didkey.DID) *oracle {
@@ -120,6 +126,10 @@ func (o *oracle) answered(p *post, receipt relay.Receipt, err error) {
 		return
 	}
 	switch code := refusal.Code; {
+	case refusal.Details[envelope.DetailReason] == envelope.ReasonRemoved:
+		if f, ok := o.known[o.seq[id]]; !ok || !f.removed {
+			o.Errorf("%s: %v, but nobody has removed it", id, err)
+		}
 	case code == envelope.CodeInternal:
 		o.Errorf("posting %s: %v", id, err)
 	case code.Info().Settles:
@@ -128,7 +138,34 @@ func (o *oracle) answered(p *post, receipt relay.Receipt, err error) {
 		}
 		p.unknown = false
 	case code.Retryable() && !refusal.NothingStored():
-		p.unknown = true
+		p.unknown, p.maybePosted = true, true
+	}
+}
+
+// unanswered notes that p may be stored.
+func (o *oracle) unanswered(p *post) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p.unknown = true
+}
+
+// remove lets the operator remove an event.
+func (o *oracle) remove(random *rand.Rand, r *relay.Relay) {
+	o.mu.Lock()
+	seqs := slices.Sorted(maps.Keys(o.known))
+	o.mu.Unlock()
+	if len(seqs) == 0 {
+		return
+	}
+	seq := seqs[random.IntN(len(seqs))]
+	_, err := r.Remove(o.Context(), seq)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := o.known[seq]
+	f.removed = f.removed || envelope.CodeOf(err) != envelope.CodeNotFound // perhaps, after another error
+	o.known[seq] = f
+	if refusal, ok := errors.AsType[*envelope.Error](err); err != nil && !ok {
+		o.Errorf("removing event %d: %v", seq, refusal)
 	}
 }
 
@@ -141,7 +178,7 @@ func (o *oracle) learn(seq relay.Seq, f fact) {
 	if before, ok := o.seq[f.id]; ok && before != seq && (o.byID[f.id] != nil || o.alive(o.known[before].expires)) {
 		o.Errorf("%s was event %d and is now %d", f.id, before, seq)
 	}
-	f.delivered = f.delivered || o.known[seq].delivered
+	f.delivered, f.removed = f.delivered || o.known[seq].delivered, f.removed || o.known[seq].removed
 	o.known[seq], o.seq[f.id] = f, seq
 }
 
@@ -185,7 +222,8 @@ func (o *oracle) audit(s *sqlite.Store, d *Disk, path string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	there := map[relay.Seq]bool{}
-	q := relay.Query{Expired: true, Limit: 100}
+	rows := o.rows(s)
+	q := relay.Query{Expired: true, Removed: true, Limit: 100}
 	for more := true; more; {
 		page, err := s.Read(o.Context(), q)
 		if err != nil {
@@ -197,7 +235,7 @@ func (o *oracle) audit(s *sqlite.Store, d *Disk, path string) {
 		o.epoch = page.Cursor.Epoch
 		for _, e := range page.Events {
 			there[e.Seq] = true
-			o.storedNow(e)
+			o.storedNow(e, rows)
 		}
 		q.After, more = page.Cursor, page.More
 	}
@@ -208,26 +246,63 @@ func (o *oracle) audit(s *sqlite.Store, d *Disk, path string) {
 	}
 	for _, p := range o.posts {
 		if p.unknown && o.seq[p.envelope.ID] == 0 && o.alive(p.envelope.TS.Add(p.envelope.TTL)) {
-			p.unknown = false // it is not stored
+			p.unknown, p.maybePosted, p.maybeUpdated = false, false, false // it is not stored
 		}
 	}
-	report, err := check.Database(o.Context(), path, check.Options{Now: o.clock.now(),
-		Found: func(f check.Finding) { o.Errorf("check: %s", f) }})
-	if err != nil && !d.dead() {
+	for id, seq := range rows {
+		if o.seq[id] != seq {
+			o.Errorf("an Update has stored %s as event %d, but it is event %d", id, seq, o.seq[id])
+		}
+	}
+	if err := o.check(path); err != nil && !d.dead() {
 		o.Errorf("check: %v", err)
 	}
-	o.Logf("%s: %d events, %d threads", o.clock.now().Format(time.DateTime), report.Events, report.Threads)
 }
 
-// storedNow checks one event of the store.
-func (o *oracle) storedNow(e relay.Event) {
+// check checks a database.
+func (o *oracle) check(path string) error {
+	report, err := check.Database(o.Context(), path, check.Options{Now: o.clock.now(),
+		Extensions: []relay.Extension{extension}, Found: func(f check.Finding) { o.Errorf("check: %s", f) }})
+	o.Logf("%s: %d events, %d threads", o.clock.now().Format(time.DateTime), report.Events, report.Threads)
+	return err
+}
+
+// rows returns the messages that Updates have stored.
+func (o *oracle) rows(s *sqlite.Store) map[string]relay.Seq {
+	rows := map[string]relay.Seq{}
+	if _, err := s.View(o.Context(), func(q relay.Querier) error {
+		return q.Query(func(scan func(...any) error) error {
+			var id string
+			var seq int64
+			err := scan(&id, &seq)
+			rows[id] = relay.Seq(seq)
+			return err
+		}, "SELECT id, seq FROM sim_message")
+	}); err != nil {
+		o.Fatalf("reading the rows of Updates: %v", err)
+	}
+	return rows
+}
+
+// storedNow checks one event of the store. rows are those of Updates.
+func (o *oracle) storedNow(e relay.Event, rows map[string]relay.Seq) {
 	f := fact{id: e.ID, expires: e.Expires}
 	if p := o.byID[e.ID]; p != nil {
 		if p.seq == 0 && !p.unknown {
 			o.Errorf("event %d is %s, but every attempt to post it was refused", e.Seq, e.ID)
 		}
-		p.seq = e.Seq
+		_, updated := rows[e.ID]
+		if p.updated && !updated || p.seq == 0 && updated != p.maybeUpdated && !(p.maybeUpdated && p.maybePosted) {
+			o.Errorf("half of an Update is missing: event %d (%s) is stored, and its row: %v", e.Seq, e.ID, updated)
+		}
+		p.seq, p.updated, p.maybeUpdated, p.maybePosted = e.Seq, updated, false, false
 		f.recipient = p.envelope.Recipient
+	}
+	if f.removed = !e.Removed.IsZero(); f.removed {
+		f.expires = o.known[e.Seq].expires
+		if before, ok := o.known[e.Seq]; ok && !before.removed {
+			o.Errorf("event %d (%s) was removed, but not by the operator", e.Seq, e.ID)
+		}
 	}
 	if len(e.Body) > 0 { // a full disk cuts bodies of what has expired
 		m, err := envelope.Parse(e.Body, 0)
@@ -246,7 +321,7 @@ func (o *oracle) allDelivered() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for seq, f := range o.known {
-		if f.recipient != "" && !f.delivered && o.alive(f.expires) {
+		if f.recipient != "" && !f.delivered && !f.removed && o.alive(f.expires) {
 			o.Errorf("event %d (%s) was not delivered", seq, f.id)
 		}
 	}

@@ -3,8 +3,10 @@ package sim
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
@@ -60,6 +62,10 @@ func TestSimulations(t *testing.T) {
 // policy has short timeouts, so that threads time out in every simulation.
 var policy = relay.Policy{Rules: thread.Rules{PendingTimeout: 2 * time.Minute, ActiveTimeout: 4 * time.Minute}}
 
+// extension has a table with a row for each message that was posted in an Update.
+var extension = relay.Extension{Name: "sim", Migrations: []string{
+	"CREATE TABLE sim_message (id TEXT PRIMARY KEY, seq INTEGER NOT NULL)"}}
+
 // local is the peer of all requests: limits of rates are not what is tested here.
 var local = relay.Peer{Local: true}
 
@@ -74,9 +80,10 @@ type world struct {
 	oracle *oracle
 	clock  clock
 
-	disks int
-	disk  *Disk
-	life  *life // of the relay; nil: it is stopped
+	disks  int
+	copies int
+	disk   *Disk
+	life   *life // of the relay; nil: it is stopped
 }
 
 // clock is the machine's clock. It can be set. It remembers the latest time that it has shown.
@@ -206,7 +213,7 @@ func (w *world) start() bool {
 	before := w.disk.Occurred()
 	log := slog.New(slog.NewTextHandler(w.Output(), nil))
 	store, err := sqlite.Open(w.Context(), w.path(), sqlite.Options{Policy: policy, Log: log, Now: w.clock.now,
-		MaxBytes: 8 << 20, Reserve: 1 << 20})
+		MaxBytes: 8 << 20, Reserve: 1 << 20, Extensions: []relay.Extension{extension}})
 	if err != nil {
 		if w.disk.Occurred() == before {
 			w.Fatalf("the database cannot be opened: %v", err)
@@ -281,8 +288,14 @@ func (w *world) work(steps int) {
 			return
 		}
 		switch n := w.random.IntN(20); {
-		case n < 14:
+		case n < 9:
 			w.postSome(1 + w.random.IntN(12))
+		case n < 11:
+			w.postBulk(1 + w.random.IntN(40))
+		case n < 13:
+			w.update(1 + w.random.IntN(4))
+		case n == 13:
+			w.govern()
 		case n < 16:
 			time.Sleep(time.Duration(w.random.IntN(5000)) * time.Millisecond)
 		case n == 16:
@@ -300,31 +313,128 @@ func (w *world) work(steps int) {
 
 // postSome posts n messages at once and notes what the relay answers.
 func (w *world) postSome(n int) {
-	var posts []*post
+	posts := w.drawSome(n)
+	answers := make([]relay.Outcome, len(posts))
+	var waiting sync.WaitGroup
+	for i, p := range posts {
+		waiting.Go(func() {
+			a := &answers[i]
+			a.Receipt, a.Err = w.life.relay.Post(w.Context(), local, p.envelope.Canonical())
+		})
+	}
+	waiting.Wait()
+	for i, p := range posts {
+		w.answered(p, answers[i])
+	}
+}
+
+// drawSome returns up to n different messages.
+func (w *world) drawSome(n int) (posts []*post) {
 	for range n {
 		if p := w.draw(); !slices.Contains(posts, p) { // the order of two attempts at once would not be known
 			posts = append(posts, p)
 		}
 	}
-	type answer struct {
-		receipt relay.Receipt
-		err     error
+	return posts
+}
+
+// answered notes what the relay has answered.
+func (w *world) answered(p *post, o relay.Outcome) {
+	w.oracle.answered(p, o.Receipt, o.Err)
+	if o.Err == nil {
+		p.talk.state = o.Receipt.State
 	}
-	answers := make([]answer, len(posts))
-	var waiting sync.WaitGroup
-	for i, p := range posts {
-		waiting.Go(func() {
-			a := &answers[i]
-			a.receipt, a.err = w.life.relay.Post(w.Context(), local, p.envelope.Canonical())
-		})
+}
+
+// lines are the lines of a bulk request.
+type lines struct{ rest []*post }
+
+func (l *lines) Next() ([]byte, error) {
+	if len(l.rest) == 0 {
+		return nil, io.EOF
 	}
-	waiting.Wait()
+	p := l.rest[0]
+	l.rest = l.rest[1:]
+	return p.envelope.Canonical(), nil
+}
+
+func (l *lines) Stop() {}
+
+// postBulk posts n messages in one bulk request. What has no answer may be stored.
+func (w *world) postBulk(n int) {
+	posts := w.drawSome(n)
+	answered := 0
+	_, _ = w.life.relay.PostAll(w.Context(), local, &lines{posts}, func(o relay.Outcome) {
+		w.answered(posts[answered], o)
+		answered++
+	})
+	for _, p := range posts[answered:] {
+		p.maybePosted = true
+		w.oracle.unanswered(p)
+	}
+}
+
+// errUndo lets an Update fail.
+var errUndo = errors.New("the update is undone")
+
+// update posts n messages in one Update, with a row for each. Some updates fail at their end.
+func (w *world) update(n int) {
+	undo := w.random.IntN(4) == 0
+	posts := w.drawSome(n)
+	checked, checks, outcomes := make([]relay.Checked, len(posts)), make([]relay.Outcome, len(posts)),
+		make([]relay.Outcome, len(posts))
 	for i, p := range posts {
-		w.oracle.answered(p, answers[i].receipt, answers[i].err)
-		if p.talk != nil && answers[i].err == nil {
-			p.talk.state = answers[i].receipt.State
+		checked[i], checks[i].Err = w.life.relay.Check(local, p.envelope.Canonical())
+	}
+	err := w.life.relay.Update(w.Context(), local, func(tx relay.ExtTx) error {
+		for i, p := range posts {
+			o := &outcomes[i]
+			if *o = checks[i]; o.Err == nil {
+				o.Receipt, o.Err = tx.Append(checked[i], thread.Terms{})
+			}
+			if _, refused := errors.AsType[*envelope.Error](o.Err); o.Err != nil && !refused {
+				return o.Err
+			}
+			if o.Err != nil || o.Receipt.Duplicate {
+				continue
+			}
+			if _, err := tx.Exec("INSERT INTO sim_message VALUES (?, ?)", p.envelope.ID, int64(o.Receipt.Cursor.Seq)); err != nil {
+				return err
+			}
+		}
+		if undo {
+			return errUndo
+		}
+		return nil
+	})
+	for i, p := range posts {
+		switch {
+		case errors.Is(err, errUndo): // nothing has changed
+		case err != nil:
+			p.maybeUpdated = true
+			w.oracle.unanswered(p)
+		default:
+			w.answered(p, outcomes[i])
+			p.updated = p.updated || outcomes[i].Err == nil && !outcomes[i].Receipt.Duplicate
 		}
 	}
+}
+
+// govern removes a message, or makes a backup and checks it.
+func (w *world) govern() {
+	if w.random.IntN(2) == 0 {
+		w.oracle.remove(w.random, w.life.relay)
+		return
+	}
+	w.copies++
+	to, before := filepath.Join(w.parent, fmt.Sprint("copy", w.copies, ".db")), w.disk.Occurred()
+	if _, err := sqlite.Backup(w.Context(), w.path(), to, nil); err != nil {
+		if w.disk.Occurred() == before && !w.disk.dead() {
+			w.Errorf("Backup: %v", err)
+		}
+		return
+	}
+	w.must(w.oracle.check(to))
 }
 
 // draw returns a message: mostly the next one of a thread, sometimes one that was posted before.
