@@ -75,13 +75,17 @@ func Parse(text string) (*Proof, error) {
 }
 
 // String returns the text of p.
-func (p *Proof) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s\nextra %s\nindex %d\n", header, base64.StdEncoding.EncodeToString([]byte(p.Extra)), p.Index)
+func (p *Proof) String() string { return p.head() + p.Checkpoint.String() }
+
+// head returns the text of p above the checkpoint.
+func (p *Proof) head() string {
+	b := []byte(header + "\nextra ")
+	b = base64.StdEncoding.AppendEncode(b, []byte(p.Extra))
+	b = strconv.AppendInt(append(b, "\nindex "...), p.Index, 10)
 	for _, hash := range p.Path {
-		b.WriteString(hash.String() + "\n")
+		b = base64.StdEncoding.AppendEncode(append(b, '\n'), hash[:])
 	}
-	return b.String() + "\n" + p.Checkpoint.String()
+	return string(b) + "\n\n"
 }
 
 // Verified is what a valid proof says. The log's DID has signed it.
