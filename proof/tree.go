@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 
@@ -59,6 +60,43 @@ func (t *Tree) Grow(leaves []Hash) *Growth {
 	}
 	g.after = Tree{t.Size, slices.Clone(t.Edge)}
 	return g
+}
+
+// tile is how many nodes of one level a node of the next level has (C2SP tlog-tiles).
+const tile = 256
+
+// LoadTree returns the tree of a log with this size. read returns n hashes of a level of tlog-tiles, from a number on:
+// those of leaves at level 0, and those of complete subtrees with 256^level leaves above.
+func LoadTree(size int64, read func(level int, first, n int64) ([]Hash, error)) (t Tree, err error) {
+	for level, nodes := 0, size; nodes > 0; level, nodes = level+1, nodes/tile {
+		hashes, err := read(level, nodes-nodes%tile, nodes%tile)
+		if err != nil {
+			return Tree{}, err
+		}
+		if int64(len(hashes)) != nodes%tile {
+			return Tree{}, fmt.Errorf("level %d of the log has %d hashes of its last tile, not %d", level, len(hashes),
+				nodes%tile)
+		}
+		var part Tree
+		if len(hashes) > 0 {
+			part.Grow(hashes)
+		}
+		t.Edge = append(part.Edge, t.Edge...)
+	}
+	t.Size = size
+	return t, nil
+}
+
+// Tiled returns the nodes of g that are stored: the complete subtrees with 256^Level leaves, above the leaves. Their
+// Level is that of tlog-tiles.
+func (g *Growth) Tiled() (nodes []Node) {
+	const bits = 8 // 2^bits = tile
+	for _, n := range g.Nodes {
+		if n.Level > 0 && n.Level%bits == 0 {
+			nodes = append(nodes, Node{n.Level / bits, n.N, n.Hash})
+		}
+	}
+	return nodes
 }
 
 // lastNode returns the smallest complete subtree of the edge of a tree with this size.

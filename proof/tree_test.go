@@ -128,3 +128,41 @@ func BenchmarkGroupProofs(b *testing.B) {
 		})
 	}
 }
+
+// TestLoadTree loads trees from the hashes that a store keeps (LOG L-13, L-14).
+func TestLoadTree(t *testing.T) {
+	levels := map[int][]Hash{}
+	read := func(level int, first, n int64) ([]Hash, error) { return levels[level][first : first+n], nil }
+	var tree Tree
+	random := rand.New(rand.NewPCG(2, 0))
+	for tree.Size < 140_000 {
+		n := 1 + random.IntN(300)
+		if tree.Size == 512 {
+			n = tile*tile - 512
+		}
+		leaves := make([]Hash, n)
+		for i := range leaves {
+			leaves[i] = tlog.RecordHash(fmt.Append(nil, tree.Size+int64(i)))
+		}
+		levels[0] = append(levels[0], leaves...)
+		for _, n := range tree.Grow(leaves).Tiled() {
+			if int64(len(levels[n.Level])) != n.N {
+				t.Fatalf("node %d of level %d comes after %d others", n.N, n.Level, len(levels[n.Level]))
+			}
+			levels[n.Level] = append(levels[n.Level], n.Hash)
+		}
+		if tree.Size > 1000 && random.IntN(20) > 0 && tree.Size%tile != 0 {
+			continue
+		}
+		got, err := LoadTree(tree.Size, read)
+		if err != nil || got.Size != tree.Size || !slices.Equal(got.Edge, tree.Edge) {
+			t.Fatalf("the tree of size %d is loaded as %v (%v)", tree.Size, got, err)
+		}
+	}
+	if len(levels[2]) != 2 {
+		t.Errorf("%d nodes of level 2", len(levels[2]))
+	}
+	if _, err := LoadTree(5, func(int, int64, int64) ([]Hash, error) { return nil, nil }); err == nil {
+		t.Error("a tree is loaded without its leaves")
+	}
+}

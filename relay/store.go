@@ -10,6 +10,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/proof"
 	"github.com/agora-relay/agora/replay"
 	"github.com/agora-relay/agora/thread"
 )
@@ -253,9 +254,18 @@ type Receipt struct {
 	Thread    thread.Key   // zero for a MANIFEST
 	State     thread.State // of that thread now; Post leaves it empty if the sender may not see it
 
+	Logged *Logged `json:"-"` // the message in the log; nil: there is no log, or the message is a duplicate
+
 	Took time.Duration `json:"-"` // how long the store worked on it, without waiting; also set with an error
 	// Queued is how long the message has waited for its turn, see Limits.WritesPerAddress. A Store leaves it 0.
 	Queued time.Duration `json:"-"`
+}
+
+// Logged is a message in the relay's log (docs/PROOFS.md).
+type Logged struct {
+	Index  int64
+	Leaf   string // the text of its leaf
+	Growth *proof.Growth
 }
 
 // Outcome is what a store has decided about an entry.

@@ -26,15 +26,19 @@ func (l *Ledger) Append(tx Tx, entries []relay.Entry) (outcomes []relay.Outcome,
 	outcomes = make([]relay.Outcome, len(entries))
 	for i, e := range entries {
 		began := time.Now()
-		o := &outcomes[i]
-		o.Receipt, o.Err = g.append(e)
+		o, before := &outcomes[i], len(g.events)
+		if o.Receipt, o.Err = g.append(e); len(g.events) > before {
+			g.owners = append(g.owners, o)
+		}
 		o.Receipt.Took = time.Since(began)
 		if o.Err != nil && !IsRefusal(o.Err) {
 			return nil, nil, o.Err // a stored thread record cannot be decoded
 		}
 	}
 	decided := time.Now()
+	log := g.growLog()
 	changes := g.changes()
+	changes.Log = log
 	if len(changes.Events) > 0 {
 		if err := tx.Write(changes); err != nil {
 			return nil, nil, err
@@ -77,7 +81,8 @@ type group struct {
 	weights  []int // how much work each entry caused while loading, see addTimes
 
 	events  []Event
-	changed []*groupThread // threads that are new or have changed, in the order of their first change
+	owners  []*relay.Outcome // of the events
+	changed []*groupThread   // threads that are new or have changed, in the order of their first change
 }
 
 // known is a message that was stored before, or that this group stores.
@@ -104,6 +109,9 @@ func (g *group) append(e relay.Entry) (relay.Receipt, error) {
 	m := e.Envelope
 	if k, ok := g.known[MessageKey{m.Sender.ID, m.ID}]; ok {
 		return g.duplicate(k, e)
+	}
+	if err := g.checkLog(e); err != nil {
+		return relay.Receipt{}, err
 	}
 	var h *groupThread
 	var t thread.Thread
@@ -177,6 +185,7 @@ func (g *group) move(e relay.Entry) (thread.Thread, *groupThread, error) {
 func (g *group) accept(e relay.Entry, t thread.Thread, h *groupThread, charge int64) relay.Receipt {
 	m := e.Envelope
 	expires := g.policy.WindowOf(m.Type).Expires(m.TS, m.TTL)
+	opens := m.Type == envelope.TypeRequest && h == nil
 	if m.Type != envelope.TypeManifest {
 		h = g.putThread(h, t, e.Received, expires)
 		h.join(m)
@@ -188,6 +197,7 @@ func (g *group) accept(e relay.Entry, t thread.Thread, h *groupThread, charge in
 		g.dropListing(m.Sender.ID, e.Listing.ID)
 	}
 	event := g.add(e, h, charge, expires, g.policy.Window.RememberUntil(e.Received, expires))
+	g.addLeaf(h, opens)
 	return relay.Receipt{ID: m.ID, Cursor: g.end, ExpiresAt: event.Expires, Thread: t.Key(), State: t.State}
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/proof"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/thread"
 )
@@ -163,6 +164,7 @@ type Changes struct {
 	Events  []Event // with consecutive numbers, starting after Found.End
 	Threads []Change
 	Removed []Removal
+	Log     *LogChange // the leaves of Events; nil: none
 }
 
 // Change is a thread that is new or has changed.
@@ -195,6 +197,9 @@ type Event struct {
 	Network int64          // see relay.Entry.Network
 	Listing *relay.Listing // replaces the sender's manifest with Listing.ID in the directory; nil: no change
 	Unseen  bool           // the directory must not show that the sender was heard from at Received
+
+	Leaf      *proof.Leaf // nil: none
+	LeafIndex int64
 }
 
 // Ledger decides about messages by one policy. It belongs to the single goroutine that writes, and its methods must not
@@ -206,6 +211,9 @@ type Ledger struct {
 	touched []inboxKey   // inboxes that received messages since Begin
 	lastEnd relay.Cursor // the end of the last group
 	seed    maphash.Seed // for spread
+
+	log      *Log      // nil: no log
+	logSteps []logStep // of the open transaction
 }
 
 // New returns a ledger that decides by p.
@@ -220,7 +228,7 @@ func (l *Ledger) SetInbox(q relay.Quota) {
 }
 
 // Begin tells the ledger that a transaction begins.
-func (l *Ledger) Begin() { l.touched = l.touched[:0] }
+func (l *Ledger) Begin() { l.touched, l.logSteps = l.touched[:0], l.logSteps[:0] }
 
 // Undo tells the ledger that the transaction was rolled back, either completely or to a savepoint. end is the cursor of
 // the last event after the rollback. The ledger drops the cached counts of the inboxes that the transaction changed,
@@ -229,5 +237,6 @@ func (l *Ledger) Undo(end relay.Cursor) {
 	for _, k := range l.touched {
 		delete(l.inboxes, k)
 	}
+	l.undoLog(end.Seq)
 	l.lastEnd = end
 }

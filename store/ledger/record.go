@@ -9,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/proof"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -17,7 +18,7 @@ import (
 // varints. The version and the fields quiet, type and to are one byte each. Strings are preceded by their length. Times
 // are nanoseconds since 1970. Each identity is written once; other fields refer to it by its number.
 //
-//	version keep requestExpires requestID
+//	version [request] keep requestExpires requestID   request only with version 2: its 32 bytes
 //	pendingTimeout activeTimeout quiet         Terms
 //	count (identity)...                        the identities with the numbers 2, 3, ...
 //	recipient agent                            identity numbers: 0 means none, 1 means the client
@@ -26,11 +27,13 @@ import (
 type Thread struct {
 	thread.Thread
 	Number         int64
-	RequestExpires time.Time // when the REQUEST expires
-	Keep           time.Time // when the last of the thread's envelopes expires
+	RequestExpires time.Time  // when the REQUEST expires
+	Keep           time.Time  // when the last of the thread's envelopes expires
+	Request        proof.Hash // of the REQUEST; zero if there was no log when the thread began
 }
 
-const recordVersion = 1
+// A record has version 2 if it has the hash of the REQUEST.
+const recordVersion, recordWithRequest = 1, 2
 
 // A record stores values of these types as their index in these lists. The lists must only grow at the end. Engines
 // store the index of a state too, see StateNumber.
@@ -86,7 +89,11 @@ func (t *Thread) Encode() []byte {
 		})))
 	}
 	b := make([]byte, 0, len(rest)+len(t.RequestID)+64*(len(identities)+1))
-	b = append(b, recordVersion)
+	if t.Request == (proof.Hash{}) {
+		b = append(b, recordVersion)
+	} else {
+		b = append(append(b, recordWithRequest), t.Request[:]...)
+	}
 	b = appendTime(b, t.Keep)
 	b = appendTime(b, t.RequestExpires)
 	b = appendText(b, t.RequestID)
@@ -104,9 +111,17 @@ func (t *Thread) Encode() []byte {
 func (r Row) Decode() (*Thread, error) {
 	t := &Thread{Number: r.Number, Thread: thread.Thread{ID: r.ID, Client: r.Client, State: thread.Open}}
 	d := decoder{rest: r.Record}
-	if version := d.byte(); version != recordVersion && d.err == nil {
-		return nil, fmt.Errorf("the record of thread %d has version %d, but this program supports only version %d",
-			r.Number, version, recordVersion)
+	switch version := d.byte(); version {
+	case recordVersion:
+	case recordWithRequest:
+		if t.Request = d.hash(); t.Request == (proof.Hash{}) {
+			d.fail()
+		}
+	default:
+		if d.err == nil {
+			return nil, fmt.Errorf("the record of thread %d has version %d, but this program supports only versions up to %d",
+				r.Number, version, recordWithRequest)
+		}
 	}
 	t.Keep, t.RequestExpires, t.RequestID = d.time(), d.time(), d.text()
 	t.Terms = thread.Terms{PendingTimeout: time.Duration(d.uint()), ActiveTimeout: time.Duration(d.uint()),
@@ -161,6 +176,15 @@ func (d *decoder) byte() (b byte) {
 	}
 	b, d.rest = d.rest[0], d.rest[1:]
 	return b
+}
+
+func (d *decoder) hash() (h proof.Hash) {
+	if len(d.rest) < len(h) {
+		d.fail()
+		return h
+	}
+	h, d.rest = proof.Hash(d.rest[:len(h)]), d.rest[len(h):]
+	return h
 }
 
 func (d *decoder) uint() uint64 {

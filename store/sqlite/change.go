@@ -32,6 +32,11 @@ func (w *writer) Write(c ledger.Changes) error {
 			return err
 		}
 	}
+	if c.Log != nil {
+		if err := w.writeLog(*c.Log, w.last); err != nil {
+			return err
+		}
+	}
 	for _, r := range c.Removed {
 		if err := w.removeThread(r); err != nil {
 			return err
@@ -82,8 +87,12 @@ func (w *writer) writeEvent(e ledger.Event) error {
 	if err != nil {
 		return err
 	}
+	var leaf, salt any
+	if e.Leaf != nil {
+		leaf, salt = e.LeafIndex, e.Leaf.Salt[:]
+	}
 	_, err = w.stmts.addEvent.Exec(e.Seq, sender, m.ID, recipient, string(m.Type), e.Thread,
-		nanos(e.TS), nanos(e.Received), nanos(e.Expires), nanos(e.Forget), e.Charge, e.Network, e.Body)
+		nanos(e.TS), nanos(e.Received), nanos(e.Expires), nanos(e.Forget), e.Charge, e.Network, leaf, salt, e.Body)
 	if err != nil {
 		return err
 	}

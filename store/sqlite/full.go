@@ -262,21 +262,23 @@ type bareEvent struct {
 	seq                                             relay.Seq
 	sender, recipient, thread, ts, received, forget int64
 	id, kind                                        string
+	leaf                                            sql.NullInt64
 }
 
 // bareColumns are the columns of a bareEvent.
-const bareColumns = "seq, sender, id, recipient, type, thread, ts, received, forget"
+const bareColumns = "seq, sender, id, recipient, type, thread, ts, received, forget, leaf"
 
 func (e *bareEvent) columns() []any {
-	return []any{&e.seq, &e.sender, &e.id, &e.recipient, &e.kind, &e.thread, &e.ts, &e.received, &e.forget}
+	return []any{&e.seq, &e.sender, &e.id, &e.recipient, &e.kind, &e.thread, &e.ts, &e.received, &e.forget, &e.leaf}
 }
 
-// addBare inserts events without their bodies. The rows that they had are deleted.
+// addBare inserts events without their bodies, and without the salts of their leaves: without the salt, nobody can tell
+// what a leaf stands for. The rows that they had are deleted.
 func (w *writer) addBare(all []bareEvent, expires int64) error {
 	seqs := make([]int64, len(all))
 	for i, e := range all {
 		if _, err := w.stmts.addBare.Exec(e.seq, e.sender, e.id, e.recipient, e.kind, e.thread, e.ts, e.received, e.forget,
-			expires); err != nil {
+			e.leaf, expires); err != nil {
 			return err
 		}
 		seqs[i] = int64(e.seq)

@@ -22,6 +22,7 @@ type statements struct {
 	threadsByNumber                       *sql.Stmt
 	waiting, waitingOfAll, listed         *sql.Stmt
 	addEvent, addManifest                 *sql.Stmt
+	addLeaves, addNode                    *sql.Stmt
 	addThread, updateThread, dropThread   *sql.Stmt
 	addRole, dropRoles                    *sql.Stmt
 
@@ -113,7 +114,9 @@ func (s *statements) all() map[**sql.Stmt]string {
 		&s.waitingOfAll:    "SELECT count(*), " + countWaiting + "expires > ?2" + fromUnasked,
 		&s.listed:          "SELECT id, ts, expires FROM manifest WHERE sender = ? AND expires > ?",
 		&s.addEvent: "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, " +
-			"charged, network, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+			"charged, network, leaf, salt, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		&s.addLeaves: "INSERT INTO log_leaf (at, latest, seq, hashes) VALUES (?, ?, ?, ?)",
+		&s.addNode:   "INSERT INTO log_node (at, hash) VALUES (?, ?)",
 		&s.addManifest: "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text, recipient) " +
 			"VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sender, id) DO UPDATE " +
 			"SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, intents = excluded.intents, " +
@@ -141,7 +144,7 @@ func (s *statements) all() map[**sql.Stmt]string {
 			" ORDER BY forget, seq LIMIT ?) CROSS JOIN event ON seq = at ORDER BY due, at",
 		&s.dropEvent: "DELETE FROM event WHERE seq = ?",
 		&s.addBare: "INSERT INTO event (" + bareColumns + ", expires, body, charged, network) " +
-			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'', 0, 0)",
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'', 0, 0)",
 		&s.trimmable: "SELECT t.n, t.id, t.client, t.due, t.open, t.state, " +
 			"iif(EXISTS (SELECT 1 FROM event_thread WHERE thread = t.n), x'', t.record) FROM thread t WHERE t.n > ? " +
 			"ORDER BY t.n LIMIT ?",

@@ -69,6 +69,7 @@ type checker struct {
 	known   []relay.Extension // set by extended
 	merged  int64             // the indexes of events are complete up to this number
 	tail    map[int64][]int64 // the later events, by thread
+	logs    []*storedLog      // in their order
 	checked atomic.Int64      // report.Events, for Progress
 }
 
@@ -120,6 +121,7 @@ func (c *checker) run(db *sql.DB) (err error) {
 		{"meta", c.meta},
 		{"sequence", c.sequence},
 		{"indexes", c.indexes},
+		{"log", c.logTrees},
 		{"threads", c.threads},
 		{"roles", c.roles},
 		{"threads", c.dues},

@@ -2,6 +2,8 @@ package check
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/proof"
 	"github.com/agora-relay/agora/replay"
 	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/thread"
@@ -30,7 +33,8 @@ type storedEvent struct {
 	id, sender, recipient, kind   string
 	thread                        int64
 	ts, received, expires, forget int64
-	body                          []byte
+	leaf                          sql.NullInt64
+	salt, body                    []byte
 }
 
 func (e storedEvent) where() string { return fmt.Sprintf("event %d (%q)", e.seq, e.id) }
@@ -40,11 +44,11 @@ func (c *checker) events(condition string, args ...any) (found []storedEvent, er
 	err = c.each(func(scan scanner) error {
 		var e storedEvent
 		err := scan(&e.seq, &e.id, &e.sender, &e.recipient, &e.kind, &e.thread, &e.ts, &e.received, &e.expires,
-			&e.forget, &e.body)
+			&e.forget, &e.leaf, &e.salt, &e.body)
 		found = append(found, e)
 		return err
 	}, "SELECT e.seq, e.id, COALESCE(s.did, ''), COALESCE(r.did, iif(e.recipient = 0, '', '?')), "+
-		"e.type, e.thread, e.ts, e.received, e.expires, e.forget, e.body FROM event e "+
+		"e.type, e.thread, e.ts, e.received, e.expires, e.forget, e.leaf, e.salt, e.body FROM event e "+
 		"LEFT JOIN party s ON s.id = e.sender LEFT JOIN party r ON r.id = e.recipient WHERE "+condition, args...)
 	for _, e := range found {
 		if len(e.body) == 0 {
@@ -177,7 +181,9 @@ func (c *checker) threads() error {
 			}
 			some[i].events, events = events[:n], events[n:]
 		}
-		inParallel(c, some, func(t storedThread) []Finding { return t.check(c.options.Now) })
+		inParallel(c, some, func(t storedThread) []Finding {
+			return append(t.check(c.options.Now), c.checkLeaves(t)...)
+		})
 		c.report.Threads += int64(len(some))
 		c.checked.Store(c.report.Events)
 	}
@@ -202,6 +208,9 @@ func (c *checker) otherEvents() error {
 		}
 		inParallel(c, some, func(e storedEvent) []Finding {
 			_, findings := e.check(c.options.Now)
+			if e.thread == 0 {
+				findings = append(findings, c.checkLeaf(e, proof.Hash{})...)
+			}
 			// A thread's record is kept longer than its events. But an event that is due for removal may remain for a
 			// moment after its thread's record.
 			if e.thread != 0 && e.forget > ledger.Nanos(removedBy(c.options.Now)) {
@@ -211,6 +220,22 @@ func (c *checker) otherEvents() error {
 		})
 		c.checked.Store(c.report.Events)
 	}
+}
+
+// checkLeaves returns what is wrong with the leaves of t's events.
+func (c *checker) checkLeaves(t storedThread) (findings []Finding) {
+	r, err := t.Decode()
+	if err != nil {
+		return nil // check reports it
+	}
+	for _, e := range t.events {
+		findings = append(findings, c.checkLeaf(e, r.Request)...)
+		if e.id == r.Transitions[0].ID && didkey.DID(e.sender) == r.Client && r.Request != (proof.Hash{}) &&
+			len(e.body) > 0 && r.Request != sha256.Sum256(e.body) {
+			findings = append(findings, Finding{t.where(), "its record has the hash of another REQUEST", cureDamage})
+		}
+	}
+	return findings
 }
 
 // messageKey identifies a message.

@@ -1,0 +1,97 @@
+package ledger
+
+import (
+	"crypto/rand"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/proof"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/replay"
+)
+
+// Log is what a ledger keeps of a log (docs/PROOFS.md).
+type Log struct {
+	Tree   proof.Tree
+	Latest time.Time // the latest arrival in the log; zero: none
+}
+
+// LogChange is what a group adds to the log. Its first leaf has the index Growth.First.
+type LogChange struct {
+	*proof.Growth
+	Leaves []proof.Hash
+	Latest time.Time // Log.Latest after the group
+}
+
+// logStep is the log before a group of the open transaction.
+type logStep struct {
+	end relay.Seq // number of the last event before the group
+	log Log
+}
+
+// KeepLog makes the ledger append a leaf to a log for each message that it accepts from now on.
+func (l *Ledger) KeepLog(log Log) { l.log = &log }
+
+// undoLog undoes the groups with events after end.
+func (l *Ledger) undoLog(end relay.Seq) {
+	for n := len(l.logSteps); n > 0 && l.logSteps[n-1].end >= end; n-- {
+		*l.log = l.logSteps[n-1].log
+		l.logSteps = l.logSteps[:n-1]
+	}
+}
+
+// errClockSetBack rejects messages while the clock is so far back that their leaves would be evidence against the relay.
+var errClockSetBack = envelope.NotStored("the relay's clock was set back by more than 15 minutes, so its log cannot "+
+	"continue; nothing was stored", time.Minute)
+
+// checkLog refuses e if its leaf would be dated back.
+func (g *group) checkLog(e relay.Entry) error {
+	if g.log != nil && e.Received.Before(g.log.Latest.Add(-replay.StepBack)) {
+		return errClockSetBack
+	}
+	return nil
+}
+
+// addLeaf gives the last event of g a leaf. h is the event's thread; nil: none. isNew says that the event opens it.
+func (g *group) addLeaf(h *groupThread, isNew bool) {
+	if g.log == nil {
+		return
+	}
+	e := &g.events[len(g.events)-1]
+	leaf := &proof.Leaf{Event: e.Envelope.Hash(), Received: e.Received.UTC().Truncate(time.Millisecond)}
+	rand.Read(leaf.Salt[:]) // never fails (crypto/rand)
+	if isNew {
+		h.Request = leaf.Event
+	}
+	if h != nil {
+		leaf.Request = h.Request
+	}
+	e.Leaf = leaf
+}
+
+// growLog appends the leaves of g to the log. It returns nil if there are none.
+func (g *group) growLog() *LogChange {
+	if g.log == nil || len(g.events) == 0 {
+		return nil
+	}
+	g.logSteps = append(g.logSteps, logStep{g.events[0].Seq - 1, *g.log})
+	c := &LogChange{Latest: g.log.Latest, Leaves: make([]proof.Hash, len(g.events))}
+	texts := make([]string, len(g.events))
+	for i := range g.events {
+		e := &g.events[i]
+		texts[i] = e.Leaf.String()
+		c.Leaves[i] = tlog.RecordHash([]byte(texts[i]))
+		e.LeafIndex = g.log.Tree.Size + int64(i)
+		if e.Leaf.Received.After(c.Latest) {
+			c.Latest = e.Leaf.Received
+		}
+	}
+	c.Growth = g.log.Tree.Grow(c.Leaves)
+	g.log.Latest = c.Latest
+	for i, o := range g.owners {
+		o.Receipt.Logged = &relay.Logged{Index: g.events[i].LeafIndex, Leaf: texts[i], Growth: c.Growth}
+	}
+	return c
+}

@@ -1,0 +1,225 @@
+package sqlite
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/proof"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/check"
+)
+
+// logKey is the key of the relay whose log these tests keep.
+func logKey() didkey.Key { return key(99) }
+
+// openLog opens a store that keeps a log.
+func openLog(t testing.TB, path string) *Store {
+	t.Helper()
+	return openWith(t, path, Options{LogOf: logKey().DID(), mergeEvents: 16})
+}
+
+// appendLogged appends an entry and returns what its proof says.
+func appendLogged(t testing.TB, s *Store, e relay.Entry) *proof.Verified {
+	t.Helper()
+	receipt, err := s.Append(t.Context(), e)
+	must(t, err)
+	return verifyLogged(t, s, e, receipt)
+}
+
+// verifyLogged checks the proof of a receipt.
+func verifyLogged(t testing.TB, s *Store, e relay.Entry, receipt relay.Receipt) *proof.Verified {
+	t.Helper()
+	l := receipt.Logged
+	if l == nil {
+		t.Fatal("the receipt has no leaf")
+	}
+	text, err := l.Growth.Prove(logKey(), proof.Origin{DID: logKey().DID(), Epoch: s.epoch}, l.Index, l.Leaf)
+	must(t, err)
+	p, err := proof.Parse(text)
+	must(t, err)
+	v, err := p.Verify()
+	must(t, err)
+	must(t, v.CheckMessage(e.Envelope, logKey().DID()))
+	return v
+}
+
+// TestLog checks that each accepted message gets one leaf, in its order, also through restarts and in groups (LOG L-1 to
+// L-3, L-8, L-13, L-14).
+func TestLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	s := openLog(t, path)
+	ask := signed(t, key(1), envelope.Draft{Thread: "t", Recipient: key(2).DID(), Payload: envelope.Request{RequestID: "r", Intent: "x"}})
+	v := appendLogged(t, s, ask)
+	if v.Index != 1 || v.Size != 2 || v.Leaf.Request != ask.Envelope.Hash() {
+		t.Errorf("the REQUEST has %+v", v)
+	}
+	if receipt, err := s.Append(t.Context(), ask); err != nil || !receipt.Duplicate || receipt.Logged != nil {
+		t.Errorf("the duplicate has a leaf: %+v, %v", receipt, err)
+	}
+	next := int64(2)
+	for round := range 3 {
+		var entries []relay.Entry
+		for i := range 300 {
+			entries = append(entries, request(t, key(3+i%5), key(2).DID()))
+		}
+		for i, o := range s.AppendAll(t.Context(), entries) {
+			must(t, o.Err)
+			if v := verifyLogged(t, s, entries[i], o.Receipt); v.Index != next {
+				t.Fatalf("a leaf has the index %d, want %d", v.Index, next)
+			}
+			next++
+		}
+		must(t, s.Close())
+		s = openLog(t, path)
+		offer := signed(t, key(2), envelope.Draft{Thread: "t", Recipient: key(1).DID(), Payload: envelope.Offer{RequestID: "r"}})
+		if v := appendLogged(t, s, offer); v.Index != next || v.Leaf.Request != ask.Envelope.Hash() {
+			t.Errorf("the OFFER has %+v, want the index %d", v, next)
+		}
+		next++
+		manifest := signed(t, key(2), envelope.Draft{Payload: envelope.Manifest{ID: "m"}})
+		if v := appendLogged(t, s, manifest); v.Index != next || v.Leaf.Request != (proof.Hash{}) {
+			t.Errorf("the MANIFEST has %+v", v)
+		}
+		next++
+		wantIntact(t, path, time.Now())
+		if round == 1 { // restarts without the log leave a gap of messages, and none of leaves
+			must(t, s.Close())
+			s = openAt(t, path)
+			if receipt, err := s.Append(t.Context(), request(t, key(1), "")); err != nil || receipt.Logged != nil {
+				t.Errorf("%+v, %v", receipt, err)
+			}
+			must(t, s.Close())
+			s = openLog(t, path)
+		}
+	}
+}
+
+// TestLogIsUndone checks that leaves of an update that fails leave no trace (LOG L-14).
+func TestLogIsUndone(t *testing.T) {
+	s := openLog(t, filepath.Join(t.TempDir(), "agora.db"))
+	appendLogged(t, s, request(t, key(1), ""))
+	failure := errors.New("no")
+	_, err := s.Update(t.Context(), func(tx relay.StoreTx) error {
+		for range 2 {
+			if _, err := tx.Append(request(t, key(2), "")); err != nil {
+				return err
+			}
+		}
+		return failure
+	})
+	if !errors.Is(err, failure) {
+		t.Fatal(err)
+	}
+	if v := appendLogged(t, s, request(t, key(3), "")); v.Index != 2 || v.Size != 3 {
+		t.Errorf("the next leaf has %+v", v)
+	}
+	wantIntact(t, s.path, time.Now())
+}
+
+// TestLogSalts checks that the salt is erased with the body, and that the index of the leaf stays (LOG L-4).
+func TestLogSalts(t *testing.T) {
+	s := openLog(t, filepath.Join(t.TempDir(), "agora.db"))
+	v := appendLogged(t, s, request(t, key(1), ""))
+	removed, err := s.Remove(t.Context(), []relay.Seq{1}, time.Now())
+	must(t, err)
+	if len(removed) != 1 {
+		t.Fatal(removed)
+	}
+	var leaf int64
+	var salt []byte
+	must(t, s.writeDB.QueryRowContext(t.Context(), "SELECT leaf, salt FROM event WHERE seq = 1").Scan(&leaf, &salt))
+	if leaf != v.Index || salt != nil {
+		t.Errorf("leaf %d, salt %x", leaf, salt)
+	}
+	wantIntact(t, s.path, time.Now())
+}
+
+// TestLogClock checks that no leaf is dated back by more than 15 minutes (LOG L-7).
+func TestLogClock(t *testing.T) {
+	s := openLog(t, filepath.Join(t.TempDir(), "agora.db"))
+	now := time.Now()
+	at := func(back time.Duration) relay.Entry {
+		e := request(t, key(1), "")
+		e.Received = now.Add(-back)
+		return e
+	}
+	appendLogged(t, s, at(0))
+	if _, err := s.Append(t.Context(), at(15*time.Minute)); err != nil {
+		t.Error(err)
+	}
+	_, err := s.Append(t.Context(), at(15*time.Minute+time.Second))
+	if refusal, ok := errors.AsType[*envelope.Error](err); !ok || !refusal.NothingStored() {
+		t.Errorf("a message is dated back: %v", err)
+	}
+	if _, err := s.Append(t.Context(), at(0)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLogOfCopy checks that a copy with another epoch begins a log after that of the original (LOG L-1, L-2, L-17).
+func TestLogOfCopy(t *testing.T) {
+	folder := t.TempDir()
+	s := openLog(t, filepath.Join(folder, "agora.db"))
+	appendLogged(t, s, request(t, key(1), ""))
+	copied := filepath.Join(folder, "copy.db")
+	_, err := Backup(t.Context(), s.path, copied, nil)
+	must(t, err)
+	c := openLog(t, copied)
+	if v := appendLogged(t, c, request(t, key(1), "")); v.Index != 1 || v.Origin.Epoch == s.epoch {
+		t.Errorf("the first leaf of the copy has %+v", v)
+	}
+	var start string
+	must(t, c.writeDB.QueryRowContext(t.Context(), "SELECT start FROM log WHERE n = 2").Scan(&start))
+	p, err := proof.ParseStart(start)
+	must(t, err)
+	if p.Previous == nil || p.Previous.Origin.Epoch != s.epoch || p.Previous.Size != 2 {
+		t.Errorf("the start is %q", start)
+	}
+	wantIntact(t, copied, time.Now())
+}
+
+// TestCheckOfLog checks that changes of a log are noticed (LOG L-17).
+func TestCheckOfLog(t *testing.T) {
+	for what, text := range map[string]string{
+		"a leaf is changed":        "UPDATE log_leaf SET hashes = zeroblob(32) WHERE rowid = (SELECT max(at) FROM log_leaf)",
+		"a leaf is missing":        "DELETE FROM log_leaf WHERE at = (SELECT max(at) FROM log_leaf)",
+		"a leaf too many":          "INSERT INTO log_leaf SELECT at + 5000, latest, seq, hashes FROM log_leaf ORDER BY at DESC LIMIT 1",
+		"a node is changed":        "UPDATE log_node SET hash = zeroblob(32)",
+		"a node is missing":        "DELETE FROM log_node",
+		"a node too many":          "INSERT INTO log_node SELECT at + 1, hash FROM log_node",
+		"the start is changed":     "UPDATE log SET start = replace(start, 'previous -', 'previous +')",
+		"a salt is changed":        "UPDATE event SET salt = zeroblob(16) WHERE seq = 7",
+		"a salt is missing":        "UPDATE event SET salt = NULL WHERE seq = 7",
+		"two leaves are swapped":   "UPDATE event SET leaf = 9 - leaf WHERE seq IN (3, 4)",
+		"a leaf is out of the log": "UPDATE event SET leaf = 5000 WHERE seq = 7",
+	} {
+		t.Run(what, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "agora.db")
+			s := openLog(t, path)
+			var entries []relay.Entry
+			for range 300 {
+				entries = append(entries, request(t, key(1), ""))
+			}
+			for _, o := range s.AppendAll(t.Context(), entries) {
+				must(t, o.Err)
+			}
+			must(t, s.Close())
+			wantIntact(t, path, time.Now())
+			spoil(t, path, text)
+			var found []string
+			_, err := check.Database(t.Context(), path, check.Options{Found: func(f check.Finding) { found = append(found, f.String()) }})
+			must(t, err)
+			if !slices.ContainsFunc(found, func(f string) bool {
+				return strings.HasPrefix(f, "log") || strings.Contains(f, "leaf") || strings.Contains(f, "salt")
+			}) {
+				t.Errorf("findings: %q", found)
+			}
+		})
+	}
+}
