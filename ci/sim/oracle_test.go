@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/mod/sumdb/tlog"
+
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/proof"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/replay"
 	"github.com/agora-relay/agora/store/sqlite"
@@ -29,11 +32,12 @@ func makeFolder(path string) error { return os.Mkdir(path, 0o700) }
 //   - a message that was acknowledged or delivered stays stored, once, with its number, until it expires;
 //   - a message that was refused for good, or as not stored, is not stored;
 //   - nothing is stored that nobody has posted, but for the relay's notices;
+//   - each proof is consistent with the log in the database;
 //   - each reader gets each message for it once, in order, also through crashes.
 type oracle struct {
 	*testing.T
-	clock  *clock
-	notice didkey.DID // who signs notices
+	clock *clock
+	key   didkey.Key // of the relay, which signs notices and checkpoints
 
 	mu    sync.Mutex // the pollers also call delivered
 	posts []*post
@@ -41,6 +45,10 @@ type oracle struct {
 	known map[relay.Seq]fact // everything that a receipt or a delivery has shown
 	seq   map[string]relay.Seq
 	epoch uint32
+
+	logs   bool                 // the relay keeps a log
+	leaves map[int64]proof.Hash // of the proofs, by index
+	roots  map[int64]proof.Hash // of the checkpoints, by size
 }
 
 // fact is a stored event.
@@ -63,8 +71,8 @@ type post struct {
 	maybePosted, maybeUpdated bool // how it was attempted, if that is unknown
 }
 
-func newOracle(t *testing.T, c *clock, notice didkey.DID) *oracle {
-	return &oracle{T: t, clock: c, notice: notice, byID: map[string]*post{}, known: map[relay.Seq]fact{},
+func newOracle(t *testing.T, c *clock, key didkey.Key) *oracle {
+	return &oracle{T: t, clock: c, key: key, leaves: map[int64]proof.Hash{}, roots: map[int64]proof.Hash{}, byID: map[string]*post{}, known: map[relay.Seq]fact{},
 		seq: map[string]relay.Seq{}}
 }
 
@@ -117,6 +125,7 @@ func (o *oracle) answered(p *post, receipt relay.Receipt, err error) {
 			o.Errorf("%s is a duplicate, but no attempt to post it can have stored it", id)
 		}
 		p.seq = receipt.Cursor.Seq
+		o.proved(p, receipt)
 		o.learn(receipt.Cursor.Seq, fact{id: id, recipient: p.envelope.Recipient, expires: receipt.ExpiresAt})
 		return
 	}
@@ -169,6 +178,64 @@ func (o *oracle) remove(random *rand.Rand, r *relay.Relay) {
 	}
 }
 
+// proved checks the proof of a receipt, and keeps what it says.
+func (o *oracle) proved(p *post, receipt relay.Receipt) {
+	l := receipt.Logged
+	if (l == nil) != (receipt.Duplicate || !o.logs) {
+		o.Errorf("%s has the leaf %v, duplicate: %v", p.envelope.ID, l, receipt.Duplicate)
+	}
+	if l == nil {
+		return
+	}
+	text, err := l.Growth.Prove(o.key, proof.Origin{DID: o.key.DID(), Epoch: receipt.Cursor.Epoch}, l.Index, l.Leaf)
+	var v *proof.Verified
+	read := &proof.Proof{}
+	if err == nil {
+		read, err = proof.Parse(text)
+	}
+	if err == nil {
+		v, err = read.Verify()
+	}
+	if err == nil {
+		err = v.CheckMessage(p.envelope, o.key.DID())
+	}
+	if err != nil {
+		o.Errorf("the proof of %s: %v", p.envelope.ID, err)
+	}
+	o.leaves[l.Index], o.roots[read.Checkpoint.Size] = tlog.RecordHash([]byte(l.Leaf)), read.Checkpoint.Root
+}
+
+// log compares the log in the database with all proofs.
+func (o *oracle) log(s *sqlite.Store) {
+	var tree proof.Tree
+	proved := 0
+	if _, err := s.View(o.Context(), func(q relay.Querier) error {
+		return q.Query(func(scan func(...any) error) error {
+			var hashes []byte
+			if err := scan(&hashes); err != nil {
+				return err
+			}
+			for hash := range slices.Chunk(hashes, len(proof.Hash{})) {
+				if want, ok := o.leaves[tree.Size]; ok && want != proof.Hash(hash) {
+					o.Errorf("leaf %d is not that of its proof", tree.Size)
+				} else if ok {
+					proved++
+				}
+				tree.Grow([]proof.Hash{proof.Hash(hash)})
+				if want, ok := o.roots[tree.Size]; ok && want != tree.Root() {
+					o.Errorf("the root at size %d is not that of its checkpoint", tree.Size)
+				}
+			}
+			return nil
+		}, "SELECT hashes FROM log_leaf ORDER BY at")
+	}); err != nil {
+		o.Fatalf("reading the log: %v", err)
+	}
+	if proved != len(o.leaves) {
+		o.Errorf("%d of %d proved leaves are in the log of size %d", proved, len(o.leaves), tree.Size)
+	}
+}
+
 // learn notes that event seq is f.
 func (o *oracle) learn(seq relay.Seq, f fact) {
 	if before, ok := o.known[seq]; ok && before.id != f.id {
@@ -209,7 +276,7 @@ func (o *oracle) delivered(a *agent, events []relay.Event, began time.Time) {
 func (o *oracle) stored(e relay.Event, m *envelope.Envelope) {
 	p := o.byID[e.ID]
 	switch {
-	case p == nil && m.Sender.ID != o.notice:
+	case p == nil && m.Sender.ID != o.key.DID():
 		o.Errorf("event %d is %s, which nobody has posted", e.Seq, e.ID)
 	case p != nil && !bytes.Equal(e.Body, p.envelope.Canonical()):
 		o.Errorf("event %d is not what was posted as %s", e.Seq, e.ID)
@@ -223,6 +290,7 @@ func (o *oracle) audit(s *sqlite.Store, d *Disk, path string) {
 	defer o.mu.Unlock()
 	there := map[relay.Seq]bool{}
 	rows := o.rows(s)
+	o.log(s)
 	q := relay.Query{Expired: true, Removed: true, Limit: 100}
 	for more := true; more; {
 		page, err := s.Read(o.Context(), q)

@@ -75,6 +75,7 @@ type world struct {
 	random *rand.Rand
 	parent string // has a folder for each machine
 	key    didkey.Key
+	logOf  didkey.DID // the relay's, or empty: it keeps no log
 	agents []*agent
 	talks  []*talk
 	oracle *oracle
@@ -140,7 +141,11 @@ func newWorld(t *testing.T, seed uint64, parent string) *world {
 		k := w.newKey()
 		w.agents = append(w.agents, &agent{did: k.DID(), key: k})
 	}
-	w.oracle = newOracle(t, &w.clock, w.key.DID())
+	if seed%4 > 0 {
+		w.logOf = w.key.DID()
+	}
+	w.oracle = newOracle(t, &w.clock, w.key)
+	w.oracle.logs = w.logOf != ""
 	return w
 }
 
@@ -213,7 +218,7 @@ func (w *world) start() bool {
 	before := w.disk.Occurred()
 	log := slog.New(slog.NewTextHandler(w.Output(), nil))
 	store, err := sqlite.Open(w.Context(), w.path(), sqlite.Options{Policy: policy, Log: log, Now: w.clock.now,
-		MaxBytes: 8 << 20, Reserve: 1 << 20, Extensions: []relay.Extension{extension}})
+		MaxBytes: 8 << 20, Reserve: 1 << 20, Extensions: []relay.Extension{extension}, LogOf: w.logOf})
 	if err != nil {
 		if w.disk.Occurred() == before {
 			w.Fatalf("the database cannot be opened: %v", err)
