@@ -41,6 +41,10 @@ type Config struct {
 	Observer Observer // nil: NoObserver
 	Screen   Screen   // decides about messages before they are stored; nil: all may be stored
 
+	// Transparency keeps a log of the messages that the relay accepts, and proves them (docs/PROOFS.md). The Store must be
+	// a LogStore.
+	Transparency bool
+
 	// Only for a relay that runs as several nodes.
 	Nonces   Nonces   // nil: this process remembers which signed reads and calls were used
 	Siblings Siblings // nil: there are no other nodes
@@ -67,16 +71,17 @@ type Relay struct {
 	nonces       Nonces       // localNonces, unless Config.Nonces is set
 	keys         didkey.Verifiers
 
-	nonceOutage outage // failures of nonces
-	presence    presence
-	startCursor Cursor // end of the store when the relay was made; Run watches from here
-	drained     chan struct{}
-	drain       sync.Once
-	paused      atomic.Bool // see Pause
-	streams     streams
-	screening   *screening // nil: all messages may be stored
-	openPolls   atomic.Int64
-	sweepError  atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not fail
+	nonceOutage  outage // failures of nonces
+	presence     presence
+	startCursor  Cursor // end of the store when the relay was made; Run watches from here
+	drained      chan struct{}
+	drain        sync.Once
+	paused       atomic.Bool // see Pause
+	streams      streams
+	screening    *screening // nil: all messages may be stored
+	openPolls    atomic.Int64
+	transparency *relayLog                      // nil: the relay keeps no log
+	sweepError   atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not fail
 }
 
 // New returns a relay over c.Store. It fails if the store's Policy is not valid, if the store cannot be read, or if
@@ -127,6 +132,11 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	r.gate = admission.New(admission.Options{Limits: c.Limits, Bans: c.Bans, Now: c.Now, Log: c.Log,
 		Queued: c.Observer.Queued, Banned: r.endWaits})
 	r.inbox.Store(&policy.Inbox)
+	if c.Transparency {
+		if err := r.openLog(ctx); err != nil {
+			return nil, err
+		}
+	}
 	return r, nil
 }
 
@@ -179,6 +189,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	tasks.Go(func() { r.gate.Run(ctx) })
 	if r.siblings != nil {
 		tasks.Go(func() { r.exchange(ctx) })
+	}
+	if r.transparency != nil {
+		tasks.Go(func() { r.publishing(ctx) })
 	}
 	tasks.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -260,7 +273,10 @@ func (r *Relay) post(ctx context.Context, from Peer, body []byte, report *PostRe
 	}
 	receipt, err := r.appendEntry(ctx, from, entry)
 	report.Store = time.Since(checked)
-	return r.settle(ctx, from, entry, receipt, err)
+	if receipt, err = r.settle(ctx, from, entry, receipt, err); err == nil {
+		r.Prove(&receipt)
+	}
+	return receipt, err
 }
 
 // settle turns what the store has answered into what the sender of an entry gets. It corrects the allowances.

@@ -255,6 +255,8 @@ type Receipt struct {
 	State     thread.State // of that thread now; Post leaves it empty if the sender may not see it
 
 	Logged *Logged `json:"-"` // the message in the log; nil: there is no log, or the message is a duplicate
+	// Proof is the proof of a new message (docs/PROOFS.md). A Store leaves it empty.
+	Proof string
 
 	Took time.Duration `json:"-"` // how long the store worked on it, without waiting; also set with an error
 	// Queued is how long the message has waited for its turn, see Limits.WritesPerAddress. A Store leaves it 0.

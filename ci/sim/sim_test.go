@@ -75,7 +75,7 @@ type world struct {
 	random *rand.Rand
 	parent string // has a folder for each machine
 	key    didkey.Key
-	logOf  didkey.DID // the relay's, or empty: it keeps no log
+	logs   bool // the relay keeps a log
 	agents []*agent
 	talks  []*talk
 	oracle *oracle
@@ -141,11 +141,9 @@ func newWorld(t *testing.T, seed uint64, parent string) *world {
 		k := w.newKey()
 		w.agents = append(w.agents, &agent{did: k.DID(), key: k})
 	}
-	if seed%4 > 0 {
-		w.logOf = w.key.DID()
-	}
+	w.logs = seed%4 > 0
 	w.oracle = newOracle(t, &w.clock, w.key)
-	w.oracle.logs = w.logOf != ""
+	w.oracle.logs = w.logs
 	return w
 }
 
@@ -218,15 +216,22 @@ func (w *world) start() bool {
 	before := w.disk.Occurred()
 	log := slog.New(slog.NewTextHandler(w.Output(), nil))
 	store, err := sqlite.Open(w.Context(), w.path(), sqlite.Options{Policy: policy, Log: log, Now: w.clock.now,
-		MaxBytes: 8 << 20, Reserve: 1 << 20, Extensions: []relay.Extension{extension}, LogOf: w.logOf})
+		MaxBytes: 8 << 20, Reserve: 1 << 20, Extensions: []relay.Extension{extension}})
 	if err != nil {
 		if w.disk.Occurred() == before {
 			w.Fatalf("the database cannot be opened: %v", err)
 		}
 		return false
 	}
-	r, err := relay.New(w.Context(), relay.Config{Store: store, Key: w.key, Log: log, Now: w.clock.now})
-	w.must(err)
+	r, err := relay.New(w.Context(), relay.Config{Store: store, Key: w.key, Log: log, Now: w.clock.now,
+		Transparency: w.logs})
+	if err != nil {
+		if w.disk.Occurred() == before {
+			w.Fatalf("the relay cannot be opened: %v", err)
+		}
+		_ = store.Close() // its disk has failed
+		return false
+	}
 	ctx, end := context.WithCancel(w.Context())
 	w.life = &life{store: store, relay: r, end: end}
 	w.life.ended.Go(func() {

@@ -27,6 +27,7 @@ type serveCmd struct {
 	Demo            bool              `help:"Accept POST /seed, which creates demonstration data, from everybody, not only from this machine."`
 	PublicURL       string            `placeholder:"URL" help:"The URL at which others reach this relay, for example that of a proxy (default: https:// and the first --domain). Messages whose meta.relay names only other relays are refused."`
 	Reads           relay.Visibility  `default:"open" enum:"open,parties" placeholder:"open|parties" help:"Who may read a message that has a recipient: everybody (open, the default), or its sender and its recipient, who sign their reads (parties)."`
+	Transparency    string            `default:"off" enum:"on,off" placeholder:"on|off" help:"Keep a log of all accepted messages, and prove to each sender that its message is there. See docs/PROOFS.md (default: ${default})."`
 	MaxBody         int               `type:"bytes" default:"128KiB" placeholder:"SIZE" help:"Maximum size of a posted message (default: ${default})."`
 	MaxTTL          time.Duration     `default:"30d" placeholder:"DURATION" help:"Maximum time that a message is kept, even if its ttl is longer (default: ${default})."`
 	PendingTimeout  time.Duration     `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
@@ -129,6 +130,9 @@ func (c serveCmd) Validate() error {
 	}
 	if c.Nodes.Store != "" && c.Govern.BackupDir != "" {
 		return errors.New("--backup-dir does not work with --store; copy PostgreSQL with pg_dump or pgBackRest")
+	}
+	if c.Nodes.Store != "" && c.Transparency == "on" {
+		return errors.New("--transparency on does not work with --store yet; use the database in the data folder, or turn it off")
 	}
 	if c.MaxBody < 1024 {
 		return fmt.Errorf("--max-body must be at least 1KiB")

@@ -23,6 +23,7 @@ type bulkResult struct {
 	ID        string    `json:"id"`
 	Duplicate bool      `json:"duplicate"`
 	ExpiresAt time.Time `json:"expiresAt"`
+	Proof     string    `json:"proof,omitempty"`
 }
 
 // bulkError says why a line was refused, or why a bulk request has stopped.
@@ -34,7 +35,12 @@ type bulkError struct {
 }
 
 func (a *api) postBulk(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	if err := noParams(r); err != nil {
+	p, err := parseParams(r, "proofs")
+	if err != nil {
+		return err
+	}
+	proofs, _, err := p.bool("proofs")
+	if err != nil {
 		return err
 	}
 	if err := checkPlain(r); err != nil {
@@ -47,7 +53,10 @@ func (a *api) postBulk(w http.ResponseWriter, r *http.Request, from relay.Peer) 
 		if o.Err != nil {
 			results.add(a.bulkError(o.Err))
 		} else {
-			results.add(bulkResult{o.Receipt.ID, o.Receipt.Duplicate, o.Receipt.ExpiresAt.UTC()})
+			if proofs {
+				a.relay.Prove(&o.Receipt)
+			}
+			results.add(bulkResult{o.Receipt.ID, o.Receipt.Duplicate, o.Receipt.ExpiresAt.UTC(), o.Receipt.Proof})
 		}
 	})
 	if !begun {

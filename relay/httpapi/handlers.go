@@ -27,6 +27,7 @@ type receiptAnswer struct {
 	Duplicate bool       `json:"duplicate"`
 	ExpiresAt time.Time  `json:"expiresAt"`
 	Thread    *threadRef `json:"thread,omitempty"`
+	Proof     string     `json:"proof,omitempty"`
 }
 
 type threadRef struct {
@@ -49,7 +50,7 @@ func (a *api) postEvent(w http.ResponseWriter, r *http.Request, from relay.Peer)
 		return err
 	}
 	answer := receiptAnswer{OK: true, ID: receipt.ID, Cursor: a.relay.FormatReceipt(receipt.Cursor),
-		Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
+		Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC(), Proof: receipt.Proof}
 	if receipt.Queued > 0 {
 		w.Header().Set("Server-Timing", "turn;dur="+strconv.FormatFloat(receipt.Queued.Seconds()*1e3, 'f', 1, 64))
 	}
@@ -299,6 +300,10 @@ func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, from relay.Pe
 		"did": a.relay.DID(), "url": a.relay.Origin(), "reads": a.relay.Reads(),
 		"features": a.features(from), "limits": a.limits(), "seconds": seconds,
 	}
+	if log, ok := a.relay.Log(); ok {
+		document["log"] = map[string]any{"origin": log.Origin.String(), "start": log.Start,
+			"publishSeconds": relay.PublishEvery.Seconds()}
+	}
 	if a.options.Durability != "" {
 		document["durability"] = a.options.Durability
 	}
@@ -317,6 +322,9 @@ func (a *api) features(from relay.Peer) []string {
 	}
 	if a.maySeed(from) {
 		features = append(features, "seed")
+	}
+	if _, ok := a.relay.Log(); ok {
+		features = append(features, "proofs")
 	}
 	return features
 }

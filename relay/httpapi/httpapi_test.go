@@ -50,10 +50,15 @@ func limited(t *testing.T, l relay.Limits) *relay.Relay {
 // unlimited runs a relay without limits.
 func unlimited(t testing.TB) *relay.Relay {
 	t.Helper()
-	none := relay.Rate{PerSecond: relay.Unlimited}
-	return startWith(t, asIs, relay.Config{Limits: relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none,
-		ConnectionsPerAddress: relay.Unlimited, RequestsPerAddress: relay.Unlimited, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}})
+	return startWith(t, asIs, relay.Config{Limits: noLimits})
 }
+
+var noRate = relay.Rate{PerSecond: relay.Unlimited}
+
+// noLimits turns off all limits.
+var noLimits = relay.Limits{PostsPerAddress: noRate, ReadsPerAddress: noRate, PostsPerAgent: noRate,
+	ConnectionsPerAddress: relay.Unlimited, RequestsPerAddress: relay.Unlimited, PollsPerAddress: relay.Unlimited,
+	Polls: relay.Unlimited}
 
 // asIs returns the store unwrapped; see startWrapped.
 func asIs(s relay.Store) relay.Store { return s }

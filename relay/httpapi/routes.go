@@ -98,6 +98,9 @@ func (a *api) mount() Mount {
 		{"/openapi.json", serving(a.openAPI)},
 		{"/llms.txt", serving(a.guide)},
 		{"/seed", map[string]Handler{http.MethodPost: a.postSeed}},
+		{"/proofs", map[string]Handler{http.MethodGet: a.withReader(a.getProof)}},
+		{"/log/{epoch}/checkpoint", map[string]Handler{http.MethodGet: a.getCheckpoint}},
+		{"/log/{epoch}/tile/{tile:.+}", map[string]Handler{http.MethodGet: a.getTile}},
 		// Older names of these paths, used by clients that were written before this relay.
 		{"/v1/messages", events},
 		{"/v1/agents", agents},

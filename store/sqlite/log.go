@@ -2,12 +2,15 @@ package sqlite
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/proof"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
@@ -23,38 +26,62 @@ const (
 	levelShift = 40
 )
 
-// loadLog reads the tree of the relay's log for the ledger. If this relay has no log in this epoch, it begins one.
-func (w *writer) loadLog(ctx context.Context) error {
-	if w.store.options.LogOf == "" {
-		return nil
+var _ relay.LogStore = (*Store)(nil)
+
+// KeepLog implements relay.LogStore.
+func (s *Store) KeepLog(ctx context.Context, did didkey.DID) (start string, err error) {
+	err = s.task(ctx, func(w *writer) (err error) {
+		start, err = w.keepLog(proof.Origin{DID: did, Epoch: s.epoch})
+		return err
+	})
+	return start, err
+}
+
+// keepLog reads the tree of a log for the ledger. If there is no such log, it begins one.
+func (w *writer) keepLog(origin proof.Origin) (start string, err error) {
+	ctx := context.Background()
+	var n int64
+	find := func() error {
+		return w.conn.QueryRowContext(ctx, "SELECT n, start FROM log WHERE origin = ?", origin.String()).Scan(&n, &start)
 	}
-	origin := proof.Origin{DID: w.store.options.LogOf, Epoch: w.store.epoch}
-	err := w.conn.QueryRowContext(ctx, "SELECT n FROM log WHERE origin = ?", origin.String()).Scan(&w.log)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = w.transact(func() error { return w.beginLog(ctx, origin) })
+	if err = find(); errors.Is(err, sql.ErrNoRows) {
+		if err = w.transact(func() error { return w.beginLog(ctx, origin) }); err == nil {
+			err = find()
+		}
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
-	log, err := readLog(ctx, w.conn, w.log)
+	log, err := readLog(ctx, w.conn, n)
 	if err != nil {
-		return err
+		return "", err
 	}
+	var lost bool
+	if err := w.conn.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM event WHERE leaf IS NOT NULL AND seq > "+
+		"(SELECT max(seq) FROM log_leaf))").Scan(&lost); err != nil {
+		return "", err
+	}
+	if lost { // the next leaf would get an index that is proved already
+		return "", errors.New("the log lacks the leaves of the newest events; restore a backup with agora restore, which begins " +
+			"a new log")
+	}
+	w.store.log.Store(n)
 	w.ledger.KeepLog(log)
-	return nil
+	return start, nil
 }
 
 // beginLog stores leaf 0 of a new log.
 func (w *writer) beginLog(ctx context.Context, origin proof.Origin) error {
 	start := proof.Start{Began: w.store.options.Now()}
+	var n int64
 	var before string
-	err := w.conn.QueryRowContext(ctx, "SELECT n, origin FROM log ORDER BY n DESC LIMIT 1").Scan(&w.log, &before)
+	err := w.conn.QueryRowContext(ctx, "SELECT n, origin FROM log ORDER BY n DESC LIMIT 1").Scan(&n, &before)
 	if err == nil {
 		start.Previous = &proof.Previous{}
 		if start.Previous.Origin, err = proof.ParseOrigin(before); err != nil {
 			return err
 		}
-		log, err := readLog(ctx, w.conn, w.log)
+		log, err := readLog(ctx, w.conn, n)
 		if err != nil {
 			return err
 		}
@@ -62,17 +89,17 @@ func (w *writer) beginLog(ctx context.Context, origin proof.Origin) error {
 	} else if !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	w.log++
-	if _, err := w.conn.ExecContext(ctx, "INSERT INTO log (n, origin, start, published) VALUES (?, ?, ?, '')", w.log,
+	if _, err := w.conn.ExecContext(ctx, "INSERT INTO log (n, origin, start, published) VALUES (?, ?, ?, '')", n+1,
 		origin.String(), start.String()); err != nil {
 		return err
 	}
 	leaf := tlog.RecordHash([]byte(start.String()))
-	return w.writeLog(ledger.LogChange{Growth: new(proof.Tree).Grow([]proof.Hash{leaf}), Leaves: []proof.Hash{leaf}}, w.last)
+	return w.writeLog(n+1, ledger.LogChange{Growth: new(proof.Tree).Grow([]proof.Hash{leaf}), Leaves: []proof.Hash{leaf}},
+		w.last)
 }
 
-// writeLog stores leaves, and the subtrees that they complete. last is the number of the last event.
-func (w *writer) writeLog(c ledger.LogChange, last relay.Seq) error {
+// writeLog stores leaves of the log n, and the subtrees that they complete. last is the number of the last event.
+func (w *writer) writeLog(n int64, c ledger.LogChange, last relay.Seq) error {
 	hashes := make([]byte, 0, len(c.Leaves)*len(proof.Hash{}))
 	for _, hash := range c.Leaves {
 		hashes = append(hashes, hash[:]...)
@@ -81,11 +108,11 @@ func (w *writer) writeLog(c ledger.LogChange, last relay.Seq) error {
 	if !c.Latest.IsZero() {
 		latest = nanos(c.Latest)
 	}
-	if _, err := w.stmts.addLeaves.Exec(w.log<<leafShift|c.First, latest, int64(last), hashes); err != nil {
+	if _, err := w.stmts.addLeaves.Exec(n<<leafShift|c.First, latest, int64(last), hashes); err != nil {
 		return err
 	}
-	for _, n := range c.Tiled() {
-		if _, err := w.stmts.addNode.Exec(w.log<<nodeShift|int64(n.Level)<<levelShift|n.N, n.Hash[:]); err != nil {
+	for _, node := range c.Tiled() {
+		if _, err := w.stmts.addNode.Exec(n<<nodeShift|int64(node.Level)<<levelShift|node.N, node.Hash[:]); err != nil {
 			return err
 		}
 	}
@@ -143,4 +170,89 @@ func readHashes(ctx context.Context, conn rowQueryer, log int64, level int, firs
 		return nil
 	}, func() (*sql.Rows, error) { return conn.QueryContext(ctx, text, key+first, key+first+n-1) })
 	return hashes, err
+}
+
+// LogSize implements relay.LogStore.
+func (s *Store) LogSize(ctx context.Context) (size int64, err error) {
+	err = s.readLog(ctx, func() error {
+		var first, bytes int64
+		err := s.readDB.QueryRowContext(ctx, "SELECT at, length(hashes) FROM log_leaf WHERE at < ? ORDER BY at DESC LIMIT 1",
+			(s.log.Load()+1)<<leafShift).Scan(&first, &bytes)
+		size = first&(1<<leafShift-1) + bytes/int64(len(proof.Hash{}))
+		return err
+	})
+	return size, err
+}
+
+// readLog runs f, which reads the log, on a reader.
+func (s *Store) readLog(ctx context.Context, f func() error) error {
+	if s.log.Load() == 0 {
+		return errors.New("the store keeps no log; call KeepLog first")
+	}
+	var err error
+	if stopped := s.onReader(ctx, func() { err = f() }); stopped != nil {
+		return stopped
+	}
+	return s.handleReadError(err)
+}
+
+// LogHashes implements relay.LogStore.
+func (s *Store) LogHashes(ctx context.Context, level int, first, n int64) (hashes []proof.Hash, err error) {
+	err = s.readLog(ctx, func() (err error) {
+		hashes, err = readHashes(ctx, s.readDB, s.log.Load(), level, first, n)
+		return err
+	})
+	return hashes, err
+}
+
+// LogLeaf implements relay.LogStore.
+func (s *Store) LogLeaf(ctx context.Context, event relay.Seq) (index int64, leaf proof.Leaf, ok bool, err error) {
+	err = s.readLog(ctx, func() error {
+		var received int64
+		var salt, body []byte
+		var row ledger.Row
+		err := s.readDB.QueryRowContext(ctx, "SELECT e.leaf, e.salt, e.received, e.body, ifnull(t.record, x'') FROM event e "+
+			"LEFT JOIN thread t ON t.n = e.thread WHERE e.seq = ? AND e.leaf IS NOT NULL AND e.salt IS NOT NULL "+
+			"AND e.seq > (SELECT seq FROM log_leaf WHERE at = ?)", int64(event), s.log.Load()<<leafShift).
+			Scan(&index, &salt, &received, &body, &row.Record)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if len(row.Record) > 0 {
+			t, err := row.Decode()
+			if err != nil {
+				return err
+			}
+			leaf.Request = t.Request
+		}
+		leaf.Event, leaf.Received = sha256.Sum256(body), instant(received).Truncate(time.Millisecond)
+		copy(leaf.Salt[:], salt)
+		ok = true
+		return nil
+	})
+	return index, leaf, ok, err
+}
+
+// Published implements relay.LogStore.
+func (s *Store) Published(ctx context.Context) (checkpoint string, err error) {
+	err = s.readLog(ctx, func() error {
+		return s.readDB.QueryRowContext(ctx, "SELECT published FROM log WHERE n = ?", s.log.Load()).Scan(&checkpoint)
+	})
+	return checkpoint, err
+}
+
+// Publish implements relay.LogStore.
+func (s *Store) Publish(ctx context.Context, checkpoint string) error {
+	return s.task(ctx, func(w *writer) error {
+		if err := w.refusal(); err != nil {
+			return err
+		}
+		return w.transact(func() error {
+			_, err := w.conn.ExecContext(context.Background(), "UPDATE log SET published = ? WHERE n = ?", checkpoint, s.log.Load())
+			return err
+		})
+	})
 }

@@ -21,7 +21,10 @@ func logKey() didkey.Key { return key(99) }
 // openLog opens a store that keeps a log.
 func openLog(t testing.TB, path string) *Store {
 	t.Helper()
-	return openWith(t, path, Options{LogOf: logKey().DID(), mergeEvents: 16})
+	s := openWith(t, path, Options{mergeEvents: 16})
+	_, err := s.KeepLog(t.Context(), logKey().DID())
+	must(t, err)
+	return s
 }
 
 // appendLogged appends an entry and returns what its proof says.
@@ -159,6 +162,18 @@ func TestLogClock(t *testing.T) {
 	}
 	if _, err := s.Append(t.Context(), at(0)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLostLeaves checks that the log does not continue if it lacks leaves of stored events.
+func TestLostLeaves(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	s := openLog(t, path)
+	appendLogged(t, s, request(t, key(1), ""))
+	must(t, s.Close())
+	spoil(t, path, "DELETE FROM log_leaf WHERE at = (SELECT max(at) FROM log_leaf)")
+	if _, err := openAt(t, path).KeepLog(t.Context(), logKey().DID()); err == nil || !strings.Contains(err.Error(), "lacks the leaves") {
+		t.Errorf("the log continues: %v", err)
 	}
 }
 

@@ -27,7 +27,6 @@ import (
 	_ "modernc.org/sqlite" // registers the driver
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
@@ -45,7 +44,6 @@ type Options struct {
 	Log        *slog.Logger     // nil: slog.Default
 	Now        func() time.Time // nil: time.Now
 	Observer   relay.Observer   // receives a report of each commit; nil: relay.NoObserver
-	LogOf      didkey.DID       // the relay whose log is kept, see relay.Logged; empty: none
 
 	tickInterval time.Duration                                 // time between two ticks of care; 0: one second
 	diskRoom     func(folder string) (bytes int64, known bool) // for rebuild; nil: diskRoom
@@ -108,6 +106,7 @@ type Store struct {
 	head    atomic.Int64 // number of the last committed event
 	tail    tail
 	care    care
+	log     atomic.Int64 // log.n of the log that is kept; 0: none
 
 	mu       sync.Mutex  // guards the fields below
 	inbox    relay.Quota // the quota that is in force

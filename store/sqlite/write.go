@@ -47,7 +47,6 @@ type writer struct {
 	merged  relay.Seq            // number of the last event that is in all indexes
 	merge   *merge               // the batch that is being merged; nil: none
 	list    []byte               // buffer of fill
-	log     int64                // log.n of the log that is kept
 	commit  time.Duration        // duration of the last commit
 
 	maxPages  int64 // limit of the database's size, see limitSize
@@ -95,7 +94,7 @@ func (w *writer) close() error {
 
 // load reads what the writer keeps in memory: the events that are not merged, and the parties that have a manifest.
 func (w *writer) load(ctx context.Context) error {
-	if err := errors.Join(w.loadTail(ctx), w.loadLog(ctx)); err != nil {
+	if err := w.loadTail(ctx); err != nil {
 		return err
 	}
 	return eachRow(func(scan scanner) error {

@@ -1,0 +1,323 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/proof"
+)
+
+// PublishEvery is how often a relay publishes a checkpoint, if its log has grown.
+const PublishEvery = 5 * time.Second
+
+// LogStore is a Store that can keep the log of a relay (docs/PROOFS.md). All methods but KeepLog need a log.
+type LogStore interface {
+	Remover
+
+	// KeepLog makes the store append a leaf for each message that it accepts from now on. If the relay has no log in this
+	// epoch, one begins. start is the text of its leaf 0.
+	KeepLog(ctx context.Context, relay didkey.DID) (start string, err error)
+
+	// LogSize returns how many leaves are durable.
+	LogSize(ctx context.Context) (int64, error)
+
+	// LogHashes returns n hashes of a level of the log, from the number first on, see proof.LoadTree. It returns fewer if
+	// there are fewer.
+	LogHashes(ctx context.Context, level int, first, n int64) ([]proof.Hash, error)
+
+	// LogLeaf returns the leaf of a stored event. ok is false if the event has none in this log, or its salt is erased.
+	LogLeaf(ctx context.Context, event Seq) (index int64, leaf proof.Leaf, ok bool, err error)
+
+	// Published returns the last checkpoint that was stored with Publish; empty: none.
+	Published(ctx context.Context) (string, error)
+	Publish(ctx context.Context, checkpoint string) error
+}
+
+// relayLog is the log of a relay.
+type relayLog struct {
+	store     LogStore
+	origin    proof.Origin
+	start     string                 // the text of leaf 0
+	published atomic.Pointer[string] // checkpoint
+	size      int64                  // of published; used by publish only
+}
+
+// LogInfo describes the log of a relay.
+type LogInfo struct {
+	Origin proof.Origin
+	Start  string // the text of leaf 0
+}
+
+// errNoLog is the refusal of everything about the log of a relay without one.
+var errNoLog = envelope.Errorf(envelope.CodeNotFound,
+	"this relay keeps no log, so it proves nothing; its operator can turn on the log with --transparency on")
+
+// openLog opens the log of the relay. It fails if the log is not the one that was published last.
+func (r *Relay) openLog(ctx context.Context) error {
+	store, ok := r.store.(LogStore)
+	if !ok {
+		return errors.New("this store cannot keep a log; turn off transparency")
+	}
+	l := &relayLog{store: store, origin: proof.Origin{DID: r.DID(), Epoch: r.Epoch()}}
+	var err error
+	if l.start, err = store.KeepLog(ctx, r.DID()); err != nil {
+		return err
+	}
+	text, err := store.Published(ctx)
+	if err != nil {
+		return err
+	}
+	if text != "" {
+		c, err := proof.ParseCheckpoint(text)
+		if err != nil {
+			return err
+		}
+		size, err := store.LogSize(ctx)
+		if err != nil {
+			return err
+		}
+		lost := fmt.Errorf("the log has lost leaves that this relay has published: %d are there, and the checkpoint has %d "+
+			"or others; put the right data folder in place, or restore a backup with agora restore, which begins a new log",
+			size, c.Size)
+		if size < c.Size {
+			return lost
+		}
+		tree, err := l.tree(ctx, c.Size)
+		if err != nil {
+			return err
+		}
+		if tree.Root() != c.Root {
+			return lost
+		}
+		l.size = c.Size
+	}
+	l.published.Store(&text)
+	r.transparency = l
+	if err := l.publish(ctx, r.key); err != nil {
+		r.log.Error("cannot publish a checkpoint of the log yet", "err", err)
+	}
+	return nil
+}
+
+// tree returns the tree of the first size leaves.
+func (l *relayLog) tree(ctx context.Context, size int64) (proof.Tree, error) {
+	return proof.LoadTree(size, func(level int, first, n int64) ([]proof.Hash, error) {
+		return l.store.LogHashes(ctx, level, first, n)
+	})
+}
+
+// checkpoint returns the checkpoint of the first size leaves, and their tree.
+func (l *relayLog) checkpoint(ctx context.Context, key didkey.Key, size int64) (proof.Checkpoint, error) {
+	tree, err := l.tree(ctx, size)
+	if err != nil {
+		return proof.Checkpoint{}, err
+	}
+	return proof.SignCheckpoint(key, l.origin, size, tree.Root())
+}
+
+// publish publishes a checkpoint if the log has grown. What is published never shrinks.
+func (l *relayLog) publish(ctx context.Context, key didkey.Key) error {
+	size, err := l.store.LogSize(ctx)
+	if err != nil || size <= l.size {
+		return err
+	}
+	c, err := l.checkpoint(ctx, key, size)
+	if err != nil {
+		return err
+	}
+	text := c.String()
+	if err := l.store.Publish(ctx, text); err != nil {
+		return err
+	}
+	l.published.Store(&text)
+	l.size = size
+	return nil
+}
+
+// publishing publishes checkpoints until ctx ends, and a last one then.
+func (r *Relay) publishing(ctx context.Context) {
+	tick := time.NewTicker(PublishEvery)
+	defer tick.Stop()
+	failing := false
+	for ended := false; !ended; {
+		select {
+		case <-ctx.Done():
+			ended = true // publish what has come since
+		case <-tick.C:
+		}
+		err := r.transparency.publish(context.WithoutCancel(ctx), r.key)
+		if err != nil && !failing {
+			r.log.Error("cannot publish a checkpoint of the log; trying again every few seconds", "err", err)
+		}
+		failing = err != nil
+	}
+}
+
+// Prove adds its proof to the receipt of a new message, unless the relay keeps no log. Post does so by itself. If it
+// fails, the message is stored all the same.
+func (r *Relay) Prove(receipt *Receipt) {
+	if receipt.Logged == nil || r.transparency == nil {
+		return
+	}
+	var err error
+	l := receipt.Logged
+	if receipt.Proof, err = l.Growth.Prove(r.key, r.transparency.origin, l.Index, l.Leaf); err != nil {
+		r.log.Error("cannot make the proof of a message; its sender can read it later", "id", receipt.ID, "err", err)
+	}
+}
+
+// Log describes the relay's log. ok is false if it keeps none.
+func (r *Relay) Log() (info LogInfo, ok bool) {
+	if r.transparency == nil {
+		return LogInfo{}, false
+	}
+	return LogInfo{r.transparency.origin, r.transparency.start}, true
+}
+
+// Checkpoint returns the published checkpoint of the log with this epoch. Errors: CodeNotFound.
+func (r *Relay) Checkpoint(epoch string) (string, error) {
+	l, err := r.logOf(epoch)
+	if err != nil {
+		return "", err
+	}
+	return *l.published.Load(), nil
+}
+
+// logOf returns the log with this epoch.
+func (r *Relay) logOf(epoch string) (*relayLog, error) {
+	if r.transparency == nil {
+		return nil, errNoLog
+	}
+	if epoch != fmt.Sprintf("%08x", r.transparency.origin.Epoch) {
+		return nil, envelope.Errorf(envelope.CodeNotFound, "this relay has no log with this epoch; the well-known document "+
+			"names its log")
+	}
+	return r.transparency, nil
+}
+
+// Tile returns a tile of the log with this epoch (C2SP tlog-tiles). path is LEVEL/N or LEVEL/N.p/WIDTH. Errors:
+// CodeNotFound, CodeInvalidRequest.
+func (r *Relay) Tile(ctx context.Context, p Peer, epoch, path string) ([]byte, error) {
+	l, err := r.logOf(epoch)
+	if err != nil {
+		return nil, err
+	}
+	t, err := tlog.ParseTilePath(fmt.Sprintf("tile/%d/%s", tileHeight, path))
+	if err != nil || t.L < 0 {
+		return nil, envelope.Errorf(envelope.CodeNotFound, "there is no such tile; its path is tile/LEVEL/N or "+
+			"tile/LEVEL/N.p/WIDTH (C2SP tlog-tiles)")
+	}
+	var data []byte
+	err = r.timedSlice(ctx, &readJob{peer: p}, func(ctx context.Context) (err error) {
+		data, err = l.tile(ctx, t)
+		return err
+	})
+	if err == nil && data == nil {
+		err = envelope.Errorf(envelope.CodeNotFound, "the log has not grown to this tile yet")
+	}
+	return data, err
+}
+
+// tileHeight is the height of tiles: 2^tileHeight hashes.
+const tileHeight = 8
+
+// tile returns the hashes of a tile, nil if the log is not so large.
+func (l *relayLog) tile(ctx context.Context, t tlog.Tile) (data []byte, err error) {
+	hashes, err := l.store.LogHashes(ctx, t.L, t.N<<tileHeight, int64(t.W))
+	if err != nil || len(hashes) < t.W {
+		return nil, err
+	}
+	for _, hash := range hashes {
+		data = append(data, hash[:]...)
+	}
+	return data, nil
+}
+
+// tiles reads the tiles of a log for package tlog.
+type tiles struct {
+	*relayLog
+	ctx context.Context
+}
+
+func (t tiles) Height() int { return tileHeight }
+
+func (t tiles) ReadTiles(wanted []tlog.Tile) ([][]byte, error) {
+	all := make([][]byte, len(wanted))
+	for i, one := range wanted {
+		var err error
+		if all[i], err = t.tile(t.ctx, one); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (t tiles) SaveTiles([]tlog.Tile, [][]byte) {}
+
+// errNoProof is the refusal of ProofOf for a message without a proof, and for one that the reader may not see.
+var errNoProof = envelope.Errorf(envelope.CodeNotFound,
+	"there is no proof of such a message: it is not stored here, is not yours to see, or has no leaf in the log")
+
+// ProofOf returns the proof of a stored message. Errors: CodeNotFound; CodeUnauthorized if only parties may see messages
+// and the read is not signed.
+func (r *Relay) ProofOf(ctx context.Context, p Peer, sender didkey.DID, id string) (text string, err error) {
+	l := r.transparency
+	if l == nil {
+		return "", errNoLog
+	}
+	if err := r.draining(); err != nil {
+		return "", err
+	}
+	viewer := r.viewer(p)
+	err = r.timedSlice(ctx, &readJob{peer: p}, func(ctx context.Context) error {
+		seq, err := l.store.Known(ctx, sender, id)
+		if err != nil || seq == 0 {
+			return err
+		}
+		page, err := r.store.Read(ctx, Query{Filter: Filter{Viewer: viewer}, After: Cursor{r.Epoch(), seq - 1}, Until: seq,
+			Expired: true, Headers: true, Limit: 1})
+		if err != nil || len(page.Events) == 0 {
+			return err
+		}
+		index, leaf, ok, err := l.store.LogLeaf(ctx, seq)
+		if err != nil || !ok {
+			return err
+		}
+		text, err = l.prove(ctx, r.key, index, leaf.String())
+		return err
+	})
+	switch {
+	case err != nil || text != "":
+		return text, err
+	case viewer.Limited && viewer.DID == "":
+		return "", unauthorized(envelope.ReasonUnsigned, "this relay proves a directed message only to its parties; sign the "+
+			"read with the key of one of them (PROTOCOL §8)")
+	}
+	return "", errNoProof
+}
+
+// prove returns the proof of a leaf: under the published checkpoint if that has the leaf, else under a new one.
+func (l *relayLog) prove(ctx context.Context, key didkey.Key, index int64, leaf string) (string, error) {
+	c, err := proof.ParseCheckpoint(*l.published.Load())
+	if err != nil || index >= c.Size {
+		size, err := l.store.LogSize(ctx)
+		if err != nil {
+			return "", err
+		}
+		if c, err = l.checkpoint(ctx, key, size); err != nil {
+			return "", err
+		}
+	}
+	path, err := tlog.ProveRecord(c.Size, index, tlog.TileHashReader(tlog.Tree{N: c.Size, Hash: c.Root}, tiles{l, ctx}))
+	if err != nil {
+		return "", err
+	}
+	return (&proof.Proof{Extra: leaf, Index: index, Path: path, Checkpoint: c}).String(), nil
+}
