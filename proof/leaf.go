@@ -47,12 +47,17 @@ type Leaf struct {
 
 // String returns the text of the leaf.
 func (l Leaf) String() string {
-	request := "-"
-	if l.Request != (Hash{}) {
-		request = hex.EncodeToString(l.Request[:])
+	b := append(make([]byte, 0, 256), "agora-leaf/1\nsalt "...)
+	b = base64.RawURLEncoding.AppendEncode(b, l.Salt[:])
+	b = hex.AppendEncode(append(b, "\nevent "...), l.Event[:])
+	b = append(append(b, "\nreceived "...), envelope.FormatTime(l.Received)...)
+	b = append(b, "\nrequest "...)
+	if l.Request == (Hash{}) {
+		b = append(b, '-')
+	} else {
+		b = hex.AppendEncode(b, l.Request[:])
 	}
-	return fmt.Sprintf("agora-leaf/1\nsalt %s\nevent %x\nreceived %s\nrequest %s\n",
-		base64.RawURLEncoding.EncodeToString(l.Salt[:]), l.Event[:], envelope.FormatTime(l.Received), request)
+	return string(append(b, '\n'))
 }
 
 // ParseLeaf parses the text that Leaf.String returns.

@@ -75,17 +75,35 @@ func Parse(text string) (*Proof, error) {
 }
 
 // String returns the text of p.
-func (p *Proof) String() string { return p.head() + p.Checkpoint.String() }
+func (p *Proof) String() string { return p.text(p.Checkpoint.String()) }
 
-// head returns the text of p above the checkpoint.
-func (p *Proof) head() string {
-	b := []byte(header + "\nextra ")
-	b = base64.StdEncoding.AppendEncode(b, []byte(p.Extra))
-	b = strconv.AppendInt(append(b, "\nindex "...), p.Index, 10)
+// text returns the text of p with this text of its checkpoint.
+func (p *Proof) text(checkpoint string) string {
+	const line = 44 + 1 // a hash
+	var b strings.Builder
+	b.Grow(len(header) + base64.StdEncoding.EncodedLen(len(p.Extra)) + line*len(p.Path) + len(checkpoint) + 40)
+	b.WriteString(header + "\nextra ")
+	writeBase64(&b, []byte(p.Extra))
+	b.WriteString("\nindex " + strconv.FormatInt(p.Index, 10) + "\n")
 	for _, hash := range p.Path {
-		b = base64.StdEncoding.AppendEncode(append(b, '\n'), hash[:])
+		writeBase64(&b, hash[:])
+		b.WriteByte('\n')
 	}
-	return string(b) + "\n\n"
+	b.WriteByte('\n')
+	b.WriteString(checkpoint)
+	return b.String()
+}
+
+// writeBase64 writes raw as base64, a part at a time, so that it needs no memory.
+func writeBase64(b *strings.Builder, raw []byte) {
+	const size = 192 // a multiple of 3
+	var part [size / 3 * 4]byte
+	for len(raw) > 0 {
+		n := min(size, len(raw))
+		base64.StdEncoding.Encode(part[:], raw[:n])
+		b.Write(part[:base64.StdEncoding.EncodedLen(n)])
+		raw = raw[n:]
+	}
 }
 
 // Verified is what a valid proof says. The log's DID has signed it.

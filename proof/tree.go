@@ -148,7 +148,7 @@ func (g *Growth) Prove(key didkey.Key, o Origin, index int64, leaf string) (stri
 		return "", err
 	}
 	p := Proof{Extra: leaf, Index: index, Path: path}
-	return p.head() + g.checkpoint, nil
+	return p.text(g.checkpoint), nil
 }
 
 // SignCheckpoint returns the checkpoint of a log, signed by its relay. key is that of o.DID.
