@@ -407,6 +407,9 @@ func (r *Relay) check(body []byte) (Entry, error) {
 		return Entry{}, err
 	}
 	entry := Entry{Envelope: e, Received: now}
+	if r.transparency != nil {
+		entry.Hash = e.Hash() // here, because the store's writer has less time
+	}
 	if e.Type == envelope.TypeManifest {
 		if entry.Listing, err = parseListing(e); err != nil {
 			return Entry{}, err

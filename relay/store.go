@@ -236,6 +236,7 @@ type Entry struct {
 	// networks are not distinguished.
 	Network int64
 	Terms   thread.Terms // of the thread that the envelope opens, if it opens one
+	Hash    proof.Hash   // of the envelope, for a log; zero: the store computes it if it needs it
 }
 
 // Listing has what the directory needs to know about a manifest, so that it does not have to parse it.

@@ -197,7 +197,7 @@ func (g *group) accept(e relay.Entry, t thread.Thread, h *groupThread, charge in
 		g.dropListing(m.Sender.ID, e.Listing.ID)
 	}
 	event := g.add(e, h, charge, expires, g.policy.Window.RememberUntil(e.Received, expires))
-	g.addLeaf(h, opens)
+	g.addLeaf(e.Hash, h, opens)
 	return relay.Receipt{ID: m.ID, Cursor: g.end, ExpiresAt: event.Expires, Thread: t.Key(), State: t.State}
 }
 

@@ -54,14 +54,17 @@ func (g *group) checkLog(e relay.Entry) error {
 	return nil
 }
 
-// addLeaf gives the last event of g a leaf. h is the event's thread; nil: none. isNew says that the event opens it.
-func (g *group) addLeaf(h *groupThread, isNew bool) {
+// addLeaf gives the last event of g a leaf. hash is that of its envelope, or zero. h is the event's thread; nil: none.
+// isNew says that the event opens it.
+func (g *group) addLeaf(hash proof.Hash, h *groupThread, isNew bool) {
 	if g.log == nil {
 		return
 	}
 	e := &g.events[len(g.events)-1]
-	leaf := &proof.Leaf{Event: e.Envelope.Hash(), Received: e.Received.UTC().Truncate(time.Millisecond)}
-	rand.Read(leaf.Salt[:]) // never fails (crypto/rand)
+	if hash == (proof.Hash{}) {
+		hash = e.Envelope.Hash()
+	}
+	leaf := &proof.Leaf{Event: hash, Received: e.Received.UTC().Truncate(time.Millisecond)}
 	if isNew {
 		h.Request = leaf.Event
 	}
@@ -79,8 +82,11 @@ func (g *group) growLog() *LogChange {
 	g.logSteps = append(g.logSteps, logStep{g.events[0].Seq - 1, *g.log})
 	c := &LogChange{Latest: g.log.Latest, Leaves: make([]proof.Hash, len(g.events))}
 	texts := make([]string, len(g.events))
+	salts := make([]byte, len(g.events)*len(proof.Leaf{}.Salt))
+	rand.Read(salts) // never fails (crypto/rand)
 	for i := range g.events {
 		e := &g.events[i]
+		salts = salts[copy(e.Leaf.Salt[:], salts):]
 		texts[i] = e.Leaf.String()
 		c.Leaves[i] = tlog.RecordHash([]byte(texts[i]))
 		e.LeafIndex = g.log.Tree.Size + int64(i)
