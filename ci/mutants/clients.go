@@ -85,11 +85,11 @@ var serving = []mutant{
 // The program.
 var agora = []mutant{
 	{"agora: a RESULT needs no ACCEPT", "cmd/agora/internal/trade finder.acceptedOffers", "ContainsFunc()", always,
-		"./cmd/agora -run WhoGetsAnAnswer"},
+		"./cmd/agora -run TestScripts/(threads|seal|walkthrough|names|work)|FromVerified|BySignature"},
 	{"agora: the first of several threads is chosen", "cmd/agora/internal/trade finder.choose", "matches 1", swap("==", ">="),
-		"./cmd/agora -run WhoGetsAnAnswer"},
+		"./cmd/agora -run TestScripts/(threads|seal|walkthrough|names|work)|FromVerified|BySignature"},
 	{"agora: offers of agents that were not asked count", "cmd/agora/internal/trade finder.offers", "request.Recipient", never,
-		"./cmd/agora -run WhoGetsAnAnswer"},
+		"./cmd/agora -run TestScripts/(threads|seal|walkthrough|names|work)|FromVerified|BySignature"},
 	{"agora: text of others is not escaped", "cmd/agora/internal/cli EscapingWriter.Write", "safetext.Escape()", with("p"),
 		"./cmd/agora -run NothingHostile"},
 	{"seal: agora answers in plain text", "cmd/agora/internal/trade threaded.shouldSeal", "errSealUnknown", with("nil"),

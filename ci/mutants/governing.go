@@ -32,7 +32,7 @@ var governing = []mutant{
 	{"remove: the content stays in the file", "store/sqlite writer.remove", "overwrite",
 		swapSQL("secure_delete = ON", "secure_delete = OFF"), "./store/sqlite -run Removed"},
 	{"remove: waiting polls still get it", "relay Relay.Remove", "hub.forget()", drop, "./relay -run RemovalReaches"},
-	{"remove: the thread goes on", "relay Relay.RemoveThread", "EndThread()", with("error(nil)"),
+	{"remove: the thread goes on", "relay Relay.RemoveThread", "EndThread()", with("func() error { _ = store; return nil }()"),
 		"./relay -run RemoveThread"},
 	{"remove: a webhook still gets it", "gateway/hub Hub.Remove", "o.change()", with("updateDelivery(o.ExtTx, d)"),
 		"./gateway/hub -run Remove"},

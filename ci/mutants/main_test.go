@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -167,5 +169,53 @@ func TestList(t *testing.T) {
 		if _, _, err := m.apply("../.."); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestTestsExist checks that the tests of each fault exist. Otherwise the fault would survive, because go test passes if
+// no test matches.
+func TestTestsExist(t *testing.T) {
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+	names := map[string][]string{} // by package
+	check := func(fault, tests string) {
+		words := strings.Fields(tests)
+		i := slices.Index(words, "-run")
+		if i < 0 {
+			return
+		}
+		first, _, _ := strings.Cut(words[i+1], "/")
+		pattern, err := regexp.Compile(first)
+		if err != nil {
+			t.Fatalf("%s: %v", fault, err)
+		}
+		for _, dir := range words[:i] {
+			if names[dir] == nil {
+				files, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
+				if err != nil || len(files) == 0 {
+					t.Fatalf("%s: %s has no tests (%v)", fault, dir, err)
+				}
+				for _, file := range files {
+					text, err := os.ReadFile(file)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, found := range declared.FindAllStringSubmatch(string(text), -1) {
+						names[dir] = append(names[dir], found[1])
+					}
+				}
+			}
+			if slices.ContainsFunc(names[dir], pattern.MatchString) {
+				return
+			}
+		}
+		t.Errorf("%s: no test matches %s", fault, tests)
+	}
+	for _, topic := range topics {
+		for _, m := range topic {
+			check(m.name, m.tests)
+		}
+	}
+	for _, r := range repetitions {
+		check(r.name, r.tests)
 	}
 }
