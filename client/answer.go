@@ -60,7 +60,8 @@ type responseSpec struct {
 	out   any // the response is decoded into this
 	limit int // the largest size of the body, in bytes
 
-	status int // the status of a successful response; 0: 200
+	status int     // the status of a successful response; 0: 200
+	text   *string // in place of out: the body is a text, not JSON
 
 	// showOnline signs the read at an open relay as well. There the signature only shows that the reader is online.
 	showOnline bool
@@ -102,6 +103,10 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 	if errors.Is(err, errTooLong) {
 		failed.err = err
 		return failed
+	}
+	if spec.text != nil && err == nil {
+		*spec.text = string(text)
+		return nil
 	}
 	var head responseHead
 	if err == nil {

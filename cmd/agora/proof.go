@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
@@ -16,7 +17,33 @@ import (
 
 // proofCmd is the command proof.
 type proofCmd struct {
+	Get    proofGetCmd    `cmd:"" help:"Get the proof of a message from a relay."`
 	Verify proofVerifyCmd `cmd:"" help:"Check a proof offline."`
+}
+
+type proofGetCmd struct {
+	cli.Reader
+	Sender cli.DIDText `arg:"" help:"The sender of the message."`
+	ID     cli.IDText  `arg:"" help:"The id of the message."`
+}
+
+func (proofGetCmd) Help() string {
+	return "Prints the proof, after checking that it is valid and by this relay. Keep it with the message: agora proof " +
+		"verify checks both offline. The relay has it while it remembers the message's id, if it keeps a log.\n\n" +
+		cli.ExampleTitle + "agora proof get alice msg_1 > msg_1.proof"
+}
+
+func (c proofGetCmd) Run(env cli.Environment) error {
+	relay, _, err := c.Identity(env)
+	if err != nil {
+		return err
+	}
+	text, _, err := relay.Proof(env.Ctx, didkey.DID(c.Sender), string(c.ID))
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(env.Stdout, text)
+	return err
 }
 
 type proofVerifyCmd struct {
@@ -102,7 +129,7 @@ func (c proofVerifyCmd) Run(env cli.Environment) error {
 		line.Request = hex.EncodeToString(v.Leaf.Request[:])
 	}
 	for _, w := range v.Cosigned {
-		line.Cosigned = append(line.Cosigned, cosignedBy{w.Witness.Name, w.At.UTC().Format(time.RFC3339)})
+		line.Cosigned = append(line.Cosigned, cosignedBy{w.Witness.Name, envelope.FormatTime(w.At)})
 	}
 	return env.PrintJSON(line)
 }

@@ -199,6 +199,14 @@ func TestLogOfCopy(t *testing.T) {
 	wantIntact(t, copied, time.Now())
 }
 
+// TestLogIsNotLeftBehind checks that a log is not lost by a move to another engine.
+func TestLogIsNotLeftBehind(t *testing.T) {
+	s := openLog(t, filepath.Join(t.TempDir(), "agora.db"))
+	if _, err := s.Export(t.Context(), func(string, []any) error { return nil }); !errors.Is(err, errLogStays) {
+		t.Errorf("a database with a log is moved: %v", err)
+	}
+}
+
 // TestCheckOfLog checks that changes of a log are noticed (LOG L-17).
 func TestCheckOfLog(t *testing.T) {
 	for what, text := range map[string]string{

@@ -28,6 +28,10 @@ var exports = []struct{ table, text string }{
 	{transfer.Agents, "SELECT p.did, p.seen FROM party p WHERE p.id IN (SELECT sender FROM manifest)"},
 }
 
+// errLogStays refuses to leave a log behind: a relay that forgets what it has proved breaks its word.
+var errLogStays = errors.New("this data folder keeps a log of proofs (--transparency on), which cannot be moved yet; stay " +
+	"with it")
+
 // Export implements transfer.Engine.
 func (s *Store) Export(ctx context.Context, emit transfer.Emit) (head transfer.Head, err error) {
 	if err := s.mergeAll(ctx); err != nil {
@@ -39,6 +43,13 @@ func (s *Store) Export(ctx context.Context, emit transfer.Emit) (head transfer.H
 	}
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
 	head = transfer.Head{Epoch: s.epoch}
+	var logs int
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM log").Scan(&logs); err != nil {
+		return head, err
+	}
+	if logs > 0 {
+		return head, errLogStays
+	}
 	if err := tx.QueryRowContext(ctx, schema.LastNumber).Scan(&head.Last); err != nil {
 		return head, err
 	}
