@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -113,7 +114,7 @@ func (l *relayLog) tree(ctx context.Context, size int64) (proof.Tree, error) {
 	})
 }
 
-// checkpoint returns the checkpoint of the first size leaves, and their tree.
+// checkpoint returns a new checkpoint of the first size leaves.
 func (l *relayLog) checkpoint(ctx context.Context, key didkey.Key, size int64) (proof.Checkpoint, error) {
 	tree, err := l.tree(ctx, size)
 	if err != nil {
@@ -230,6 +231,9 @@ const tileHeight = 8
 
 // tile returns the hashes of a tile, nil if the log is not so large.
 func (l *relayLog) tile(ctx context.Context, t tlog.Tile) (data []byte, err error) {
+	if t.N > math.MaxInt64>>tileHeight {
+		return nil, nil
+	}
 	hashes, err := l.store.LogHashes(ctx, t.L, t.N<<tileHeight, int64(t.W))
 	if err != nil || len(hashes) < t.W {
 		return nil, err

@@ -125,6 +125,8 @@ func TestLogOverHTTP(t *testing.T) {
 		t.Errorf("%d, %d bytes of a part of a tile", status, len(part))
 	}
 	for _, target := range []string{"/log/" + epoch + "/tile/0/001", "/log/" + epoch + "/tile/0/001.p/46", "/log/00000000/checkpoint",
+		"/log/" + epoch + "/tile/0/x004/x294/x967/296", "/log/" + epoch + "/tile/0/x036/x028/x797/x018/963/968.p/1",
+		"/log/" + epoch + "/tile/0/x009/x223/x372/x036/x854/775/807", "/log/" + epoch + "/tile/6/000.p/1", "/log/" + epoch + "/tile/63/000",
 		"/log/" + epoch + "/tile/entries/000", "/log/" + epoch + "/tile/0/1", "/log/" + epoch + "/tile/x", "/log/" + epoch + "/tile/",
 		"/log/00000000/tile/0/000", "/proofs?id=x&sender=" + string(alice.DID())} {
 		get(t, l.handler, target).want(t, 404, envelope.CodeNotFound)

@@ -198,6 +198,10 @@ func (s *Store) readLog(ctx context.Context, f func() error) error {
 
 // LogHashes implements relay.LogStore.
 func (s *Store) LogHashes(ctx context.Context, level int, first, n int64) (hashes []proof.Hash, err error) {
+	const most, levels = 1 << leafShift, leafShift / 8 // leaves of a log, and levels above them; the keys have no more room
+	if level < 0 || level > levels || first < 0 || n < 0 || n > most || first > most-n {
+		return nil, nil
+	}
 	err = s.readLog(ctx, func() (err error) {
 		hashes, err = readHashes(ctx, s.readDB, s.log.Load(), level, first, n)
 		return err
