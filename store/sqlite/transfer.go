@@ -204,7 +204,7 @@ func (w *writer) importRow(ctx context.Context, tables map[string]string, table 
 	switch table {
 	case transfer.Events:
 		return run(w.stmts.addEvent, number(0), party(1), text(2), party(3), text(4), number(5), number(6), number(7), number(8),
-			number(9), number(10), number(11), row[12])
+			number(9), number(10), number(11), nil, nil, row[12]) // a log is not moved, see errLogStays
 	case transfer.Threads:
 		open := number(4) == 1
 		err := run(w.stmts.addThread, number(0), text(1), text(2), number(3), open, number(5), row[6])

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/proof"
 	"github.com/agora-relay/agora/store/ledger"
 )
@@ -141,4 +142,20 @@ func (c *checker) checkLeaf(e storedEvent, request proof.Hash) []Finding {
 		return wrong(fmt.Sprintf("leaf %d of the log is not that of this message", e.leaf.Int64))
 	}
 	return nil
+}
+
+// checkLeaves returns what is wrong with the leaves of t's events.
+func (c *checker) checkLeaves(t storedThread) (findings []Finding) {
+	r, err := t.Decode()
+	if err != nil {
+		return nil // check reports it
+	}
+	for _, e := range t.events {
+		findings = append(findings, c.checkLeaf(e, r.Request)...)
+		if e.id == r.Transitions[0].ID && didkey.DID(e.sender) == r.Client && r.Request != (proof.Hash{}) &&
+			len(e.body) > 0 && r.Request != sha256.Sum256(e.body) {
+			findings = append(findings, Finding{t.where(), "its record has the hash of another REQUEST", cureDamage})
+		}
+	}
+	return findings
 }

@@ -2,7 +2,6 @@ package check
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -222,22 +221,6 @@ func (c *checker) otherEvents() error {
 	}
 }
 
-// checkLeaves returns what is wrong with the leaves of t's events.
-func (c *checker) checkLeaves(t storedThread) (findings []Finding) {
-	r, err := t.Decode()
-	if err != nil {
-		return nil // check reports it
-	}
-	for _, e := range t.events {
-		findings = append(findings, c.checkLeaf(e, r.Request)...)
-		if e.id == r.Transitions[0].ID && didkey.DID(e.sender) == r.Client && r.Request != (proof.Hash{}) &&
-			len(e.body) > 0 && r.Request != sha256.Sum256(e.body) {
-			findings = append(findings, Finding{t.where(), "its record has the hash of another REQUEST", cureDamage})
-		}
-	}
-	return findings
-}
-
 // messageKey identifies a message.
 type messageKey struct {
 	by didkey.DID
@@ -290,6 +273,20 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 				envelope.FormatTime(ledger.Instant(e.expires)), envelope.FormatTime(r.RequestExpires))
 		}
 	}
+	findings = append(findings, t.checkSteps(r, envelopes, now)...)
+	if err := checkHistory(r.Thread, envelopes); err != nil {
+		wrong(t.where(), "its record does not follow from its envelopes (%v)", err)
+	}
+	return findings
+}
+
+// checkSteps compares the steps of t's record r with its events. envelopes has the envelopes of the events.
+func (t storedThread) checkSteps(
+	r *ledger.Thread, envelopes map[messageKey]*envelope.Envelope, now time.Time,
+) (findings []Finding) {
+	wrong := func(where, format string, args ...any) {
+		findings = append(findings, Finding{where, fmt.Sprintf(format, args...), cureDamage})
+	}
 	steps := map[messageKey]time.Time{}
 	for _, step := range r.Transitions {
 		n := messageKey{step.By, step.ID}
@@ -308,9 +305,6 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 		if !recorded && !notice {
 			wrong(e.where(), "the record of its thread has no step for it")
 		}
-	}
-	if err := checkHistory(r.Thread, envelopes); err != nil {
-		wrong(t.where(), "its record does not follow from its envelopes (%v)", err)
 	}
 	return findings
 }
