@@ -12,6 +12,10 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", "50"); err != nil {
 		panic(err) // rapid has renamed the flag
 	}
+	// The model runs in synthetic time, in which the time for making a failure smaller would never be over.
+	if err := flag.Set("rapid.shrinktime", "0s"); err != nil {
+		panic(err)
+	}
 	flag.Parse() // -rapid.checks on the command line wins
 	goleak.VerifyTestMain(m)
 }

@@ -42,6 +42,7 @@ type modelJob struct {
 	status       string // of GET /jobs
 	dispatched   bool
 	handed, due  time.Time
+	result       string // that ended the job; empty: it has not ended, or by itself
 }
 
 const price = 100_000
@@ -182,14 +183,23 @@ func (m *model) deliver() {
 	j := m.jobs[id]
 	cost := rapid.SampledFrom([]int64{0, 1, 99_999, 100_000, 5_000_000}).Draw(m.T, "cost")
 	status := rapid.SampledFrom([]string{"SUCCESS", "FAILURE", "PENDING"}).Draw(m.T, "status")
+	took := rapid.IntRange(0, 1_000_000_000).Draw(m.T, "time")
 	a := m.users[j.agent].deliver(id, m.agents[j.agent].id, status, "execution_cost", credits.Amount(cost),
-		"execution_time_ms", rapid.IntRange(0, 1_000_000_000).Draw(m.T, "time"))
+		"execution_time_ms", took)
+	result := fmt.Sprint(status, cost, took)
+	if j.status != "PENDING" && j.result == result {
+		m.want("a repeated result", a, 200)
+		return
+	}
 	if j.status != "PENDING" {
 		m.want("a late result", a, 409)
 		return
 	}
 	m.want("a result", a, 200)
 	m.agents[j.agent].offline = false
+	if status != "PENDING" {
+		j.result = result
+	}
 	switch status {
 	case "SUCCESS":
 		m.end(j, status, min(cost, price))
