@@ -79,6 +79,8 @@ var marks = []mutant{
 		"./store/sqlite/check -run Mark"},
 	{"disk: one that failed is used again", "store/sqlite care.handleError", "state.Swap()", with("c.state.Load()"),
 		ofMarks},
+	{"disk: one that failed loses its write-ahead log at the stop", "store/sqlite Store.release", "diskFailed", never,
+		"./ci/sim -run FailedCopy"},
 	{"disk: a full one stays full", "store/sqlite care.tick", "makeRoom()", with("errDiskFull"),
 		"./store/sqlite -run Care"},
 	{"disk: the mark is never synced", "store/sqlite care.checkDisk", "syncMark()", with("error(nil)"),

@@ -49,13 +49,14 @@ const (
 	Refuse    Fault = iota // a write, truncation or deletion does nothing and fails
 	Tear                   // a write stores its first half and fails
 	FailSync               // a sync fails, and the disk drops some pending operations, as Linux does; later syncs succeed
+	FailCopy               // as FailSync, for a sync of the database, which ends a checkpoint
 	Kill                   // the process ends: what it wrote stays, the operation is half done, all later ones fail
 	PowerLoss              // the disk keeps some pending operations and parts of others; all later ones fail
 	faults                 // how many there are
 )
 
 func (f Fault) String() string {
-	return [...]string{"Refuse", "Tear", "FailSync", "Kill", "PowerLoss"}[f]
+	return [...]string{"Refuse", "Tear", "FailSync", "FailCopy", "Kill", "PowerLoss"}[f]
 }
 
 // planned is a Fault of the first operation that it can happen to, from the operation with number at.
@@ -74,8 +75,8 @@ const (
 	deleting
 )
 
-// fits reports whether f can happen to an operation of this kind.
-func (f Fault) fits(k kind) bool {
+// fits reports whether f can happen to an operation of this kind on the file with this name.
+func (f Fault) fits(k kind, name string) bool {
 	switch f {
 	case Refuse:
 		return k != syncing
@@ -83,6 +84,8 @@ func (f Fault) fits(k kind) bool {
 		return k == writing
 	case FailSync:
 		return k == syncing
+	case FailCopy:
+		return k == syncing && name == database
 	}
 	return true
 }
@@ -140,6 +143,13 @@ func (d *Disk) Occurred() int {
 	return d.occurred
 }
 
+// pending returns how many operations on the file with this name are not synced.
+func (d *Disk) pending(name string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.files[name].pending)
+}
+
 // Died returns a channel that is closed when a Kill or a PowerLoss happens.
 func (d *Disk) Died() <-chan struct{} { return d.died }
 
@@ -193,10 +203,10 @@ func sizeOf(path string) int64 {
 	return info.Size()
 }
 
-// next counts an operation and returns the planned fault that happens to it, if any.
-func (d *Disk) next(k kind) (f Fault, happens bool) {
+// next counts an operation on the file with this name and returns the planned fault that happens to it, if any.
+func (d *Disk) next(k kind, name string) (f Fault, happens bool) {
 	d.operations++
-	i := slices.IndexFunc(d.plan, func(p planned) bool { return p.at < d.operations && p.fault.fits(k) })
+	i := slices.IndexFunc(d.plan, func(p planned) bool { return p.at < d.operations && p.fault.fits(k, name) })
 	if i < 0 {
 		return 0, false
 	}

@@ -76,6 +76,9 @@ type world struct {
 	parent string // has a folder for each machine
 	key    didkey.Key
 	logs   bool // the relay keeps a log
+
+	maxBytes int64 // of the database
+
 	agents []*agent
 	talks  []*talk
 	oracle *oracle
@@ -135,7 +138,7 @@ type life struct {
 }
 
 func newWorld(t *testing.T, seed uint64, parent string) *world {
-	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), parent: parent}
+	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), parent: parent, maxBytes: 8 << 20}
 	w.key = w.newKey()
 	for range 6 {
 		k := w.newKey()
@@ -216,7 +219,7 @@ func (w *world) start() bool {
 	before := w.disk.Occurred()
 	log := slog.New(slog.NewTextHandler(w.Output(), nil))
 	store, err := sqlite.Open(w.Context(), w.path(), sqlite.Options{Policy: policy, Log: log, Now: w.clock.now,
-		MaxBytes: 8 << 20, Reserve: 1 << 20, Extensions: []relay.Extension{extension}})
+		MaxBytes: w.maxBytes, Reserve: 1 << 20, Extensions: []relay.Extension{extension}})
 	if err != nil {
 		if w.disk.Occurred() == before {
 			w.Fatalf("the database cannot be opened: %v", err)

@@ -197,7 +197,7 @@ func (d *Disk) write(name string, o operation, real func(n int) int32) int32 {
 	if d.isFull(name, o.offset+int64(all)) {
 		return sqlite3.SQLITE_FULL
 	}
-	fault, happens := d.next(writing)
+	fault, happens := d.next(writing, name)
 	switch {
 	case !happens:
 		if rc := real(all); rc != sqlite3.SQLITE_OK {
@@ -243,7 +243,7 @@ func (d *Disk) truncate(name string, size int64, real func() int32) int32 {
 		return sqlite3.SQLITE_IOERR_TRUNCATE
 	}
 	o := operation{nil, size}
-	fault, happens := d.next(truncating)
+	fault, happens := d.next(truncating, name)
 	if happens && fault == Refuse {
 		return sqlite3.SQLITE_IOERR_TRUNCATE
 	}
@@ -271,14 +271,14 @@ func (d *Disk) sync(name string) int32 {
 		return sqlite3.SQLITE_IOERR_FSYNC
 	}
 	f := d.files[name]
-	switch fault, happens := d.next(syncing); {
+	switch fault, happens := d.next(syncing, name); {
 	case !happens:
 		for _, o := range f.pending {
 			f.durable = o.apply(f.durable)
 		}
 		f.pending = nil
 		return sqlite3.SQLITE_OK
-	case fault == FailSync:
+	case fault == FailSync, fault == FailCopy:
 		f.durable, f.pending = d.lose(f), nil
 	default:
 		d.die(fault == PowerLoss)
@@ -293,7 +293,7 @@ func (d *Disk) delete(name string, real func() int32) int32 {
 	if d.dead() {
 		return sqlite3.SQLITE_IOERR_DELETE
 	}
-	fault, happens := d.next(deleting)
+	fault, happens := d.next(deleting, name)
 	if happens {
 		if fault != Refuse {
 			d.die(fault == PowerLoss)

@@ -3,6 +3,10 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
+
+	"modernc.org/sqlite"
 )
 
 const pageSize = 4096 // SQLite's default
@@ -87,4 +91,40 @@ func (w *writer) truncateLog() (done bool, err error) {
 func (w *writer) checkpoint(stmt *sql.Stmt) (busy bool, length, copied int, err error) {
 	err = stmt.QueryRowContext(context.Background()).Scan(&busy, &length, &copied)
 	return busy, length, copied, err
+}
+
+// keepLog lets db, the pool that is closed last, leave the write-ahead log as it is. Without it, the last connection
+// copies the rest of the log into the database and deletes the log. That loses events after a failed sync: if a reader
+// cuts a checkpoint short, SQLite copies some pages, does not sync them, and never copies them again. The failed sync may
+// have dropped those pages. The next Open copies the whole log.
+func keepLog(ctx context.Context, db *sql.DB) error {
+	return onAll(ctx, db, writers, func(conn *sql.Conn) error {
+		// With a limit, the log would not be deleted, but emptied.
+		if _, err := conn.ExecContext(ctx, "PRAGMA journal_size_limit = -1"); err != nil {
+			return err
+		}
+		return conn.Raw(func(driver any) error {
+			control, ok := driver.(sqlite.FileControl)
+			if !ok {
+				return fmt.Errorf("%T has no file controls", driver)
+			}
+			_, err := control.FileControlPersistWAL("main", 1)
+			return err
+		})
+	})
+}
+
+// onAll opens n connections of db at the same time, calls f with each, and returns them to the pool.
+func onAll(ctx context.Context, db *sql.DB, n int, f func(*sql.Conn) error) (err error) {
+	for range n {
+		conn, failed := db.Conn(ctx)
+		if failed != nil {
+			return failed
+		}
+		defer func() { err = errors.Join(err, conn.Close()) }()
+		if err := f(conn); err != nil {
+			return err
+		}
+	}
+	return nil
 }

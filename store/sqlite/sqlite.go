@@ -301,14 +301,7 @@ var readPragmas = []string{"query_only(ON)", "busy_timeout(5000)", "cache_size(-
 func openAll(ctx context.Context, db *sql.DB, n int) (err error) {
 	db.SetMaxOpenConns(n)
 	db.SetMaxIdleConns(n)
-	for range n {
-		conn, failed := db.Conn(ctx)
-		if failed != nil {
-			return failed
-		}
-		defer func() { err = errors.Join(err, conn.Close()) }() // returns to the pool when all are open
-	}
-	return nil
+	return onAll(ctx, db, n, func(*sql.Conn) error { return nil })
 }
 
 // Policy returns the policy that the store was opened with.
@@ -344,6 +337,9 @@ func (s *Store) Close() (err error) {
 
 func (s *Store) release() error {
 	errs := []error{s.closeViews()}
+	if s.writeDB != nil && state(s.care.state.Load()) == diskFailed {
+		errs = append(errs, keepLog(context.Background(), s.writeDB))
+	}
 	for _, db := range []*sql.DB{s.readDB, s.writeDB} {
 		if db != nil {
 			errs = append(errs, db.Close())
