@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -36,18 +35,22 @@ type LogStore interface {
 	// LogLeaf returns the leaf of a stored event. ok is false if the event has none in this log, or its salt is erased.
 	LogLeaf(ctx context.Context, event Seq) (index int64, leaf proof.Leaf, ok bool, err error)
 
+	// FirstLeaf returns the lowest index whose leaf is kept, see Policy.LogRetention.
+	FirstLeaf(ctx context.Context) (index int64, err error)
+
 	// Published returns the last checkpoint that was stored with Publish; empty: none.
 	Published(ctx context.Context) (string, error)
-	Publish(ctx context.Context, checkpoint string) error
+
+	// Publish replaces the published checkpoint. It changes nothing if the published one is not before: then another node
+	// was faster.
+	Publish(ctx context.Context, before, checkpoint string) error
 }
 
 // relayLog is the log of a relay.
 type relayLog struct {
-	store     LogStore
-	origin    proof.Origin
-	start     string                 // the text of leaf 0
-	published atomic.Pointer[string] // checkpoint
-	size      int64                  // of published; used by publish only
+	store  LogStore
+	origin proof.Origin
+	start  string // the text of leaf 0
 }
 
 // LogInfo describes the log of a relay.
@@ -71,40 +74,46 @@ func (r *Relay) openLog(ctx context.Context) error {
 	if l.start, err = store.KeepLog(ctx, r.DID()); err != nil {
 		return err
 	}
-	text, err := store.Published(ctx)
-	if err != nil {
+	if err := l.check(ctx); err != nil {
 		return err
 	}
-	if text != "" {
-		c, err := proof.ParseCheckpoint(text)
-		if err != nil {
-			return err
-		}
-		size, err := store.LogSize(ctx)
-		if err != nil {
-			return err
-		}
-		lost := fmt.Errorf("the log has lost leaves that this relay has published: %d are there, and the checkpoint has %d "+
-			"or others; put the right data folder in place, or restore a backup with agora restore, which begins a new log",
-			size, c.Size)
-		if size < c.Size {
-			return lost
-		}
-		tree, err := l.tree(ctx, c.Size)
-		if err != nil {
-			return err
-		}
-		if tree.Root() != c.Root {
-			return lost
-		}
-		l.size = c.Size
-	}
-	l.published.Store(&text)
 	r.transparency = l
 	if err := l.publish(ctx, r.key); err != nil {
 		r.log.Error("cannot publish a checkpoint of the log yet", "err", err)
 	}
 	return nil
+}
+
+// check fails if the log is not the one that was published last.
+func (l *relayLog) check(ctx context.Context) error {
+	_, c, err := l.published(ctx)
+	if err != nil || c == nil {
+		return err
+	}
+	size, err := l.store.LogSize(ctx)
+	if err != nil {
+		return err
+	}
+	lost := fmt.Errorf("the log has lost leaves that this relay has published: %d are there, and the checkpoint has %d "+
+		"or others; put the right data folder in place, or restore a backup with agora restore, which begins a new log",
+		size, c.Size)
+	if size < c.Size {
+		return lost
+	}
+	tree, err := l.tree(ctx, c.Size)
+	if err == nil && tree.Root() != c.Root {
+		err = lost
+	}
+	return err
+}
+
+// published returns the published checkpoint as text and parsed; nil: there is none.
+func (l *relayLog) published(ctx context.Context) (text string, c *proof.Checkpoint, err error) {
+	if text, err = l.store.Published(ctx); err != nil || text == "" {
+		return "", nil, err
+	}
+	parsed, err := proof.ParseCheckpoint(text)
+	return text, &parsed, err
 }
 
 // tree returns the tree of the first size leaves.
@@ -125,21 +134,19 @@ func (l *relayLog) checkpoint(ctx context.Context, key didkey.Key, size int64) (
 
 // publish publishes a checkpoint if the log has grown. What is published never shrinks.
 func (l *relayLog) publish(ctx context.Context, key didkey.Key) error {
+	before, last, err := l.published(ctx)
+	if err != nil {
+		return err
+	}
 	size, err := l.store.LogSize(ctx)
-	if err != nil || size <= l.size {
+	if err != nil || last != nil && size <= last.Size {
 		return err
 	}
 	c, err := l.checkpoint(ctx, key, size)
 	if err != nil {
 		return err
 	}
-	text := c.String()
-	if err := l.store.Publish(ctx, text); err != nil {
-		return err
-	}
-	l.published.Store(&text)
-	l.size = size
-	return nil
+	return l.store.Publish(ctx, before, c.String())
 }
 
 // publishing publishes checkpoints until ctx ends, and a last one then.
@@ -183,12 +190,16 @@ func (r *Relay) Log() (info LogInfo, ok bool) {
 }
 
 // Checkpoint returns the published checkpoint of the log with this epoch. Errors: CodeNotFound.
-func (r *Relay) Checkpoint(epoch string) (string, error) {
+func (r *Relay) Checkpoint(ctx context.Context, p Peer, epoch string) (text string, err error) {
 	l, err := r.logOf(epoch)
 	if err != nil {
 		return "", err
 	}
-	return *l.published.Load(), nil
+	err = r.timedSlice(ctx, &readJob{peer: p}, func(ctx context.Context) error {
+		text, err = l.store.Published(ctx)
+		return err
+	})
+	return text, err
 }
 
 // logOf returns the log with this epoch.
@@ -244,6 +255,9 @@ func (l *relayLog) tile(ctx context.Context, t tlog.Tile) (data []byte, err erro
 	return data, nil
 }
 
+// errNoTile is the error of reading a tile whose leaves are not kept any more.
+var errNoTile = errors.New("the tile is not kept")
+
 // tiles reads the tiles of a log for package tlog.
 type tiles struct {
 	*relayLog
@@ -256,7 +270,10 @@ func (t tiles) ReadTiles(wanted []tlog.Tile) ([][]byte, error) {
 	all := make([][]byte, len(wanted))
 	for i, one := range wanted {
 		var err error
-		if all[i], err = t.tile(t.ctx, one); err != nil {
+		if all[i], err = t.tile(t.ctx, one); err == nil && all[i] == nil {
+			err = errNoTile
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -307,21 +324,27 @@ func (r *Relay) ProofOf(ctx context.Context, p Peer, sender didkey.DID, id strin
 	return "", errNoProof
 }
 
-// prove returns the proof of a leaf: under the published checkpoint if that has the leaf, else under a new one.
+// prove returns the proof of a leaf: under the published checkpoint if that has the leaf, else under a new one. The text
+// is empty if the leaves beside it are not kept any more.
 func (l *relayLog) prove(ctx context.Context, key didkey.Key, index int64, leaf string) (string, error) {
-	c, err := proof.ParseCheckpoint(*l.published.Load())
-	if err != nil || index >= c.Size {
-		size, err := l.store.LogSize(ctx)
-		if err != nil {
-			return "", err
-		}
-		if c, err = l.checkpoint(ctx, key, size); err != nil {
-			return "", err
+	_, c, err := l.published(ctx)
+	if err == nil && (c == nil || index >= c.Size) {
+		var size int64
+		if size, err = l.store.LogSize(ctx); err == nil {
+			var next proof.Checkpoint
+			next, err = l.checkpoint(ctx, key, size)
+			c = &next
 		}
 	}
-	path, err := tlog.ProveRecord(c.Size, index, tlog.TileHashReader(tlog.Tree{N: c.Size, Hash: c.Root}, tiles{l, ctx}))
 	if err != nil {
 		return "", err
 	}
-	return (&proof.Proof{Extra: leaf, Index: index, Path: path, Checkpoint: c}).String(), nil
+	path, err := tlog.ProveRecord(c.Size, index, tlog.TileHashReader(tlog.Tree{N: c.Size, Hash: c.Root}, tiles{l, ctx}))
+	if errors.Is(err, errNoTile) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return (&proof.Proof{Extra: leaf, Index: index, Path: path, Checkpoint: *c}).String(), nil
 }

@@ -22,7 +22,7 @@ func published(t *testing.T, r *relay.Relay) proof.Checkpoint {
 		t.Fatal("the relay keeps no log")
 	}
 	_, epoch, _ := strings.Cut(info.Origin.String(), "/")
-	text, err := r.Checkpoint(epoch)
+	text, err := r.Checkpoint(t.Context(), relay.Peer{Local: true}, epoch)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,6 +85,18 @@ type Policy struct {
 	Retention       map[envelope.Type]time.Duration
 	ThreadRetention time.Duration // how long a thread's record is kept after its envelopes; 0: 24 hours
 	Inbox           Quota
+	// LogRetention is how long the leaves of the log are kept, at least Window.MaxTTL; 0: DefaultLogRetention.
+	LogRetention time.Duration `json:",omitempty"`
+}
+
+// DefaultLogRetention is the LogRetention of the zero Policy.
+const DefaultLogRetention = 30 * 24 * time.Hour
+
+// LeavesUntil returns the time up to which leaves of the log are due at now (LOG L-16). A message is kept for a while
+// after its MaxTTL, and its leaf with it.
+func (p Policy) LeavesUntil(now time.Time) time.Time {
+	keep := max(cmp.Or(p.LogRetention, DefaultLogRetention), p.Window.WithDefaults().MaxTTL+time.Hour)
+	return now.Add(-keep)
 }
 
 // WindowOf returns the window for messages of a type.

@@ -40,11 +40,11 @@ func (a *api) getProof(w http.ResponseWriter, r *http.Request, from relay.Peer) 
 	return nil
 }
 
-func (a *api) getCheckpoint(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
+func (a *api) getCheckpoint(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	if err := noParams(r); err != nil {
 		return err
 	}
-	text, err := a.relay.Checkpoint(mux.Vars(r)["epoch"])
+	text, err := a.relay.Checkpoint(r.Context(), from, mux.Vars(r)["epoch"])
 	if err != nil {
 		return err
 	}

@@ -83,6 +83,7 @@ type Store struct {
 	pool    *pgxpool.Pool // for reads
 	schema  string        // where the tables are
 	epoch   uint32
+	log     atomic.Int64 // log.n of the log that is kept; 0: none
 
 	appends chan job
 	tasks   chan job

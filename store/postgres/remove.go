@@ -30,7 +30,7 @@ func (s *Store) Known(ctx context.Context, sender didkey.DID, id string) (seq re
 
 // The statements of Remove.
 const (
-	removeEvents = "UPDATE event SET body = '', expires = $2, charged = 0, network = 0 " +
+	removeEvents = "UPDATE event SET body = '', expires = $2, charged = 0, network = 0, salt = NULL " +
 		"WHERE seq = ANY($1) AND expires >= 0 RETURNING seq"
 	removeManifests = "DELETE FROM manifest m USING event e WHERE e.seq = ANY($1) AND m.sender = e.sender AND m.seq = e.seq"
 )

@@ -74,3 +74,9 @@ func TestRemover(t *testing.T) {
 		return openAt(ctx, place, Options{Policy: policy, Partition: 200})
 	})
 }
+
+func TestLogStore(t *testing.T) {
+	storetest.TestLog(t, func(ctx context.Context, place string, policy relay.Policy) (relay.Store, error) {
+		return openAt(ctx, place, Options{Policy: policy, Partition: 200})
+	})
+}

@@ -11,8 +11,9 @@ import (
 // The statements of Write. Each gets all its rows as arrays, one for each column.
 const (
 	addEvents = "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, charged, " +
-		"network, body) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bytea[], " +
-		"$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bytea[])"
+		"network, body, leaf, salt) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bytea[], " +
+		"$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bytea[], " +
+		"$14::bigint[], $15::bytea[])"
 	addMessages = "INSERT INTO message (seq, sender, id, forget) " +
 		"SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[])"
 	addThreads = "INSERT INTO thread (n, id, client, due, open, state, record) SELECT * FROM " +
@@ -48,6 +49,9 @@ func (w *writer) Write(c ledger.Changes) error {
 	w.writeEvents(c.Events)
 	if err := w.writeManifests(c.Events); err != nil {
 		return err
+	}
+	if c.Log != nil {
+		w.writeLog(w.store.log.Load(), c.Log, c.Events[len(c.Events)-1].Seq)
 	}
 	w.removeThreads(c.Removed)
 	if n := len(c.Events); n > 0 {
@@ -109,8 +113,12 @@ func (w *writer) writeEvents(events []ledger.Event) {
 	seq, threads, ts, received, expires := bigint(), bigint(), bigint(), bigint(), bigint()
 	forget, charged, network := bigint(), bigint(), bigint()
 	sender, id, recipient, kind, body := bytea(), bytea(), bytea(), bytea(), bytea()
-	for _, e := range events {
+	leaf, salt := make([]*int64, n), make([][]byte, n) // nil: NULL
+	for i, e := range events {
 		m := e.Envelope
+		if e.Leaf != nil {
+			leaf[i], salt[i] = &events[i].LeafIndex, e.Leaf.Salt[:]
+		}
 		seq, threads = append(seq, int64(e.Seq)), append(threads, e.Thread)
 		ts, received = append(ts, nanos(e.TS)), append(received, nanos(e.Received))
 		// After the clock was set back, a new event could count as removed already.
@@ -121,7 +129,7 @@ func (w *writer) writeEvents(events []ledger.Event) {
 		body = append(body, e.Body)
 	}
 	w.batch.Queue(addEvents, seq, sender, id, recipient, kind, threads, ts, received, expires, forget, charged, network,
-		body)
+		body, leaf, salt)
 	w.batch.Queue(addMessages, seq, sender, id, forget)
 }
 

@@ -29,13 +29,15 @@ type writer struct {
 	conn     *pgx.Conn // nil: not connected
 	failures int       // attempts to connect that have failed since the last success
 	batch    *pgx.Batch
-	begun    bool           // a transaction is open, or queued in batch
-	after    relay.Seq      // number of the last event when the transaction began
-	last     relay.Seq      // number of the last event, including those of the transaction
-	swept    int64          // head.swept
-	locked   bool           // after, last and swept are those of the open transaction
-	warning  *pgconn.Notice // the last warning of the server since the transaction began
-	took     time.Duration  // of the last commit
+	begun    bool      // a transaction is open, or queued in batch
+	after    relay.Seq // number of the last event when the transaction began
+	last     relay.Seq // number of the last event, including those of the transaction
+	swept    int64     // head.swept
+	locked   bool      // after, last and swept are those of the open transaction
+	// logBehind says that other nodes have appended more to the log than followLog reads.
+	logBehind bool
+	warning   *pgconn.Notice // the last warning of the server since the transaction began
+	took      time.Duration  // of the last commit
 }
 
 // connect opens the connection.
@@ -101,6 +103,9 @@ func (w *writer) reconnect() {
 	}
 	if err == nil {
 		err = w.store.checkHead(ctx, w.conn)
+	}
+	if err == nil {
+		err = w.reloadLog(ctx)
 	}
 	if err != nil {
 		w.disconnect()
@@ -306,6 +311,7 @@ func (w *writer) begin() {
 		w.last, w.locked = w.after, true
 		return nil
 	})
+	w.followLog()
 }
 
 // groupTime limits one round trip of the committer, including the wait for the lock. After it, the connection is closed.
@@ -320,7 +326,11 @@ func (w *writer) flush() error {
 	w.batch = &pgx.Batch{}
 	ctx, cancel := context.WithTimeout(context.Background(), groupTime)
 	defer cancel()
-	return w.conn.SendBatch(ctx, batch).Close()
+	err := w.conn.SendBatch(ctx, batch).Close()
+	if err == nil && w.logBehind {
+		err = w.reloadLog(ctx)
+	}
+	return err
 }
 
 // commit ends the transaction. It waits until the commit is durable, however long that takes. errUnknown: the changes

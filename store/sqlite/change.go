@@ -33,7 +33,7 @@ func (w *writer) Write(c ledger.Changes) error {
 		}
 	}
 	if c.Log != nil {
-		if err := w.writeLog(w.store.log.Load(), *c.Log, w.last); err != nil {
+		if err := w.writeLog(w.store.log.Load(), c.Log, w.last); err != nil {
 			return err
 		}
 	}

@@ -61,6 +61,9 @@ func (w *writer) expire(now time.Time, notices relay.Notices) (posted []relay.Po
 		return nil, false, err
 	}
 	more, err := w.forget(now, rows)
+	if err == nil {
+		err = w.dropTiles(w.store.policy.LeavesUntil(now))
+	}
 	return posted, more || others, err
 }
 

@@ -2,13 +2,10 @@ package sqlite
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
 	"time"
-
-	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/proof"
@@ -61,9 +58,8 @@ func (w *writer) keepLog(origin proof.Origin) (start string, err error) {
 		"(SELECT max(seq) FROM log_leaf))").Scan(&lost); err != nil {
 		return "", err
 	}
-	if lost { // the next leaf would get an index that is proved already
-		return "", errors.New("the log lacks the leaves of the newest events; restore a backup with agora restore, which begins " +
-			"a new log")
+	if lost {
+		return "", ledger.ErrLogLost
 	}
 	w.store.log.Store(n)
 	w.ledger.KeepLog(log)
@@ -72,44 +68,41 @@ func (w *writer) keepLog(origin proof.Origin) (start string, err error) {
 
 // beginLog stores leaf 0 of a new log.
 func (w *writer) beginLog(ctx context.Context, origin proof.Origin) error {
-	start := proof.Start{Began: w.store.options.Now()}
 	var n int64
 	var before string
+	var previous *proof.Previous
 	err := w.conn.QueryRowContext(ctx, "SELECT n, origin FROM log ORDER BY n DESC LIMIT 1").Scan(&n, &before)
 	if err == nil {
-		start.Previous = &proof.Previous{}
-		if start.Previous.Origin, err = proof.ParseOrigin(before); err != nil {
-			return err
-		}
 		log, err := readLog(ctx, w.conn, n)
 		if err != nil {
 			return err
 		}
-		start.Previous.Size, start.Previous.Root = log.Tree.Size, log.Tree.Root()
+		if previous, err = ledger.PreviousLog(before, log); err != nil {
+			return err
+		}
 	} else if !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
+	start, c := ledger.NewLog(w.store.options.Now(), previous)
 	if _, err := w.conn.ExecContext(ctx, "INSERT INTO log (n, origin, start, published) VALUES (?, ?, ?, '')", n+1,
-		origin.String(), start.String()); err != nil {
+		origin.String(), start); err != nil {
 		return err
 	}
-	leaf := tlog.RecordHash([]byte(start.String()))
-	return w.writeLog(n+1, ledger.LogChange{Growth: new(proof.Tree).Grow([]proof.Hash{leaf}), Leaves: []proof.Hash{leaf}},
-		w.last)
+	return w.writeLog(n+1, c, w.last)
 }
 
 // writeLog stores leaves of the log n, and the subtrees that they complete. last is the number of the last event.
-func (w *writer) writeLog(n int64, c ledger.LogChange, last relay.Seq) error {
-	hashes := make([]byte, 0, len(c.Leaves)*len(proof.Hash{}))
-	for _, hash := range c.Leaves {
-		hashes = append(hashes, hash[:]...)
-	}
-	var latest int64
-	if !c.Latest.IsZero() {
-		latest = nanos(c.Latest)
-	}
-	if _, err := w.stmts.addLeaves.Exec(n<<leafShift|c.First, latest, int64(last), hashes); err != nil {
-		return err
+func (w *writer) writeLog(n int64, c *ledger.LogChange, last relay.Seq) error {
+	for _, r := range c.Rows(last) {
+		if first, ok := r.Fills(); ok {
+			var err error
+			if r, err = w.takeTile(n<<leafShift|first, r); err != nil {
+				return err
+			}
+		}
+		if _, err := w.stmts.addLeaves.Exec(n<<leafShift|r.First, r.Latest, int64(r.Last), r.Hashes); err != nil {
+			return err
+		}
 	}
 	for _, node := range c.Tiled() {
 		if _, err := w.stmts.addNode.Exec(n<<nodeShift|int64(node.Level)<<levelShift|node.N, node.Hash[:]); err != nil {
@@ -119,6 +112,24 @@ func (w *writer) writeLog(n int64, c ledger.LogChange, last relay.Seq) error {
 	return nil
 }
 
+// takeTile removes the rows of a tile and returns them as one row, with last at its end. at is the key of its first row.
+func (w *writer) takeTile(at int64, last ledger.LogRow) (tile ledger.LogRow, err error) {
+	tile = last
+	tile.First, tile.Hashes = at&(1<<leafShift-1), nil
+	err = eachRow(func(scan scanner) error {
+		var hashes []byte
+		err := scan(&hashes)
+		tile.Hashes = append(tile.Hashes, hashes...)
+		return err
+	}, func() (*sql.Rows, error) { return w.stmts.tileRows.Query(at, at+ledger.LogTile) })
+	if err != nil {
+		return tile, err
+	}
+	tile.Hashes = append(tile.Hashes, last.Hashes...)
+	_, err = w.stmts.dropLeaves.Exec(at, at+ledger.LogTile)
+	return tile, err
+}
+
 // rowQueryer is a connection.
 type rowQueryer interface {
 	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
@@ -126,26 +137,21 @@ type rowQueryer interface {
 
 // readLog reads the tree of the log with this number.
 func readLog(ctx context.Context, conn rowQueryer, number int64) (log ledger.Log, err error) {
-	var first, latest int64
-	var hashes []byte
-	err = eachRow(func(scan scanner) error { return scan(&first, &latest, &hashes) }, func() (*sql.Rows, error) {
+	last := ledger.LogRow{First: -1}
+	err = eachRow(func(scan scanner) error { return scan(&last.First, &last.Latest, &last.Hashes) }, func() (*sql.Rows, error) {
 		return conn.QueryContext(ctx, "SELECT at, latest, hashes FROM log_leaf WHERE at < ? ORDER BY at DESC LIMIT 1",
 			(number+1)<<leafShift)
 	})
-	if err == nil && first>>leafShift != number {
+	if err == nil && last.First>>leafShift != number {
 		err = fmt.Errorf("the log %d has no leaves", number)
 	}
 	if err != nil {
 		return log, err
 	}
-	if latest > 0 {
-		log.Latest = instant(latest)
-	}
-	size := first&(1<<leafShift-1) + int64(len(hashes)/len(proof.Hash{}))
-	log.Tree, err = proof.LoadTree(size, func(level int, first, n int64) ([]proof.Hash, error) {
+	last.First &= 1<<leafShift - 1
+	return ledger.LoadLog(last, func(level int, first, n int64) ([]proof.Hash, error) {
 		return readHashes(ctx, conn, number, level, first, n)
 	})
-	return log, err
 }
 
 // readHashes returns n hashes of a level of a log, from the number first on.
@@ -157,16 +163,12 @@ func readHashes(ctx context.Context, conn rowQueryer, log int64, level int, firs
 		key = log << leafShift
 	}
 	err = eachRow(func(scan scanner) error {
-		var at int64
-		var some []byte
-		if err := scan(&at, &some); err != nil {
+		r := ledger.LogRow{}
+		if err := scan(&r.First, &r.Hashes); err != nil {
 			return err
 		}
-		for i := range int64(len(some) / len(proof.Hash{})) {
-			if number := at - key + i; number >= first && number < first+n {
-				hashes = append(hashes, proof.Hash(some[i*int64(len(proof.Hash{})):][:len(proof.Hash{})]))
-			}
-		}
+		r.First -= key
+		hashes = append(hashes, r.Leaves(first, first+n)...)
 		return nil
 	}, func() (*sql.Rows, error) { return conn.QueryContext(ctx, text, key+first, key+first+n-1) })
 	return hashes, err
@@ -217,25 +219,16 @@ func (s *Store) LogLeaf(ctx context.Context, event relay.Seq) (index int64, leaf
 		var row ledger.Row
 		err := s.readDB.QueryRowContext(ctx, "SELECT e.leaf, e.salt, e.received, e.body, ifnull(t.record, x'') FROM event e "+
 			"LEFT JOIN thread t ON t.n = e.thread WHERE e.seq = ? AND e.leaf IS NOT NULL AND e.salt IS NOT NULL "+
-			"AND e.seq > (SELECT seq FROM log_leaf WHERE at = ?)", int64(event), s.log.Load()<<leafShift).
-			Scan(&index, &salt, &received, &body, &row.Record)
+			"AND e.seq > ifnull((SELECT seq FROM log_leaf WHERE at < ? ORDER BY at DESC LIMIT 1), 0)", int64(event),
+			s.log.Load()<<leafShift).Scan(&index, &salt, &received, &body, &row.Record)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			leaf, err = ledger.LeafOf(body, salt, received, row)
 		}
-		if len(row.Record) > 0 {
-			t, err := row.Decode()
-			if err != nil {
-				return err
-			}
-			leaf.Request = t.Request
-		}
-		leaf.Event, leaf.Received = sha256.Sum256(body), instant(received).Truncate(time.Millisecond)
-		copy(leaf.Salt[:], salt)
-		ok = true
-		return nil
+		ok = err == nil
+		return err
 	})
 	return index, leaf, ok, err
 }
@@ -249,14 +242,51 @@ func (s *Store) Published(ctx context.Context) (checkpoint string, err error) {
 }
 
 // Publish implements relay.LogStore.
-func (s *Store) Publish(ctx context.Context, checkpoint string) error {
+func (s *Store) Publish(ctx context.Context, before, checkpoint string) error {
 	return s.task(ctx, func(w *writer) error {
 		if err := w.refusal(); err != nil {
 			return err
 		}
 		return w.transact(func() error {
-			_, err := w.conn.ExecContext(context.Background(), "UPDATE log SET published = ? WHERE n = ?", checkpoint, s.log.Load())
+			_, err := w.conn.ExecContext(context.Background(), "UPDATE log SET published = ? WHERE n = ? AND published = ?",
+				checkpoint, s.log.Load(), before)
 			return err
 		})
 	})
+}
+
+// FirstLeaf implements relay.LogStore.
+func (s *Store) FirstLeaf(ctx context.Context) (index int64, err error) {
+	err = s.readLog(ctx, func() error {
+		return s.readDB.QueryRowContext(ctx, "SELECT at & ? FROM log_leaf WHERE at >= ? ORDER BY at LIMIT 1", 1<<leafShift-1,
+			s.log.Load()<<leafShift).Scan(&index)
+	})
+	return index, err
+}
+
+// dropTiles removes full tiles of leaves that all came before the time due, the oldest first, but never the last row of a
+// log (LOG L-16).
+func (w *writer) dropTiles(due time.Time) error {
+	var old []int64
+	before := ledger.LogRow{First: -1} // in the order of the keys
+	err := eachRow(func(scan scanner) error {
+		var r ledger.LogRow
+		var size int64
+		if err := scan(&r.First, &r.Latest, &size); err != nil {
+			return err
+		}
+		if r.First>>leafShift == before.First>>leafShift {
+			old = append(old, before.First)
+		}
+		if before.First = -1; size == ledger.LogTile*int64(len(proof.Hash{})) && r.Latest < nanos(due) {
+			before.First = r.First
+		}
+		return nil
+	}, func() (*sql.Rows, error) { return w.stmts.oldestRows.Query() })
+	for _, at := range old {
+		if err == nil {
+			_, err = w.stmts.dropLeaves.Exec(at, at+1)
+		}
+	}
+	return err
 }

@@ -23,6 +23,7 @@ type statements struct {
 	waiting, waitingOfAll, listed         *sql.Stmt
 	addEvent, addManifest                 *sql.Stmt
 	addLeaves, addNode                    *sql.Stmt
+	tileRows, dropLeaves, oldestRows      *sql.Stmt
 	addThread, updateThread, dropThread   *sql.Stmt
 	addRole, dropRoles                    *sql.Stmt
 
@@ -115,8 +116,11 @@ func (s *statements) all() map[**sql.Stmt]string {
 		&s.listed:          "SELECT id, ts, expires FROM manifest WHERE sender = ? AND expires > ?",
 		&s.addEvent: "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, " +
 			"charged, network, leaf, salt, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		&s.addLeaves: "INSERT INTO log_leaf (at, latest, seq, hashes) VALUES (?, ?, ?, ?)",
-		&s.addNode:   "INSERT INTO log_node (at, hash) VALUES (?, ?)",
+		&s.addLeaves:  "INSERT INTO log_leaf (at, latest, seq, hashes) VALUES (?, ?, ?, ?)",
+		&s.tileRows:   "SELECT hashes FROM log_leaf WHERE at >= ? AND at < ? ORDER BY at",
+		&s.dropLeaves: "DELETE FROM log_leaf WHERE at >= ? AND at < ?",
+		&s.oldestRows: "SELECT at, latest, length(hashes) FROM log_leaf ORDER BY at LIMIT 128",
+		&s.addNode:    "INSERT INTO log_node (at, hash) VALUES (?, ?)",
 		&s.addManifest: "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text, recipient) " +
 			"VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sender, id) DO UPDATE " +
 			"SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, intents = excluded.intents, " +

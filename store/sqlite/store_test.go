@@ -18,3 +18,5 @@ func openStore(ctx context.Context, place string, policy relay.Policy) (relay.St
 func TestStore(t *testing.T) { storetest.Test(t, openStore) }
 
 func TestRemover(t *testing.T) { storetest.TestRemover(t, openStore) }
+
+func TestLogStore(t *testing.T) { storetest.TestLog(t, openStore) }

@@ -18,6 +18,7 @@ type storedLog struct {
 	origin string
 	start  string // leaf 0
 	after  int64  // number of the last event before the log
+	first  int64  // index of the first leaf that is kept
 	leaves []proof.Hash
 	tree   proof.Tree
 	nodes  int // complete subtrees above the leaves
@@ -47,6 +48,7 @@ func (c *checker) logTrees() error {
 	for _, l := range c.logs {
 		byNumber[l.n] = l
 	}
+	var last int64 // number of the last event of the rows so far
 	err = c.each(func(scan scanner) error {
 		var at, seq int64
 		var hashes []byte
@@ -54,12 +56,16 @@ func (c *checker) logTrees() error {
 			return err
 		}
 		l, first := byNumber[at>>leafShift], at&(1<<leafShift-1)
+		if l != nil && len(l.leaves) == 0 {
+			l.after = last
+			if err := c.skip(l, first); err != nil {
+				return err
+			}
+		}
+		last = seq
 		if l == nil || first != l.tree.Size || len(hashes) == 0 || len(hashes)%sha256.Size != 0 {
 			c.found(Finding{"log", fmt.Sprintf("the row %d of leaves does not continue a log", at), cureDamage})
 			return nil
-		}
-		if first == 0 {
-			l.after = seq
 		}
 		return c.grow(l, hashes)
 	}, "SELECT at, seq, hashes FROM log_leaf ORDER BY at")
@@ -67,6 +73,35 @@ func (c *checker) logTrees() error {
 		return err
 	}
 	return c.logStarts()
+}
+
+// skip loads the tree of the leaves of l before first, whole tiles that are not kept any more.
+func (c *checker) skip(l *storedLog, first int64) (err error) {
+	if first == 0 || first%ledger.LogTile != 0 {
+		return nil
+	}
+	l.first = first
+	for nodes := first / ledger.LogTile; nodes > 0; nodes /= ledger.LogTile {
+		l.nodes += int(nodes)
+	}
+	l.tree, err = proof.LoadTree(first, func(level int, from, n int64) (hashes []proof.Hash, err error) {
+		key := l.n<<nodeShift | int64(level)<<levelShift | from
+		err = c.each(func(scan scanner) error {
+			var hash []byte
+			if err := scan(&hash); err != nil {
+				return err
+			}
+			if len(hash) == sha256.Size {
+				hashes = append(hashes, proof.Hash(hash))
+			}
+			return nil
+		}, "SELECT hash FROM log_node WHERE at >= ? AND at < ? ORDER BY at", key, key+n)
+		return hashes, err
+	})
+	if err != nil {
+		c.found(Finding{l.where(), err.Error(), cureDamage})
+	}
+	return nil
 }
 
 // grow appends leaves to l and compares the nodes that they complete.
@@ -101,7 +136,7 @@ func (c *checker) logStarts() error {
 			c.found(Finding{l.where(), "its start or its origin has a wrong form", cureDamage})
 			continue
 		}
-		if len(l.leaves) == 0 || l.leaves[0] != tlog.RecordHash([]byte(l.start)) {
+		if len(l.leaves) == 0 || l.first == 0 && l.leaves[0] != tlog.RecordHash([]byte(l.start)) {
 			c.found(Finding{l.where(), "leaf 0 is not that of its start", cureDamage})
 		}
 		if p := start.Previous; (p == nil) != (i == 0) || p != nil && (p.Origin.String() != c.logs[i-1].origin ||
@@ -137,8 +172,11 @@ func (c *checker) checkLeaf(e storedEvent, request proof.Hash) []Finding {
 	if copy(leaf.Salt[:], e.salt) != len(e.salt) || len(e.salt) != len(leaf.Salt) {
 		return wrong("the salt of its leaf has a wrong length")
 	}
-	if l == nil || e.leaf.Int64 < 1 || e.leaf.Int64 >= int64(len(l.leaves)) ||
-		l.leaves[e.leaf.Int64] != tlog.RecordHash([]byte(leaf.String())) {
+	if l != nil && e.leaf.Int64 < l.first {
+		return nil // the leaf is not kept any more
+	}
+	if l == nil || e.leaf.Int64 < 1 || e.leaf.Int64 >= l.first+int64(len(l.leaves)) ||
+		l.leaves[e.leaf.Int64-l.first] != tlog.RecordHash([]byte(leaf.String())) {
 		return wrong(fmt.Sprintf("leaf %d of the log is not that of this message", e.leaf.Int64))
 	}
 	return nil

@@ -1,11 +1,11 @@
--- The relay's logs (docs/PROOFS.md). Rows are only added, and log_leaf is only added to.
+-- The relay's logs (docs/PROOFS.md).
 CREATE TABLE log (
 	n         INTEGER PRIMARY KEY,  -- the newest log has the highest number
 	origin    TEXT NOT NULL UNIQUE,
 	start     TEXT NOT NULL,        -- the text of leaf 0
 	published TEXT NOT NULL         -- the last checkpoint that was published; empty: none
 ) STRICT;
-CREATE TABLE log_leaf (           -- one row for each commit
+CREATE TABLE log_leaf (           -- leaves of one tile, see ledger.LogRow
 	at     INTEGER PRIMARY KEY,     -- log.n << 40 | index of the first leaf
 	latest INTEGER NOT NULL,        -- nanoseconds; the latest arrival in the log so far
 	seq    INTEGER NOT NULL,        -- number of the last event
