@@ -53,6 +53,10 @@ type relayLog struct {
 	start  string // the text of leaf 0
 }
 
+// ErrLogLost is in the error of opening a log that has lost leaves. They are proved already, so the log cannot continue.
+var ErrLogLost = errors.New("put the right data folder in place, or restore a backup with agora restore, which begins a new " +
+	"log; to begin a new log here, start once with --accept-loss")
+
 // LogInfo describes the log of a relay.
 type LogInfo struct {
 	Origin proof.Origin
@@ -94,9 +98,8 @@ func (l *relayLog) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lost := fmt.Errorf("the log has lost leaves that this relay has published: %d are there, and the checkpoint has %d "+
-		"or others; put the right data folder in place, or restore a backup with agora restore, which begins a new log",
-		size, c.Size)
+	lost := fmt.Errorf("the log has lost leaves that this relay has published: %d are there, and the checkpoint has %d or "+
+		"others; %w", size, c.Size, ErrLogLost)
 	if size < c.Size {
 		return lost
 	}

@@ -25,8 +25,8 @@ type migrateCmd struct {
 func (migrateCmd) Help() string {
 	return "Moves a relay from the database in a data folder to PostgreSQL, or back. Stop the relay, or all its nodes, first. " +
 		"The command copies everything, reads the copy again, and compares the number of rows and a hash of each table. The " +
-		"copy has the same messages, numbers and epoch, so the cursors of readers stay valid. The original is not changed; do " +
-		"not start a relay with it again.\n\n" +
+		"copy has the same messages, numbers and epoch, so the cursors of readers stay valid, and the log of proofs continues. " +
+		"The original keeps its messages and is marked: agora serve refuses to start with it.\n\n" +
 		"The keys stay where they are: start the first node with the old data folder as its --data. On the way back, put " +
 		"relay.key, gateway.key and operator.key into the new folder (agora key fetch).\n\n" +
 		"Examples:\n  agora migrate --from /var/lib/agora --to postgres://agora@db1,db2,db3/agora\n" +
@@ -96,7 +96,7 @@ func (c migrateCmd) Run(env cli.Environment) (err error) {
 		return fmt.Errorf("--to: %w", err)
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
-	head, tables, err := transfer.Copy(env.Ctx, from, to, func() (transfer.Engine, error) {
+	head, tables, err := transfer.Move(env.Ctx, from, to, c.To.String(), func() (transfer.Engine, error) {
 		fmt.Fprintln(env.Stderr, "agora: copied; comparing")
 		if err := to.Close(); err != nil {
 			return nil, err

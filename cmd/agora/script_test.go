@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -95,7 +96,7 @@ func TestScripts(t *testing.T) {
 		Files: files,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"relay": relayCommand, "page": pageCommand, "curl": curlCommand, "exitcode": exitcodeCommand,
-			"keep": keepCommand, "expand": expandCommand,
+			"keep": keepCommand, "expand": expandCommand, "damage": damageCommand,
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Values[runningValue{}] = running{}
@@ -145,6 +146,17 @@ func expandCommand(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: expand FILE")
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(os.Expand(ts.ReadFile(args[0]), ts.Getenv)), 0o600))
+}
+
+// damageCommand runs an SQL statement on the database of the relay, which must be stopped.
+func damageCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: damage STATEMENT")
+	}
+	db, err := sql.Open("sqlite", ts.MkAbs(filepath.Join("agora-data", databaseName)))
+	ts.Check(err)
+	_, err = db.Exec(args[0])
+	ts.Check(errors.Join(err, db.Close()))
 }
 
 type runningValue struct{}

@@ -22,28 +22,30 @@ import (
 )
 
 type serveCmd struct {
-	Addr            cli.ListenAddress `placeholder:"HOST:PORT" help:"The address to listen on, or unix:PATH (default: 127.0.0.1:8789, or :443 with --domain)."`
-	Data            string            `default:"./agora-data" placeholder:"FOLDER" help:"The folder of the database and of the relay's key (default: ${default})."`
-	Demo            bool              `help:"Accept POST /seed, which creates demonstration data, from everybody, not only from this machine."`
-	PublicURL       string            `placeholder:"URL" help:"The URL at which others reach this relay, for example that of a proxy (default: https:// and the first --domain). Messages whose meta.relay names only other relays are refused."`
-	Reads           relay.Visibility  `default:"open" enum:"open,parties" placeholder:"open|parties" help:"Who may read a message that has a recipient: everybody (open, the default), or its sender and its recipient, who sign their reads (parties)."`
-	Transparency    string            `default:"off" enum:"on,off" placeholder:"on|off" help:"Keep a log of all accepted messages, and prove to each sender that its message is there. See docs/PROOFS.md (default: ${default})."`
-	MaxBody         int               `type:"bytes" default:"128KiB" placeholder:"SIZE" help:"Maximum size of a posted message (default: ${default})."`
-	MaxTTL          time.Duration     `default:"30d" placeholder:"DURATION" help:"Maximum time that a message is kept, even if its ttl is longer (default: ${default})."`
-	PendingTimeout  time.Duration     `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
-	ActiveTimeout   time.Duration     `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
-	ThreadRetention time.Duration     `default:"24h" placeholder:"DURATION" help:"How long a thread's record is kept after its messages have expired (default: ${default})."`
-	MaxDisk         int64             `type:"bytes" default:"64GiB" placeholder:"SIZE" help:"Maximum size of the database. At this size, messages are refused until others have expired (default: ${default})."`
-	AcceptLoss      bool              `configure:"no" help:"Start even if acknowledged messages are missing from the database. Without this flag the relay then refuses to start. All readers have to start again from the oldest message."`
-	NewIdentity     bool              `configure:"no" help:"Create a new identity if the file relay.key of a used database is missing. Without this flag the relay then refuses to start. Clients that know the relay by its did will not recognize it."`
-	Page            bool              `default:"true" negatable:"" help:"Serve a web page that shows the relay at its address (on by default; --page=false or --no-page turns it off)."`
-	Configuration   configFlags       `embed:"" group:"Configuration"`
-	TLS             tlsFlags          `embed:"" group:"TLS"`
-	Limits          limitFlags        `embed:"" group:"Limits and access"`
-	Observe         observeFlags      `embed:"" group:"Logs and metrics"`
-	Govern          governFlags       `embed:"" group:"Policy, backups and retention"`
-	Gateways        gatewayFlags      `embed:"" group:"Gateways"`
-	Nodes           storeFlags        `embed:"" group:"Several nodes"`
+	Addr                  cli.ListenAddress `placeholder:"HOST:PORT" help:"The address to listen on, or unix:PATH (default: 127.0.0.1:8789, or :443 with --domain)."`
+	Data                  string            `default:"./agora-data" placeholder:"FOLDER" help:"The folder of the database and of the relay's key (default: ${default})."`
+	Demo                  bool              `help:"Accept POST /seed, which creates demonstration data, from everybody, not only from this machine."`
+	PublicURL             string            `placeholder:"URL" help:"The URL at which others reach this relay, for example that of a proxy (default: https:// and the first --domain). Messages whose meta.relay names only other relays are refused."`
+	Reads                 relay.Visibility  `default:"open" enum:"open,parties" placeholder:"open|parties" help:"Who may read a message that has a recipient: everybody (open, the default), or its sender and its recipient, who sign their reads (parties)."`
+	Transparency          string            `default:"auto" enum:"auto,on,off" placeholder:"auto|on|off" help:"Keep a log of all accepted messages, and prove to each sender that its message is there (on), or not (off). The log shows everybody how many messages there are, and when, so auto, the default, is on only with --reads open. See docs/PROOFS.md."`
+	TransparencyRetention time.Duration     `default:"30d" placeholder:"DURATION" help:"How long the log keeps what later proofs of a message need, never less than --max-ttl (default: ${default})."`
+	MaxBody               int               `type:"bytes" default:"128KiB" placeholder:"SIZE" help:"Maximum size of a posted message (default: ${default})."`
+	MaxTTL                time.Duration     `default:"30d" placeholder:"DURATION" help:"Maximum time that a message is kept, even if its ttl is longer (default: ${default})."`
+	PendingTimeout        time.Duration     `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
+	ActiveTimeout         time.Duration     `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
+	ThreadRetention       time.Duration     `default:"24h" placeholder:"DURATION" help:"How long a thread's record is kept after its messages have expired (default: ${default})."`
+	MaxDisk               int64             `type:"bytes" default:"64GiB" placeholder:"SIZE" help:"Maximum size of the database. At this size, messages are refused until others have expired (default: ${default})."`
+	AcceptLoss            bool              `configure:"no" help:"Start even if acknowledged messages are missing from the database. Without this flag the relay then refuses to start. All readers have to start again from the oldest message."`
+	NewEpoch              bool              `configure:"no" help:"Give the database a new epoch, once, and so begin a new log. Use it if the clock was wrong and the log cannot continue. All readers have to start again from the oldest message."`
+	NewIdentity           bool              `configure:"no" help:"Create a new identity if the file relay.key of a used database is missing. Without this flag the relay then refuses to start. Clients that know the relay by its did will not recognize it."`
+	Page                  bool              `default:"true" negatable:"" help:"Serve a web page that shows the relay at its address (on by default; --page=false or --no-page turns it off)."`
+	Configuration         configFlags       `embed:"" group:"Configuration"`
+	TLS                   tlsFlags          `embed:"" group:"TLS"`
+	Limits                limitFlags        `embed:"" group:"Limits and access"`
+	Observe               observeFlags      `embed:"" group:"Logs and metrics"`
+	Govern                governFlags       `embed:"" group:"Policy, backups and retention"`
+	Gateways              gatewayFlags      `embed:"" group:"Gateways"`
+	Nodes                 storeFlags        `embed:"" group:"Several nodes"`
 
 	sources map[string]string // where each setting comes from, by its name; missing: it is the default
 }
@@ -131,8 +133,8 @@ func (c serveCmd) Validate() error {
 	if c.Nodes.Store != "" && c.Govern.BackupDir != "" {
 		return errors.New("--backup-dir does not work with --store; copy PostgreSQL with pg_dump or pgBackRest")
 	}
-	if c.Nodes.Store != "" && c.Transparency == "on" {
-		return errors.New("--transparency on does not work with --store yet; use the database in the data folder, or turn it off")
+	if c.Nodes.AcceptAsync && c.Transparency == "on" {
+		return errors.New("--transparency on does not work with --accept-async: a failover could lose what was proved")
 	}
 	if c.MaxBody < 1024 {
 		return fmt.Errorf("--max-body must be at least 1KiB")
@@ -151,27 +153,47 @@ func (c serveCmd) Validate() error {
 	return nil
 }
 
+// keepsLog reports whether the relay keeps a log (LOG L-6).
+func (c serveCmd) keepsLog() bool {
+	return c.Transparency == "on" || c.Transparency == "auto" && c.Reads != relay.ToParties && !c.Nodes.AcceptAsync
+}
+
 // policy returns the policy for opening the store. The relay gets the policy from the store.
 func (c serveCmd) policy() relay.Policy {
-	return relay.Policy{
+	p := relay.Policy{
 		Window:          replay.Window{MaxTTL: c.MaxTTL},
 		Retention:       c.Govern.retention(),
 		Rules:           thread.Rules{PendingTimeout: c.PendingTimeout, ActiveTimeout: c.ActiveTimeout},
 		ThreadRetention: c.ThreadRetention,
 		Inbox:           c.Limits.inbox(),
 	}
+	if c.TransparencyRetention != relay.DefaultLogRetention { // nodes of earlier versions know only the default
+		p.LogRetention = c.TransparencyRetention
+	}
+	return p
 }
 
 // shutdownTime is how long running requests may take after the relay was told to stop.
 const shutdownTime = 4 * time.Second
 
-func (c *serveCmd) Run(env cli.Environment, parsed *kong.Context) (err error) {
+func (c *serveCmd) Run(env cli.Environment, parsed *kong.Context) error {
 	switch {
 	case c.Configuration.PrintConfig:
 		return printConfig(env.Stdout, c.settingsOf(parsed))
 	case c.Configuration.CheckConfig:
 		return c.check(env, parsed)
 	}
+	err := c.serve(env, parsed)
+	if errors.Is(err, relay.ErrLogLost) && c.AcceptLoss && !c.NewEpoch {
+		env.Say("the loss is accepted; the database gets a new epoch, and a new log begins: %v", err)
+		c.NewEpoch = true
+		err = c.serve(env, parsed)
+	}
+	return err
+}
+
+// serve runs the relay until it is told to stop.
+func (c *serveCmd) serve(env cli.Environment, parsed *kong.Context) (err error) {
 	level := new(slog.LevelVar)
 	level.Set(slog.Level(c.Observe.LogLevel))
 	log := c.Observe.newLog(env, level)
@@ -310,9 +332,17 @@ func (c serveCmd) shareKeys(ctx context.Context, store openedStore) (err error) 
 // loadOrCreateKey loads the relay's own key. If the file is missing, it creates a key for a database that was never
 // used. For a used database it does so only with --new-identity, because a key that was lost by mistake should be
 // restored.
-func (c serveCmd) loadOrCreateKey(ctx context.Context, store relay.Store) (didkey.Key, error) {
+func (c serveCmd) loadOrCreateKey(ctx context.Context, store openedStore) (didkey.Key, error) {
 	path := filepath.Join(c.Data, keyName)
+	moved, err := store.MovedTo(ctx)
+	if err != nil {
+		return didkey.Key{}, err
+	}
 	key, err := didkey.Load(path)
+	if err == nil && moved != "" {
+		return key, fmt.Errorf("this database was moved to %s with agora migrate, so the relay continues there. To start another "+
+			"relay with what is here, move %s to another folder and start with --new-identity", moved, path)
+	}
 	if err == nil {
 		return key, nil
 	}
@@ -328,7 +358,10 @@ func (c serveCmd) loadOrCreateKey(ctx context.Context, store relay.Store) (didke
 		return didkey.Key{}, fmt.Errorf("%s is missing, and the database in this folder was used with it; restore the file "+
 			"from a backup, or start with --new-identity to give the relay a new identity", path)
 	}
-	if key, err = didkey.Generate(); err != nil {
+	if key, err = didkey.Generate(); err == nil && moved != "" {
+		err = store.MarkMoved(ctx, "") // another relay begins
+	}
+	if err != nil {
 		return didkey.Key{}, err
 	}
 	return key, didkey.Save(path, key)

@@ -53,7 +53,7 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 	}
 	config := store.config(relay.Config{Key: key, Origin: origin, Reads: s.Reads,
 		MaxBody: s.MaxBody, Log: s.log, Limits: s.Limits.limits(), Observer: s.watched.observer(),
-		Transparency: s.Transparency == "on"})
+		Transparency: s.keepsLog()})
 	if s.governed.policy = s.Govern.policy(s.log); s.governed.policy != nil {
 		config.Screen = s.governed.policy
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/agora-relay/agora/relay/metrics"
 	"github.com/agora-relay/agora/store/postgres"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/transfer"
 )
 
 // storeFlags are the flags of serve for a relay of several nodes over one PostgreSQL database.
@@ -47,6 +48,7 @@ func (a storeAddress) String() string { return postgres.Masked(string(a)) }
 // openedStore is the store of a relay, and what the commands need besides.
 type openedStore struct {
 	relay.Extender
+	transfer.Engine
 	close func() error
 	stats func(context.Context) (metrics.StoreStats, error)
 	nodes *postgres.Store // nil: the relay is a single node
@@ -58,26 +60,26 @@ type openedStore struct {
 func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *slog.Logger) (openedStore, error) {
 	if c.Nodes.Store == "" {
 		store, err := sqlite.Open(ctx, filepath.Join(c.Data, databaseName), sqlite.Options{
-			Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log, Extensions: extensions(),
+			Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, Log: log, Extensions: extensions(),
 			Observer: observer,
 		})
 		if err != nil {
 			return openedStore{}, err
 		}
-		return openedStore{Extender: store, close: store.Close, checkpoint: store.Checkpoint, stats: func(ctx context.Context) (metrics.StoreStats, error) {
+		return openedStore{Extender: store, Engine: store, close: store.Close, checkpoint: store.Checkpoint, stats: func(ctx context.Context) (metrics.StoreStats, error) {
 			stats, err := store.Stats(ctx)
 			return metrics.StoreStats(stats), err
 		}}, nil
 	}
 	store, err := postgres.Open(ctx, string(c.Nodes.Store), postgres.Options{
 		Settings: c.sharedSettings(),
-		Policy:   c.policy(), AcceptLoss: c.AcceptLoss, AcceptAsync: c.Nodes.AcceptAsync, Log: log, Extensions: extensions(),
+		Policy:   c.policy(), AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, AcceptAsync: c.Nodes.AcceptAsync, Log: log, Extensions: extensions(),
 		Observer: observer, Conns: c.Nodes.StoreConns, Mark: filepath.Join(c.Data, markName),
 	})
 	if err != nil {
 		return openedStore{}, fmt.Errorf("--store: %w", err)
 	}
-	return openedStore{Extender: store, close: store.Close, nodes: store,
+	return openedStore{Extender: store, Engine: store, close: store.Close, nodes: store,
 		checkpoint: func(context.Context) (bool, error) { return false, errNotOnPostgres },
 		stats: func(ctx context.Context) (metrics.StoreStats, error) {
 			stats, err := store.Stats(ctx)

@@ -47,8 +47,11 @@ var errClockSetBack = envelope.NotStored("the relay's clock was set back by more
 	"continue; nothing was stored", time.Minute)
 
 // checkLog refuses e if its leaf would be dated back.
-func (g *group) checkLog(e relay.Entry) error {
-	if g.log != nil && e.Received.Before(g.log.Latest.Add(-replay.StepBack)) {
+func (g *group) checkLog(e relay.Entry) error { return g.CheckClock(e.Received) }
+
+// CheckClock returns an error if the log cannot continue, because the clock was set back too far. now is its time.
+func (l *Ledger) CheckClock(now time.Time) error {
+	if l.log != nil && now.Before(l.log.Latest.Add(-replay.StepBack)) {
 		return errClockSetBack
 	}
 	return nil

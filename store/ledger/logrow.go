@@ -14,8 +14,7 @@ import (
 
 // ErrLogLost is the error of opening a log whose newest leaves are missing. The next leaf would get an index that is
 // proved already.
-var ErrLogLost = errors.New("the log lacks the leaves of the newest events; restore a backup with agora restore, which " +
-	"begins a new log")
+var ErrLogLost = fmt.Errorf("the log lacks the leaves of the newest events; %w", relay.ErrLogLost)
 
 // LogTile is how many leaves a full tile has (C2SP tlog-tiles).
 const LogTile = 256
@@ -86,8 +85,15 @@ func NewLog(began time.Time, before *proof.Previous) (start string, c *LogChange
 	return start, &LogChange{Growth: new(proof.Tree).Grow(leaves), Leaves: leaves}
 }
 
-// PreviousLog describes the log before a new one.
-func PreviousLog(origin string, log Log) (*proof.Previous, error) {
+// PreviousLog describes the log before a new one. err is that of reading it. If the loss of all its leaves was accepted,
+// the result is nil.
+func PreviousLog(origin string, log Log, err error) (*proof.Previous, error) {
+	if errors.Is(err, ErrLogLost) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
 	o, err := proof.ParseOrigin(origin)
 	if err != nil {
 		return nil, err

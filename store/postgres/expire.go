@@ -26,7 +26,7 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices
 		return errUnreachable
 	}
 	if !s.Leads() {
-		return nil
+		return s.task(ctx, func(w *writer) error { return w.ledger.CheckClock(s.options.Now()) })
 	}
 	for again := true; again && ctx.Err() == nil; {
 		if err := s.task(ctx, func(w *writer) (err error) {
@@ -42,7 +42,9 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices
 	if err := s.sweepShared(ctx, now); err != nil {
 		return err
 	}
-	return s.task(ctx, func(w *writer) error { return s.sweepPartitions(w, now) })
+	return s.task(ctx, func(w *writer) error {
+		return errors.Join(s.sweepPartitions(w, now), w.ledger.CheckClock(s.options.Now()))
+	})
 }
 
 // expire does part of the work that is due at now. again reports that more may be due.

@@ -113,7 +113,7 @@ func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 		_, failed := conn.Exec(ctx, "SELECT pg_advisory_unlock($1, $2)", int32(schema.LockMigrate), space)
 		err = errors.Join(err, failed)
 	}()
-	if s.options.Alone {
+	if s.options.Alone || s.options.NewEpoch {
 		if alone, err := tryAlone(ctx, conn, space); err != nil || !alone {
 			return errors.Join(err, errNotAlone)
 		}

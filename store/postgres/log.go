@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -93,10 +92,7 @@ func (w *writer) beginLog(ctx context.Context, origin proof.Origin) error {
 	err := w.conn.QueryRow(ctx, "SELECT n, origin FROM log ORDER BY n DESC LIMIT 1").Scan(&n, &before)
 	if err == nil {
 		log, err := readLog(ctx, w.conn, n)
-		if err != nil {
-			return err
-		}
-		if previous, err = ledger.PreviousLog(before, log); err != nil {
+		if previous, err = ledger.PreviousLog(before, log, err); err != nil {
 			return err
 		}
 	} else if !errors.Is(err, pgx.ErrNoRows) {
@@ -178,8 +174,11 @@ type logReader interface {
 // readLog reads the tree of the log with this number.
 func readLog(ctx context.Context, conn logReader, number int64) (log ledger.Log, err error) {
 	last, err := scanLogRow(conn.QueryRow(ctx, newestRow, number))
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ledger.ErrLogLost
+	}
 	if err != nil {
-		return log, fmt.Errorf("the newest leaves of the log %d: %w", number, err)
+		return log, err
 	}
 	return ledger.LoadLog(last, func(level int, first, n int64) ([]proof.Hash, error) {
 		return readHashes(ctx, conn, number, level, first, n)

@@ -45,6 +45,7 @@ type Options struct {
 	KeepPolicy  bool   // do not compare the policy with that of the nodes, and do not store it; for tools
 	Alone       bool   // fail while other nodes run; for tools
 	AcceptLoss  bool   // open a database even if acknowledged events are missing; it gets a new epoch
+	NewEpoch    bool   // give the database a new epoch; fails while other nodes run
 	Mark        string // path of the file that remembers the last acknowledged event of this node; empty: none
 }
 
@@ -218,7 +219,20 @@ func (s *Store) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err := s.ensurePartitions(ctx, conn, h.last); err != nil {
 		return err
 	}
-	return s.openLease(ctx)
+	if err := s.openLease(ctx); err != nil || !s.options.NewEpoch {
+		return err
+	}
+	return s.renewEpoch(ctx, conn)
+}
+
+// renewEpoch gives the database a new epoch. No other node runs.
+func (s *Store) renewEpoch(ctx context.Context, conn *pgx.Conn) error {
+	s.epoch = schema.NewEpoch()
+	s.mark.epoch = s.epoch
+	if _, err := conn.Exec(ctx, "UPDATE head SET epoch = $1", int64(s.epoch)); err != nil {
+		return err
+	}
+	return s.mark.write()
 }
 
 // head is the row of the table head.

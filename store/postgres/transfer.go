@@ -22,11 +22,14 @@ var moved = []struct {
 	where   string
 }{
 	{transfer.Events, []string{"seq", "sender", "id", "recipient", "type", "thread", "ts", "received", "expires", "forget",
-		"charged", "network", "body"}, "WHERE forget > (SELECT swept FROM head) ORDER BY seq"},
+		"charged", "network", "body", "leaf", "salt"}, "WHERE forget > (SELECT swept FROM head) ORDER BY seq"},
 	{transfer.Threads, []string{"n", "id", "client", "due", "open", "state", "record"}, "ORDER BY n"},
 	{transfer.Participants, []string{"id", "party", "role", "thread"}, ""},
 	{transfer.Manifests, []string{"n", "sender", "id", "seq", "ts", "expires", "recipient", "text", "intents"}, "ORDER BY n"},
 	{transfer.Agents, []string{"did", "seen"}, ""},
+	{transfer.Logs, []string{"n", "origin", "start", "published"}, "ORDER BY n"},
+	{transfer.Leaves, []string{"log", "first", "latest", "seq", "hashes"}, "ORDER BY log, first"},
+	{transfer.Nodes, []string{"log", "level", "n", "hash"}, "ORDER BY log, level, n"},
 }
 
 // Export implements transfer.Engine.
@@ -72,6 +75,8 @@ func exported(table string, row []any) []any {
 			}
 		case int16:
 			row[i] = int64(v)
+		case string:
+			row[i] = []byte(v)
 		}
 	}
 	if table == transfer.Participants {
@@ -119,6 +124,24 @@ func (s *Store) extensionTables(ctx context.Context, tx pgx.Tx) (map[string][]st
 		slices.Sort(columns)
 	}
 	return tables, nil
+}
+
+// movedTo is the name of the setting that says where the relay was moved to.
+const movedTo = "moved"
+
+// MarkMoved implements transfer.Engine.
+func (s *Store) MarkMoved(ctx context.Context, to string) error {
+	if err := s.Forget(ctx, movedTo); err != nil || to == "" {
+		return err
+	}
+	_, err := s.Share(ctx, movedTo, []byte(to))
+	return err
+}
+
+// MovedTo implements transfer.Engine.
+func (s *Store) MovedTo(ctx context.Context) (string, error) {
+	to, err := s.Setting(ctx, movedTo)
+	return string(to), err
 }
 
 // importRows is how many rows are sent together.

@@ -47,7 +47,9 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.care.currentError()
+	return errors.Join(s.care.currentError(), s.task(ctx, func(w *writer) error {
+		return w.ledger.CheckClock(s.options.Now())
+	}))
 }
 
 // expire does part of the work that is due at now. again reports that more may be due.

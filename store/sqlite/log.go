@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -74,10 +73,7 @@ func (w *writer) beginLog(ctx context.Context, origin proof.Origin) error {
 	err := w.conn.QueryRowContext(ctx, "SELECT n, origin FROM log ORDER BY n DESC LIMIT 1").Scan(&n, &before)
 	if err == nil {
 		log, err := readLog(ctx, w.conn, n)
-		if err != nil {
-			return err
-		}
-		if previous, err = ledger.PreviousLog(before, log); err != nil {
+		if previous, err = ledger.PreviousLog(before, log, err); err != nil {
 			return err
 		}
 	} else if !errors.Is(err, sql.ErrNoRows) {
@@ -143,7 +139,7 @@ func readLog(ctx context.Context, conn rowQueryer, number int64) (log ledger.Log
 			(number+1)<<leafShift)
 	})
 	if err == nil && last.First>>leafShift != number {
-		err = fmt.Errorf("the log %d has no leaves", number)
+		err = ledger.ErrLogLost
 	}
 	if err != nil {
 		return log, err

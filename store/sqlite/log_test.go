@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -139,14 +138,6 @@ func TestLogOfCopy(t *testing.T) {
 		t.Errorf("the start is %q", start)
 	}
 	wantIntact(t, copied, time.Now())
-}
-
-// TestLogIsNotLeftBehind checks that a log is not lost by a move to another engine.
-func TestLogIsNotLeftBehind(t *testing.T) {
-	s := openLog(t, filepath.Join(t.TempDir(), "agora.db"))
-	if _, err := s.Export(t.Context(), func(string, []any) error { return nil }); !errors.Is(err, errLogStays) {
-		t.Errorf("a database with a log is moved: %v", err)
-	}
 }
 
 // TestCheckOfLog checks that changes of a log are noticed (LOG L-17).

@@ -41,6 +41,7 @@ type Options struct {
 	Reserve    int64 // bytes of disk space held back for when the disk is full; 0: DefaultReserve
 	Extensions []relay.Extension
 	AcceptLoss bool             // open a database even if acknowledged events are missing; it gets a new epoch
+	NewEpoch   bool             // give the database a new epoch
 	Log        *slog.Logger     // nil: slog.Default
 	Now        func() time.Time // nil: time.Now
 	Observer   relay.Observer   // receives a report of each commit; nil: relay.NoObserver
@@ -182,8 +183,8 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 	if err := s.prepareWithReserve(ctx); err != nil {
 		return nil, err
 	}
-	if loss {
-		if err := s.acceptLoss(ctx, found.Seq); err != nil {
+	if loss || s.options.NewEpoch {
+		if err := s.renewEpoch(ctx, loss, found.Seq); err != nil {
 			return nil, err
 		}
 		found.Epoch = 0
@@ -225,11 +226,14 @@ func (s *Store) prepareWithReserve(ctx context.Context) error {
 	return err
 }
 
-// acceptLoss gives the database a new epoch. last is the number of the last acknowledged event.
-func (s *Store) acceptLoss(ctx context.Context, last relay.Seq) error {
-	s.options.Log.Error("the loss is accepted; the database gets a new epoch, "+
-		"so that readers do not mistake new events for events they have already read",
-		"path", s.path, "last", last)
+// renewEpoch gives the database a new epoch. last is the number of the last acknowledged event, if loss says that some
+// are missing.
+func (s *Store) renewEpoch(ctx context.Context, loss bool, last relay.Seq) error {
+	if loss {
+		s.options.Log.Error("the loss is accepted; the database gets a new epoch, "+
+			"so that readers do not mistake new events for events they have already read",
+			"path", s.path, "last", last)
+	}
 	_, err := s.writeDB.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'epoch'", schema.NewEpoch())
 	return err
 }

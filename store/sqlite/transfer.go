@@ -19,18 +19,17 @@ var _ transfer.Engine = (*Store)(nil)
 // exports are the statements of Export, by table.
 var exports = []struct{ table, text string }{
 	{transfer.Events, "SELECT e.seq, s.did, e.id, ifnull(r.did, ''), e.type, e.thread, e.ts, e.received, e.expires, e.forget, " +
-		"e.charged, e.network, e.body FROM event e JOIN party s ON s.id = e.sender LEFT JOIN party r ON r.id = e.recipient " +
+		"e.charged, e.network, e.body, e.leaf, e.salt FROM event e JOIN party s ON s.id = e.sender LEFT JOIN party r ON r.id = e.recipient " +
 		"WHERE length(e.body) > 0 OR e.expires < 0 ORDER BY e.seq"},
 	{transfer.Threads, "SELECT n, id, client, due, open, state, record FROM thread ORDER BY n"},
 	{transfer.Participants, "SELECT id, party, role = 3, thread FROM thread_role WHERE role > 2"},
 	{transfer.Manifests, "SELECT m.n, s.did, m.id, m.seq, m.ts, m.expires, ifnull(r.did, ''), m.text, m.intents " +
 		"FROM manifest m JOIN party s ON s.id = m.sender LEFT JOIN party r ON r.id = m.recipient ORDER BY m.n"},
 	{transfer.Agents, "SELECT p.did, p.seen FROM party p WHERE p.id IN (SELECT sender FROM manifest)"},
+	{transfer.Logs, "SELECT n, origin, start, published FROM log ORDER BY n"},
+	{transfer.Leaves, "SELECT at >> 40, at & 0xffffffffff, latest, seq, hashes FROM log_leaf ORDER BY at"},
+	{transfer.Nodes, "SELECT at >> 48, at >> 40 & 0xff, at & 0xffffffffff, hash FROM log_node ORDER BY at"},
 }
-
-// errLogStays refuses to leave a log behind: a relay that forgets what it has proved breaks its word.
-var errLogStays = errors.New("this data folder keeps a log of proofs (--transparency on), which cannot be moved yet; stay " +
-	"with it")
 
 // Export implements transfer.Engine.
 func (s *Store) Export(ctx context.Context, emit transfer.Emit) (head transfer.Head, err error) {
@@ -43,13 +42,6 @@ func (s *Store) Export(ctx context.Context, emit transfer.Emit) (head transfer.H
 	}
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
 	head = transfer.Head{Epoch: s.epoch}
-	var logs int
-	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM log").Scan(&logs); err != nil {
-		return head, err
-	}
-	if logs > 0 {
-		return head, errLogStays
-	}
 	if err := tx.QueryRowContext(ctx, schema.LastNumber).Scan(&head.Last); err != nil {
 		return head, err
 	}
@@ -78,6 +70,31 @@ func (s *Store) Export(ctx context.Context, emit transfer.Emit) (head transfer.H
 		}
 	}
 	return head, err
+}
+
+// moved is the name of the row of the table meta that says where the relay was moved to.
+const moved = "moved"
+
+// MarkMoved implements transfer.Engine.
+func (s *Store) MarkMoved(ctx context.Context, to string) error {
+	return s.task(ctx, func(w *writer) error {
+		return w.transact(func() error {
+			_, err := w.conn.ExecContext(ctx, "DELETE FROM meta WHERE name = ?", moved)
+			if err == nil && to != "" {
+				_, err = w.conn.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES (?, ?)", moved, to)
+			}
+			return err
+		})
+	})
+}
+
+// MovedTo implements transfer.Engine.
+func (s *Store) MovedTo(ctx context.Context) (to string, err error) {
+	err = s.readDB.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", moved).Scan(&to)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	return to, err
 }
 
 // hasNUL reports whether a value is a text with U+0000. PostgreSQL cannot store it.
@@ -204,7 +221,7 @@ func (w *writer) importRow(ctx context.Context, tables map[string]string, table 
 	switch table {
 	case transfer.Events:
 		return run(w.stmts.addEvent, number(0), party(1), text(2), party(3), text(4), number(5), number(6), number(7), number(8),
-			number(9), number(10), number(11), nil, nil, row[12]) // a log is not moved, see errLogStays
+			number(9), number(10), number(11), row[13], row[14], row[12])
 	case transfer.Threads:
 		open := number(4) == 1
 		err := run(w.stmts.addThread, number(0), text(1), text(2), number(3), open, number(5), row[6])
@@ -227,6 +244,14 @@ func (w *writer) importRow(ctx context.Context, tables map[string]string, table 
 		return err
 	case transfer.Agents:
 		return run(w.stmts.seen, number(1), party(0))
+	case transfer.Logs:
+		_, err = w.conn.ExecContext(ctx, "INSERT INTO log (n, origin, start, published) VALUES (?, ?, ?, ?)", number(0), text(1),
+			text(2), text(3))
+		return err
+	case transfer.Leaves:
+		return run(w.stmts.addLeaves, number(0)<<leafShift|number(1), number(2), number(3), row[4])
+	case transfer.Nodes:
+		return run(w.stmts.addNode, number(0)<<nodeShift|number(1)<<levelShift|number(2), row[3])
 	}
 	columns, known := tables[table]
 	if !known {

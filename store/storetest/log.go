@@ -379,4 +379,18 @@ func testLogRetention(t *testing.T, open Opener) {
 	if found, err := f.LogHashes(t.Context(), 0, 0, 10); len(found) > 0 || err != nil {
 		t.Errorf("%d removed leaves are still there, %v", len(found), err)
 	}
+	for len(f.leaves)%256 > 0 { // the last row of a log stays, also if it is a full tile
+		f.log(f.ask())
+	}
+	f.reopen()
+	f.key = dave
+	f.keep()
+	f.advance(400 * 24 * time.Hour)
+	first(0)
+	f.reopen()
+	f.key = node
+	f.keep()
+	if found, err := f.LogSize(t.Context()); found != int64(len(f.leaves)) || err != nil {
+		t.Errorf("the log has %d leaves after another one, want %d, %v", found, len(f.leaves), err)
+	}
 }

@@ -24,11 +24,14 @@ type Head struct {
 // numbers and times int64. A table of an extension has its columns in the order of their names, with the values int64,
 // string, []byte and nil. Events whose bodies were cut on a full disk are not moved: they have expired.
 const (
-	Events       = "event"       // seq, sender, id, recipient, type, thread, ts, received, expires, forget, charged, network, body
+	Events       = "event"       // seq, sender, id, recipient, type, thread, ts, received, expires, forget, charged, network, body, leaf, salt
 	Threads      = "thread"      // n, id, client, due, open, state, record
 	Participants = "participant" // id, party, works, thread
 	Manifests    = "manifest"    // n, sender, id, seq, ts, expires, recipient, text, intents as JSON
 	Agents       = "agent"       // did, seen
+	Logs         = "log"         // n, origin, start, published
+	Leaves       = "log_leaf"    // log, first, latest, seq, hashes
+	Nodes        = "log_node"    // log, level, n, hash
 )
 
 // Emit takes one row of a table.
@@ -41,6 +44,10 @@ type Engine interface {
 	// Import stores the rows that produce emits in a store that has nothing, in one transaction. The store must be closed
 	// and opened again afterwards. produce returns the head of the source.
 	Import(ctx context.Context, produce func(Emit) (Head, error)) error
+	// MarkMoved records where the relay was moved to. An empty place removes the mark.
+	MarkMoved(ctx context.Context, to string) error
+	// MovedTo returns where the relay was moved to; empty: it was not.
+	MovedTo(ctx context.Context) (string, error)
 }
 
 // Tally has the number of rows of a table, and a digest that does not depend on their order.
@@ -92,9 +99,17 @@ func digest(row []any) [sha256.Size]byte {
 	return sha256.Sum256(b)
 }
 
-// Copy copies from into to, and reads to again to check that it has the same. reopen closes and opens to. It returns
-// what was copied.
-func Copy(ctx context.Context, from, to Engine, reopen func() (Engine, error)) (Head, Tallies, error) {
+// Move copies from into to, and reads to again to check that it has the same. reopen closes and opens to. Then it marks
+// from as moved to place. It returns what was copied.
+func Move(ctx context.Context, from, to Engine, place string, reopen func() (Engine, error)) (Head, Tallies, error) {
+	head, copied, err := copyAll(ctx, from, to, reopen)
+	if err == nil {
+		err = from.MarkMoved(ctx, place)
+	}
+	return head, copied, err
+}
+
+func copyAll(ctx context.Context, from, to Engine, reopen func() (Engine, error)) (Head, Tallies, error) {
 	copied, found := Tallies{}, Tallies{}
 	var head Head
 	err := to.Import(ctx, func(emit Emit) (_ Head, err error) {

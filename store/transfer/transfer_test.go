@@ -138,14 +138,23 @@ func TestThereAndBack(t *testing.T) {
 		return s
 	}
 	first := embedded("first.db")
+	keep := func(s relay.Store) (start string) {
+		t.Helper()
+		start, err := s.(relay.LogStore).KeepLog(t.Context(), key(9).DID())
+		must(t, err)
+		return start
+	}
+	start := keep(first)
 	fill(t, first)
 	if removed, err := first.Remove(t.Context(), []relay.Seq{3}, time.Now()); err != nil || len(removed) != 1 {
 		t.Fatalf("removed %v, %v", removed, err)
 	}
 	want := seen(t, first)
+	size, err := first.LogSize(t.Context())
+	must(t, err)
 
 	there := server()
-	head, copied, err := transfer.Copy(t.Context(), first, there, func() (transfer.Engine, error) {
+	head, copied, err := transfer.Move(t.Context(), first, there, "there", func() (transfer.Engine, error) {
 		must(t, there.Close())
 		there = server()
 		return there, nil
@@ -155,19 +164,32 @@ func TestThereAndBack(t *testing.T) {
 		t.Errorf("copied %d events up to %d, and %d items", copied[transfer.Events].Rows, head.Last, copied["items_item"].Rows)
 	}
 	same(t, "PostgreSQL", seen(t, there), want)
-	if _, _, err := transfer.Copy(t.Context(), first, there, nil); err == nil {
+	if _, _, err := transfer.Move(t.Context(), first, there, "there", nil); err == nil {
 		t.Error("a database with messages was overwritten")
 	}
 
 	back := embedded("back.db")
-	_, _, err = transfer.Copy(t.Context(), there, back, func() (transfer.Engine, error) {
+	_, _, err = transfer.Move(t.Context(), there, back, "back", func() (transfer.Engine, error) {
 		must(t, back.Close())
 		back = embedded("back.db")
 		return back, nil
 	})
 	must(t, err)
 	same(t, "SQLite after the way back", seen(t, back), want)
+	for s, want := range map[transfer.Engine]string{first: "there", there: "back", back: ""} {
+		if to, err := s.MovedTo(t.Context()); to != want || err != nil {
+			t.Errorf("the mark says %q, want %q, %v", to, want, err)
+		}
+	}
 	for name, s := range map[string]relay.Extender{"PostgreSQL": there, "SQLite": back} {
+		if keep(s) != start {
+			t.Errorf("%s: another log begins", name)
+		}
+		_, leaf, ok, err := s.(relay.LogStore).LogLeaf(t.Context(), 4)
+		must(t, err)
+		if want, wanted, _, err := first.LogLeaf(t.Context(), 4); !ok || err != nil || leaf != wanted {
+			t.Errorf("%s: leaf %d is %v, %v", name, want, leaf, err)
+		}
 		page, err := s.Read(t.Context(), relay.Query{Limit: 1})
 		must(t, err)
 		m, err := envelope.Parse(page.Events[0].Body, 1<<20)
@@ -179,7 +201,7 @@ func TestThereAndBack(t *testing.T) {
 		m, err = envelope.Draft{Thread: "t1", Payload: envelope.Cancel{RequestID: "r"}}.Sign(key(1), time.Now())
 		must(t, err)
 		r, err = s.Append(t.Context(), relay.Entry{Envelope: m, Received: time.Now()})
-		if err != nil || r.Cursor.Seq != head.Last+1 {
+		if err != nil || r.Cursor.Seq != head.Last+1 || r.Logged == nil || r.Logged.Index != size {
 			t.Errorf("%s: a further message: %+v, %v; want the number %d", name, r, err, head.Last+1)
 		}
 	}
