@@ -46,6 +46,10 @@ type Options struct {
 	// §8). The client does not read from other relays and does not post to them.
 	RequireParties bool
 
+	// Proofs says whether the client checks that the relay has its messages in its log. An agent then begins to work only
+	// after the relay has proved the ACCEPT. The zero value is ProofsPrefer.
+	Proofs Proofs
+
 	SenderName string // sender.name of drafts without a SenderName
 	SenderURL  string // sender.url of drafts without a SenderURL
 	Attempts   int    // how often Post sends a message before it gives up; 0: 8, with about 30 s of pauses in total
@@ -67,6 +71,7 @@ type Client struct {
 	log        *slog.Logger
 	opts       Options
 	relay      atomic.Pointer[didkey.DID] // the relay's identity; nil: not read yet
+	proving    atomic.Pointer[bool]       // whether the relay keeps a log; nil: not read yet
 	rate       atomic.Pointer[postRate]   // how often this client may post; nil: unknown
 	readAuth   readAuth
 	channel    atomic.Pointer[channelGateway] // the relay's channel gateway; nil: not read yet
@@ -83,6 +88,9 @@ func New(relayURL string, signer envelope.Signer, opts Options) (*Client, error)
 	u, err := url.Parse(relayURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, fmt.Errorf("client: %q is not a relay's URL; use a URL such as https://relay.example", relayURL)
+	}
+	if err := opts.Proofs.validate(); err != nil {
+		return nil, err
 	}
 	c := &Client{base: strings.TrimRight(u.String(), "/"), signer: signer, rawNow: opts.Now, log: opts.Logger, opts: opts,
 		readAuth: readAuth{fetching: make(chan struct{}, 1)}}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/proof"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -27,6 +28,9 @@ type Receipt struct {
 	Duplicate bool         `json:"duplicate"` // the relay had stored the message before; this post had no effect
 	ExpiresAt time.Time    `json:"expiresAt"`
 	Thread    *ThreadState `json:"thread,omitempty"` // nil for a MANIFEST
+	// Proof is the text of the proof that the relay has the message in its log; empty: none was checked, see Options.Proofs.
+	Proof  string          `json:"proof,omitempty"`
+	Proved *proof.Verified `json:"-"` // what Proof says; nil if Proof is empty
 }
 
 // ThreadState is the state of a thread after a message. State is empty if the relay is private and the message was a
@@ -49,7 +53,8 @@ type ThreadState struct {
 // if it has stored an earlier attempt after all, it refuses the new one, and the error is ErrUnknownOutcome.
 //
 // Post also returns the envelope with every error after the first signature. Errors, for errors.Is and errors.As:
-//   - ErrUnknownOutcome: the relay may have stored the message.
+//   - ErrUnknownOutcome: the relay may have stored the message. If the error also wraps ErrUnproved, the relay says so
+//     and does not prove it.
 //   - *envelope.Error without ErrUnknownOutcome: the relay has refused the message, or Draft.Sign has failed.
 //   - Any other error without ErrUnknownOutcome: the relay has not stored the message.
 func (c *Client) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
@@ -111,7 +116,7 @@ func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, retryLi
 	for attempt := 1; ; attempt++ {
 		receipt, failed := c.postOnce(ctx, e)
 		if failed == nil {
-			return receipt, nil
+			return c.prove(ctx, e, receipt)
 		}
 		var err error = failed
 		retry := failed.temporary() && !failed.waitTooLong() && attempt < c.opts.Attempts

@@ -22,7 +22,8 @@ type PostResult struct {
 const (
 	bulkMessages = 1000
 	bulkBytes    = 4 << 20
-	maxBulk      = 4 << 20 // the largest answer to a bulk request, in bytes
+	maxBulk      = 4 << 20 // the largest answer to a bulk request, in bytes, without proofs
+	bulkProof    = 8 << 10 // the largest proof of a receipt, which no witness has signed
 )
 
 // PostAll posts envelopes that are already signed, in this order, and returns one result for each. It needs few
@@ -91,7 +92,7 @@ func (p *postAll) run(ctx context.Context) {
 		answer, failed := p.client.postBulk(ctx, chunk)
 		if failed == nil {
 			var settled int
-			if settled, failed = p.settle(answer, len(chunk)); settled > 0 {
+			if settled, failed = p.settle(ctx, answer, len(chunk)); settled > 0 {
 				attempt, pause = 0, backoff{}
 			}
 			p.size = min(2*p.size, bulkMessages)
@@ -135,12 +136,13 @@ func (p *postAll) chunk() (chunk []*envelope.Envelope) {
 
 // settle records the results of a request, which had this many messages. It returns how many of them have a final
 // result. failed says why the next message has none; nil: the next request may follow at once.
-func (p *postAll) settle(answer bulkAnswer, sent int) (settled int, failed *failure) {
+func (p *postAll) settle(ctx context.Context, answer bulkAnswer, sent int) (settled int, failed *failure) {
 	var left []int
 	for n, i := range p.pending[:len(answer.Results)] {
 		result := answer.Results[n]
 		if result.Error == "" {
-			p.results[i] = PostResult{Receipt: result.Receipt.limited(p.envelopes[i])}
+			r := &p.results[i]
+			r.Receipt, r.Err = p.client.prove(ctx, p.envelopes[i], result.Receipt.limited(p.envelopes[i]))
 			settled++
 			continue
 		}
@@ -228,7 +230,17 @@ func (c *Client) postBulk(ctx context.Context, envelopes []*envelope.Envelope) (
 		body.Write(e.Canonical())
 		body.WriteByte('\n')
 	}
-	failed = c.exchange(ctx, http.MethodPost, "/events/bulk", "", body.Bytes(), responseSpec{out: &answer, limit: maxBulk})
+	target, limit := "/events/bulk", maxBulk
+	if c.opts.Proofs != ProofsOff {
+		known, err := c.proves(ctx)
+		if err != nil {
+			return answer, &failure{err: err, notSent: true}
+		}
+		if known {
+			target, limit = target+"?proofs=true", maxBulk+len(envelopes)*bulkProof
+		}
+	}
+	failed = c.exchange(ctx, http.MethodPost, target, "", body.Bytes(), responseSpec{out: &answer, limit: limit})
 	wrong := len(answer.Results) > len(envelopes) || len(answer.Results) < len(envelopes) && answer.Stopped == nil
 	for i := 0; i < len(answer.Results) && !wrong; i++ {
 		wrong = answer.Results[i].Error == "" && answer.Results[i].ID != envelopes[i].ID

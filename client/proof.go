@@ -2,16 +2,98 @@ package client
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
 )
 
+// Proofs says whether a client checks that the relay has its messages in its log (docs/PROOFS.md).
+type Proofs string
+
+// The values of Proofs. The zero value is ProofsPrefer.
+const (
+	ProofsOff      Proofs = "off"      // the client checks no proof
+	ProofsPrefer   Proofs = "prefer"   // it checks each proof that it gets
+	ProofsRequired Proofs = "required" // it needs a proof of each message
+)
+
+func (p Proofs) validate() error {
+	switch p {
+	case "", ProofsOff, ProofsPrefer, ProofsRequired:
+		return nil
+	}
+	return fmt.Errorf("client: Proofs is %q; use off, prefer or required", string(p))
+}
+
+// ErrUnproved is in the error of a post whose message is not proved: the relay gave no proof although one is required,
+// or its proof is not valid. The relay has answered that it has stored the message, so the outcome is unknown: the error
+// also wraps ErrUnknownOutcome.
+var ErrUnproved = errors.New("the relay does not prove that it has stored the message")
+
+// prove checks the proof of a stored message as Options.Proofs says. If the proof of the receipt is not valid, it reads
+// the proof once. Errors: ErrUnproved.
+func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Receipt, error) {
+	text := r.Proof
+	r.Proof = ""
+	if c.opts.Proofs == ProofsOff || text == "" && c.opts.Proofs != ProofsRequired {
+		return r, nil
+	}
+	var err error
+	if text != "" {
+		if r.Proved, err = c.verify(ctx, text, e); err == nil {
+			r.Proof = text
+			return r, nil
+		}
+		c.log.Warn("the proof in a receipt is not valid; it is read again", "id", e.ID, "error", err)
+	}
+	text, proved, failed := c.Proof(ctx, e.Sender.ID, e.ID)
+	if failed == nil {
+		failed = proved.CheckMessage(e, proved.Origin.DID)
+	}
+	if failed == nil {
+		r.Proof, r.Proved = text, proved
+		return r, nil
+	}
+	if err == nil {
+		err = failed
+	}
+	return Receipt{}, fmt.Errorf("%w, and %w: %w", ErrUnproved, ErrUnknownOutcome, err)
+}
+
+// verify checks that text is the proof of e by this relay.
+func (c *Client) verify(ctx context.Context, text string, e *envelope.Envelope) (*proof.Verified, error) {
+	relay, err := c.relayDID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v, err := verifyText(text)
+	if err == nil {
+		err = v.CheckMessage(e, relay)
+	}
+	return v, err
+}
+
+func verifyText(text string) (*proof.Verified, error) {
+	p, err := proof.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	return p.Verify()
+}
+
+// ErrInvalidProof is in the error of Client.Proof if the relay has answered with a proof that is not valid.
+var ErrInvalidProof = errors.New("the relay has answered with a proof that is not valid")
+
 // Proof reads the proof that the relay has a message in its log (docs/PROOFS.md). It checks that the proof is valid and
 // by this relay. It cannot check which message it is of: see proof.Verified.CheckMessage. Errors: *envelope.Error, with
-// CodeNotFound if the relay has no such proof or keeps no log.
+// CodeNotFound if the relay has no such proof or keeps no log; ErrInvalidProof.
 func (c *Client) Proof(ctx context.Context, sender didkey.DID, id string) (text string, v *proof.Verified, err error) {
 	query := url.Values{"sender": {string(sender)}, "id": {id}}
 	if err := c.read(ctx, "/proofs", query, responseSpec{text: &text, limit: proof.MaxBytes}); err != nil {
@@ -21,14 +103,84 @@ func (c *Client) Proof(ctx context.Context, sender didkey.DID, id string) (text 
 	if err != nil {
 		return "", nil, err
 	}
-	p, err := proof.Parse(text)
-	if err == nil {
-		if v, err = p.Verify(); err == nil {
-			err = v.CheckRelay(relay)
-		}
+	if v, err = verifyText(text); err == nil {
+		err = v.CheckRelay(relay)
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("client: the relay has answered with a proof that is not valid: %w", err)
+		return "", nil, fmt.Errorf("client: %w: %w", ErrInvalidProof, err)
 	}
 	return text, v, nil
+}
+
+// proves reports whether the relay says that it keeps a log.
+func (c *Client) proves(ctx context.Context) (bool, error) {
+	if known := c.proving.Load(); known != nil {
+		return *known, nil
+	}
+	info, err := c.Info(ctx)
+	if err != nil {
+		return false, err
+	}
+	var document struct {
+		Features []string `json:"features"`
+	}
+	if err := json.Unmarshal(info.JSON, &document); err != nil {
+		return false, err
+	}
+	known := slices.Contains(document.Features, "proofs")
+	c.proving.Store(&known)
+	return known, nil
+}
+
+// unproved returns the ERROR for the client if the agent must not begin to work, because the relay does not prove the
+// ACCEPT of this REQUEST; nil: it may begin. request may be nil. The error is that of reading the proof; the agent tries
+// again.
+func (r *run) unproved(accept, request *envelope.Envelope) (*AgentError, error) {
+	c := r.agent.client
+	required := c.opts.Proofs == ProofsRequired
+	if c.opts.Proofs == ProofsOff {
+		return nil, nil
+	}
+	if known, err := c.proves(r.ctx); err != nil || !known && !required {
+		return nil, err
+	}
+	reason := r.checkProof(accept, request)
+	failed, isFailure := errors.AsType[*failure](reason)
+	_, unknown := errors.AsType[*missingProof](reason)
+	switch {
+	case reason == nil:
+		return nil, nil
+	case isFailure && failed.status != http.StatusNotFound:
+		return nil, reason
+	case (isFailure || unknown) && !required:
+		c.log.Warn("the relay does not prove an ACCEPT; the agent works without a proof", "thread", r.key.ID,
+			"client", r.key.Client, "reason", reason)
+		return nil, nil
+	}
+	c.log.Error("the relay does not prove an ACCEPT; the agent does not work", "thread", r.key.ID, "client", r.key.Client,
+		"reason", reason)
+	return &AgentError{Code: envelope.AgentUnavailable,
+		Message: "the relay does not prove that it has stored this ACCEPT, so the agent does not work; use a relay with proofs"}, nil
+}
+
+// missingProof is the error of checkProof if the leaf of an ACCEPT does not name its REQUEST, as in older threads.
+type missingProof struct{}
+
+func (*missingProof) Error() string { return "the leaf of the ACCEPT does not name its REQUEST" }
+
+// checkProof checks the proof of an ACCEPT, and that the ACCEPT belongs to this REQUEST.
+func (r *run) checkProof(accept, request *envelope.Envelope) error {
+	_, v, err := r.agent.client.Proof(r.ctx, accept.Sender.ID, accept.ID)
+	if err == nil {
+		err = v.CheckMessage(accept, v.Origin.DID)
+	}
+	switch {
+	case err != nil:
+		return err
+	case v.Leaf.Request == (proof.Hash{}):
+		return &missingProof{}
+	case request != nil && v.Leaf.Request != request.Hash():
+		return errors.New("the proof is of an ACCEPT of another REQUEST")
+	}
+	return nil
 }

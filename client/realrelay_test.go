@@ -31,8 +31,9 @@ func startRelay() *realRelay {
 	return r
 }
 
-// newRealRelay starts a relay. reads says to whom the relay shows directed messages.
-func newRealRelay(reads relay.Visibility) (*realRelay, error) {
+// newRealRelay starts a relay. reads says to whom the relay shows directed messages. The functions change its
+// configuration.
+func newRealRelay(reads relay.Visibility, change ...func(*relay.Config)) (*realRelay, error) {
 	folder, err := os.MkdirTemp("", "agora")
 	if err != nil {
 		return nil, err
@@ -47,8 +48,11 @@ func newRealRelay(reads relay.Visibility) (*realRelay, error) {
 	}
 	quiet := slog.New(slog.DiscardHandler)
 	server := httptest.NewUnstartedServer(nil)
-	r, err := relay.New(context.Background(), relay.Config{Store: store, Key: key, Log: quiet, Reads: reads,
-		Origin: "http://" + server.Listener.Addr().String()})
+	config := relay.Config{Store: store, Key: key, Log: quiet, Reads: reads, Origin: "http://" + server.Listener.Addr().String()}
+	for _, f := range change {
+		f(&config)
+	}
+	r, err := relay.New(context.Background(), config)
 	if err != nil {
 		return nil, err
 	}

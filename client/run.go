@@ -70,6 +70,13 @@ func (r *run) step() error {
 		case closed(accept):
 			return r.post(notOpened.payload(record.RequestID))
 		default:
+			failed, err := r.unproved(accept, request)
+			switch {
+			case err != nil:
+				return err
+			case failed != nil:
+				return r.post(failed.payload(record.RequestID))
+			}
 			return r.work(request, record.Deadline)
 		}
 	case r.job != nil && !r.endedByAgent(record):
