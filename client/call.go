@@ -24,6 +24,7 @@ type Call struct {
 	// either, Seal is false: the client accepts plaintext answers, but encrypts an ACCEPT, and a CANCEL to one agent.
 	Seal       bool
 	AllowPlain bool // accept plaintext answers although Seal is true
+	Proved     bool // the relay has proved the last message that this Call has posted, see Options.Proofs
 
 	client       *Client
 	me           didkey.DID
@@ -138,7 +139,8 @@ func (call *Call) Accept(ctx context.Context, offer Offer) error {
 		return err
 	}
 	call.sealDirected = draft.Seal
-	if _, _, err = call.client.Post(ctx, draft); err == nil {
+	_, receipt, err := call.client.Post(ctx, draft)
+	if call.Proved = receipt.Proved != nil; err == nil {
 		call.agent = offer.Agent
 	}
 	return err

@@ -49,6 +49,10 @@ type Options struct {
 	// Proofs says whether the client checks that the relay has its messages in its log. An agent then begins to work only
 	// after the relay has proved the ACCEPT. The zero value is ProofsPrefer.
 	Proofs Proofs
+	// Proved is called for each message whose proof was checked, with its receipt: those that the client posts, and the
+	// ACCEPTs that an agent works for. For an ACCEPT, the receipt has only the proof. It may be called by several
+	// goroutines at the same time. nil: not called.
+	Proved func(e *envelope.Envelope, r Receipt)
 
 	SenderName string // sender.name of drafts without a SenderName
 	SenderURL  string // sender.url of drafts without a SenderURL

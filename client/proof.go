@@ -49,6 +49,7 @@ func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 	if text != "" {
 		if r.Proved, err = c.verify(ctx, text, e); err == nil {
 			r.Proof = text
+			c.report(e, r)
 			return r, nil
 		}
 		c.log.Warn("the proof in a receipt is not valid; it is read again", "id", e.ID, "error", err)
@@ -59,12 +60,20 @@ func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 	}
 	if failed == nil {
 		r.Proof, r.Proved = text, proved
+		c.report(e, r)
 		return r, nil
 	}
 	if err == nil {
 		err = failed
 	}
 	return Receipt{}, fmt.Errorf("%w, and %w: %w", ErrUnproved, ErrUnknownOutcome, err)
+}
+
+// report calls Options.Proved.
+func (c *Client) report(e *envelope.Envelope, r Receipt) {
+	if c.opts.Proved != nil {
+		c.opts.Proved(e, r)
+	}
 }
 
 // verify checks that text is the proof of e by this relay.
@@ -170,7 +179,8 @@ func (*missingProof) Error() string { return "the leaf of the ACCEPT does not na
 
 // checkProof checks the proof of an ACCEPT, and that the ACCEPT belongs to this REQUEST.
 func (r *run) checkProof(accept, request *envelope.Envelope) error {
-	_, v, err := r.agent.client.Proof(r.ctx, accept.Sender.ID, accept.ID)
+	c := r.agent.client
+	text, v, err := c.Proof(r.ctx, accept.Sender.ID, accept.ID)
 	if err == nil {
 		err = v.CheckMessage(accept, v.Origin.DID)
 	}
@@ -182,5 +192,6 @@ func (r *run) checkProof(accept, request *envelope.Envelope) error {
 	case request != nil && v.Leaf.Request != request.Hash():
 		return errors.New("the proof is of an ACCEPT of another REQUEST")
 	}
+	c.report(accept, Receipt{ID: accept.ID, Proof: text, Proved: v})
 	return nil
 }

@@ -291,4 +291,3 @@ func TestAgentNeedsProof(t *testing.T) {
 		})
 	}
 }
-

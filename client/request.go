@@ -56,7 +56,7 @@ func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error
 		}
 		payload.Params = params
 	}
-	e, _, err := c.Post(ctx, envelope.Draft{Payload: payload, Recipient: opts.Recipient, Thread: opts.Thread,
+	e, receipt, err := c.Post(ctx, envelope.Draft{Payload: payload, Recipient: opts.Recipient, Thread: opts.Thread,
 		TTL: opts.TTL, Seal: opts.Seal})
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if ok && refusal.Code == envelope.CodeInvalidTransition && opts.Thread != "" {
@@ -65,7 +65,7 @@ func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error
 	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
 		return nil, err
 	}
-	call := &Call{Thread: e.Thread, Seal: opts.Seal, AllowPlain: opts.AllowPlain,
+	call := &Call{Thread: e.Thread, Seal: opts.Seal, AllowPlain: opts.AllowPlain, Proved: receipt.Proved != nil,
 		client: c, me: e.Sender.ID, requestID: e.RequestID, recipient: opts.Recipient, request: &payload}
 	return call, err
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver"
 	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
@@ -57,6 +56,7 @@ func (k mcpKey) open() (key didkey.Key, book *spending.Book, file string, err er
 
 type mcpServe struct {
 	cli.Remote
+	cli.Proving
 	mcpKey
 	HTTP        string `name:"http" placeholder:"ADDR" help:"Serve streamable HTTP at this loopback address, such as 127.0.0.1:8790, instead of standard input and output."`
 	TokenFile   string `placeholder:"FILE" help:"With --http: the file with the token that clients need. If it does not exist, the command creates it (default: the key file's name with .token after it). AGORA_MCP_TOKEN replaces the file."`
@@ -122,7 +122,7 @@ func (c mcpServe) Run(env cli.Environment) error {
 		return err
 	}
 	log := cli.NewLog(env)
-	relay, err := client.New(string(c.Relay), key, client.Options{Logger: log, Attempts: cli.Attempts, RequireParties: c.Private})
+	relay, err := c.ConnectTo(env, c.Remote, key)
 	if err != nil {
 		return err
 	}

@@ -95,7 +95,8 @@ func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer,
 		accept.Terms.PriceUSD = &promised
 		draft.Payload = accept
 	}
-	_, _, err = s.Client.Post(ctx, draft)
+	_, receipt, err := s.Client.Post(ctx, draft)
+	proved := receipt.Proved != nil
 	if envelope.CodeOf(err) == envelope.CodeInvalidTransition && !errors.Is(err, client.ErrUnknownOutcome) {
 		record, failed := s.Client.Thread(ctx, q.Thread, s.DID)
 		if failed == nil && accepted(record, s.DID, handle(o.Envelope)) { // by another call
@@ -119,8 +120,10 @@ func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer,
 	accepted, err := s.Client.Resume(ctx, q.Thread) // now it knows the agent, from the signed ACCEPT
 	if err != nil {
 		return requestView{Thread: s.threads.name(q.Thread), State: stateWorking, Agent: string(o.Agent),
-			Next: nextWorking}, nil
+			Next: nextWorking, Proved: &proved}, nil
 	}
 	accepted.AllowPlain = q.AllowPlain
-	return s.result(ctx, waiting, request{accepted, q.intent})
+	v, err := s.result(ctx, waiting, request{accepted, q.intent})
+	v.Proved = &proved
+	return v, err
 }

@@ -61,6 +61,7 @@ type requestView struct {
 	Agent   string          `json:"agent,omitempty"`   // whose offer was accepted
 	Result  *untrusted.Text `json:"result,omitempty"`  // the payload of the RESULT
 	Problem *untrusted.Text `json:"problem,omitempty"` // why it failed
+	Proved  *bool           `json:"proved,omitempty"`  // whether the relay has proved what this call has sent; nil: nothing was sent
 	Nearest *untrusted.Text `json:"nearest,omitempty"` // names of services, if nobody announces the one that was asked for
 }
 
@@ -176,6 +177,9 @@ func (s *Server) ask(ctx context.Context, r *mcp.CallToolRequest, in askIn, p *p
 	v, err = s.proceed(ctx, offering, waiting, request{call, in.Intent}, cmp.Or(in.Accept, "show"), p.last)
 	if err != nil {
 		return v, noted{err, "The request is open as thread " + s.threads.name(o.Thread) + ". Call follow_up or cancel with it."}
+	}
+	if v.Proved == nil { // no offer was accepted
+		v.Proved = &call.Proved
 	}
 	if v.State == stateWaiting {
 		expected.explain(s, &v)

@@ -70,6 +70,7 @@ type declared struct {
 type offerWorkOut struct {
 	You     string   `json:"you"` // the DID
 	Intents []string `json:"intents"`
+	Proved  bool     `json:"proved"` // the relay has proved that it has stored the announcement
 }
 
 const maxServices = 20
@@ -109,7 +110,7 @@ func (s *Server) offerWork(ctx context.Context, _ *mcp.CallToolRequest, in offer
 		d.Manifest.Pricing = nil
 		d.Manifest.Description = strings.TrimSpace(in.Description + " Prices: " + strings.Join(prices, ", ") + ".")
 	}
-	if err := s.announce(ctx, &d); err != nil {
+	if out.Proved, err = s.announce(ctx, &d); err != nil {
 		return out, err
 	}
 	p.Say("You are %s, and offer %s.", s.DID, strings.Join(prices, ", "))
@@ -119,13 +120,13 @@ func (s *Server) offerWork(ctx context.Context, _ *mcp.CallToolRequest, in offer
 }
 
 // announce posts the manifest and saves the declaration.
-func (s *Server) announce(ctx context.Context, d *declared) error {
+func (s *Server) announce(ctx context.Context, d *declared) (proved bool, err error) {
 	_, receipt, err := s.Client.Post(ctx, envelope.Draft{Payload: d.Manifest})
 	if err != nil {
-		return err
+		return false, err
 	}
 	d.Again = s.Now().Add(receipt.ExpiresAt.Sub(s.Now()) / 2)
-	return s.save("services.json", d)
+	return receipt.Proved != nil, s.save("services.json", d)
 }
 
 type jobView struct {
@@ -158,7 +159,7 @@ func (s *Server) nextJob(ctx context.Context, r *mcp.CallToolRequest, in Wait, p
 		return v, mistake("You offer no service yet. Call offer_work first.")
 	}
 	if !s.Now().Before(d.Again) {
-		if err := s.announce(ctx, &d); err != nil {
+		if _, err := s.announce(ctx, &d); err != nil {
 			return v, err
 		}
 	}
@@ -237,6 +238,7 @@ type failIn struct {
 type endedOut struct {
 	Thread string `json:"thread"` // its name
 	State  string `json:"state"`  // COMPLETED or ERROR
+	Proved bool   `json:"proved"` // the relay has proved that it has stored the message
 }
 
 func (s *Server) deliver(ctx context.Context, _ *mcp.CallToolRequest, in deliverIn, p *page) (endedOut, error) {
@@ -280,10 +282,11 @@ func (s *Server) endJob(
 		out.State = string(thread.Failed)
 	}
 	if record.State == thread.Active && record.Agent == s.DID {
-		_, _, err = s.Client.Post(ctx, envelope.Draft{Payload: payload(record.RequestID), Recipient: opener, Thread: id,
+		_, receipt, err := s.Client.Post(ctx, envelope.Draft{Payload: payload(record.RequestID), Recipient: opener, Thread: id,
 			Seal: sealedTo(record, s.DID)})
 		switch {
 		case err == nil:
+			out.Proved = receipt.Proved != nil
 			p.Say("Sent. The job in thread %s has ended: %s. Next: call next_job.", out.Thread, out.State)
 			return out, nil
 		case errors.Is(err, client.ErrUnknownOutcome) && p.last:

@@ -20,7 +20,7 @@ import (
 // AskCmd is the client's side of a thread in one command. The thread at the relay is its only state: every run reads it
 // first, and then does what is missing. So a run can end at any moment, and another one continues.
 type AskCmd struct {
-	cli.Identified
+	cli.Poster
 	Intent      string          `arg:"" optional:"" help:"The service you want, such as translation.en_zh. Not needed if --thread names a request of yours."`
 	Params      cli.JSONInput   `placeholder:"JSON" help:"The input of the service: JSON, @FILE, or - for standard input."`
 	Description string          `help:"What you want, in words, for the agents to read."`

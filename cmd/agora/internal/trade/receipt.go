@@ -57,6 +57,9 @@ func showReceipt(w io.Writer, p cli.People, e *envelope.Envelope, r client.Recei
 		text += fmt.Sprintf("  request %s\n", cli.Printable(e.RequestID)) // the other side may have chosen it
 	}
 	text += fmt.Sprintf("  kept    until %s\n", cli.ShownTime(r.ExpiresAt))
+	if r.Proved != nil {
+		text += fmt.Sprintf("  proved  leaf %d of the relay's log\n", r.Proved.Index)
+	}
 	if r.Duplicate {
 		text += "  the relay already had this message\n"
 	}

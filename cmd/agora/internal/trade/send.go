@@ -46,7 +46,7 @@ const relayTimeout = 30 * time.Second
 
 // Sender are the flags that all messages have.
 type sender struct {
-	cli.Identified
+	cli.Poster
 	receiptFlags
 	TTL cli.Lifetime `placeholder:"DURATION" help:"How long the relay keeps the message (default: 24h)."` // 0: envelope.DraftTTL
 }
@@ -339,6 +339,7 @@ func (c sendManifest) Run(env cli.Environment) error {
 
 type sendRaw struct {
 	cli.Remote
+	cli.Proving
 	receiptFlags
 	File string `arg:"" optional:"" default:"-" help:"The signed envelope; - is standard input."`
 }
@@ -361,7 +362,7 @@ func (c sendRaw) Run(env cli.Environment) error {
 	if err != nil {
 		return err
 	}
-	relay, err := c.Connect(env, nil)
+	relay, err := c.ConnectTo(env, c.Remote, nil)
 	if err != nil {
 		return err
 	}

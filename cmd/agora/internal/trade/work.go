@@ -24,7 +24,7 @@ import (
 
 // WorkCmd makes an agent out of any program.
 type WorkCmd struct {
-	cli.Identified
+	cli.Poster
 	Intent      []string      `sep:"none" placeholder:"INTENT" help:"A service that the program does, such as translation.en_zh. May be repeated (default: the intents of --manifest)."`
 	Exec        string        `placeholder:"CMD" help:"The program and its arguments in one text. Quotes and backslashes work as in a shell, but there is no shell. Or give them after --, as PROGRAM ARG..."`
 	Program     []string      `arg:"" optional:"" name:"program" help:"The program and its arguments, in place of --exec; put -- before them."`
@@ -254,7 +254,7 @@ func (c WorkCmd) worker(env cli.Environment) (*client.Client, didkey.DID, error)
 	if err != nil {
 		return nil, "", err
 	}
-	relay, err := client.New(string(c.Relay), key, client.Options{Logger: cli.NewLog(env), RequireParties: c.Private})
+	relay, err := c.ConnectPatiently(env, key)
 	return relay, key.DID(), err
 }
 
