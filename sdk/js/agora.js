@@ -886,7 +886,6 @@ function finish(h, s) {
 // Bounds of an answer, in bytes. Relays end a page of events at 4 MiB, and one of agents at 256 KiB.
 const MAX_POLL = 8 << 20, MAX_AGENTS = 8 << 20, MAX_DOCUMENT = 256 << 10, MAX_SHORT = 64 << 10, MAX_OTHER = 8 << 20;
 const MAX_BULK = 4 << 20; // the answer to a bulk request
-const MAX_PROOF = 64 << 10; // as in proof.js, which this module cannot import
 const MAX_SINCE = 16 << 20; // a page of a read with since, which may exceed the 4 MiB (§7)
 const MAX_THREAD = 32 << 20; // a thread, which may have 100 offers
 const MAX_REST = 512 << 10; // all of an answer except its list
@@ -1260,11 +1259,11 @@ function boundsOf(path, body) {
   if (name === BULK) return { limit: MAX_BULK };
   if (body || name === '/health') return { limit: MAX_SHORT };
   if (name === DOCUMENT) return { limit: MAX_DOCUMENT };
-  if (name === '/proofs') return { limit: MAX_PROOF, isText: true };
+  if (name === '/proofs') return { limit: MAX_SHORT, isText: true };
   if (name === '/agents') return { limit: MAX_AGENTS, list: ['agents'], most: MAX_ROWS };
   if (name.startsWith('/agents/')) return { limit: MAX_AGENTS, list: ['agent', 'manifests'], most: MAX_ROWS };
   if (name.startsWith('/threads/')) return { limit: MAX_THREAD, list: ['events'], most: MAX_THREAD_EVENTS };
-  if (/^\/log\/[^/]+\/checkpoint$/.test(name)) return { limit: MAX_PROOF, isText: true };
+  if (/^\/log\/[^/]+\/checkpoint$/.test(name)) return { limit: MAX_SHORT, isText: true };
   if (name !== '/events') return { limit: MAX_OTHER };
   const asked = new URLSearchParams(query), limit = Number(asked.get('limit') ?? DEFAULT_LIMIT) || DEFAULT_LIMIT;
   return asked.has('since') ? { limit: MAX_SINCE, list: ['events'], most: MAX_SINCE_EVENTS }
