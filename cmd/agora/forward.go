@@ -53,10 +53,21 @@ func newForwarder(origin string, log *slog.Logger) *forwarder {
 // routes returns the reads that are forwarded.
 func (f *forwarder) routes() (routes []httpapi.Route) {
 	for _, path := range []string{"/events", "/threads/{id:" + idForm + "}", "/agents", "/agents/{did:" + idForm + "}",
-		"/health", "/.well-known/agora.json", "/openapi.json"} {
+		"/health", "/.well-known/agora.json", "/openapi.json", proofPath, "/log/{epoch:[0-9a-f]{8}}/checkpoint"} {
 		routes = append(routes, httpapi.Route{Path: path, Methods: map[string]httpapi.Handler{http.MethodGet: f.forward}})
 	}
 	return routes
+}
+
+// proofPath is where a relay gives proofs. They and the checkpoints of its log are plain text.
+const proofPath = "/proofs"
+
+// contentType returns the content type of a success at path. The page gets errors as JSON everywhere.
+func contentType(path string, status int) string {
+	if status == http.StatusOK && (path == proofPath || strings.HasPrefix(path, "/log/")) {
+		return "text/plain; charset=utf-8"
+	}
+	return "application/json"
 }
 
 // idForm matches thread ids and DIDs, and no path such as "..".
@@ -89,19 +100,22 @@ func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, _ relay.Peer
 		return badGateway(http.StatusBadGateway, "the relay cannot be reached; the command agora page prints why").Write(w)
 	}
 	defer func() { _ = answer.Body.Close() }() // nothing of it is needed any more
-	if refusal := checkAnswer(answer); refusal != nil {
+	as := contentType(r.URL.Path, answer.StatusCode)
+	if refusal := checkAnswer(answer, as); refusal != nil {
 		return refusal.Write(w)
 	}
-	f.passOn(w, answer)
+	f.passOn(w, answer, as)
 	return nil
 }
 
-// checkAnswer returns what the page gets in place of an answer that is not that of a relay; nil: the answer is one.
-func checkAnswer(answer *http.Response) *httpapi.ErrorAnswer {
+// checkAnswer returns what the page gets in place of an answer that is not that of a relay, which has the content type
+// as; nil: the answer is one.
+func checkAnswer(answer *http.Response, as string) *httpapi.ErrorAnswer {
 	status := answer.StatusCode
 	kind, _, err := mime.ParseMediaType(answer.Header.Get("Content-Type"))
+	want, _, _ := strings.Cut(as, ";")
 	switch {
-	case err == nil && kind == "application/json" && (status == http.StatusOK || status >= 400):
+	case err == nil && kind == want && (status == http.StatusOK || status >= 400):
 		if answer.ContentLength > forwardBytes {
 			return badGateway(http.StatusBadGateway, "the relay's answer is too large")
 		}
@@ -124,10 +138,10 @@ func badGateway(status int, message string) *httpapi.ErrorAnswer {
 	return &answer
 }
 
-// passOn streams an answer to the page. If the answer breaks off or is too large, so does the page's.
-func (f *forwarder) passOn(w http.ResponseWriter, answer *http.Response) {
+// passOn streams an answer to the page, with the content type as. If the answer breaks off or is too large, so does the page's.
+func (f *forwarder) passOn(w http.ResponseWriter, answer *http.Response, as string) {
 	header := w.Header()
-	header.Set("Content-Type", "application/json")
+	header.Set("Content-Type", as)
 	header.Set("Cache-Control", "no-store")
 	if after := answer.Header.Get("Retry-After"); after != "" {
 		header.Set("Retry-After", after)

@@ -82,7 +82,7 @@ func TestForwardedRequests(t *testing.T) {
 	for target, headers := range map[string][]string{
 		"/": nil, "/seed": nil, "/hub/health": nil, "/v1/messages": nil, "//events": nil, "/events/": nil, "/threads/": nil,
 		"/threads/a/b": nil, "/threads/a%2Fb": nil, "/threads/..": nil, "/threads/%2e%2e": nil, "/agents/../seed": nil,
-		"/threads/a%00": nil, "/Events": nil,
+		"/threads/a%00": nil, "/Events": nil, "/proofs/x": nil, "/log/0000002a/tile/0/000": nil, "/log/../checkpoint": nil,
 		"/health": {"Host", "evil.example"}, "/agents": {"Sec-Fetch-Site", "cross-site"},
 		"/events":                 {"Sec-Fetch-Site", "same-site"},
 		"/events?cursor=0":        {"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Site", "cross-site"},
@@ -130,6 +130,38 @@ func TestForwardedAnswers(t *testing.T) {
 				t.Errorf("the page gets %s", w.Body)
 			}
 		})
+	}
+}
+
+// TestForwardedTexts checks that proofs and checkpoints are passed on as plain text, and nothing else at their paths.
+func TestForwardedTexts(t *testing.T) {
+	const text, data = "text/plain; charset=utf-8", "application/json"
+	for _, c := range []struct {
+		target, answer string
+		status         int
+		as             string
+	}{
+		{"/proofs?sender=did:key:z6Mk&id=a", "200 x\r\nContent-Type: text/plain", 200, text},
+		{"/log/0000002a/checkpoint", "200 x\r\nContent-Type: text/plain; charset=utf-8", 200, text},
+		{"/proofs?id=a", "404 x\r\nContent-Type: application/json", 404, data},
+		{"/proofs?id=a", "404 x\r\nContent-Type: text/plain", 502, data},
+		{"/proofs?id=a", "200 x\r\nContent-Type: text/html", 502, data},
+		{"/proofs?id=a", "200 x\r\nContent-Type: application/json", 502, data},
+		{"/events?cursor=0", "200 x\r\nContent-Type: text/plain", 502, data},
+	} {
+		var asked string
+		url := hostileRelay(t, func(r *http.Request) string {
+			asked = r.RequestURI
+			return raw(c.answer, []byte("the body"))
+		})
+		h, _ := newLocalPage(t, url)
+		w := askPage(h, c.target)
+		if got := w.Header().Get("Content-Type"); w.Code != c.status || got != c.as || asked != c.target {
+			t.Errorf("%s %q: %d %s, asked for %s", c.target, c.answer, w.Code, got, asked)
+		}
+		if passed := w.Body.String() == "the body"; passed != (c.status != 502) {
+			t.Errorf("%s %q: %s", c.target, c.answer, w.Body)
+		}
 	}
 }
 

@@ -338,8 +338,8 @@ export class Relay<Me extends Identity | undefined = Identity | undefined> {
    *  continues. */
   postBulk(messages: readonly Envelope[], lines: readonly Uint8Array[], options?: Abortable):
     Promise<{ results: (BulkReceipt | RelayError)[]; stopped?: RelayError }>;
-  /** Any answer of the relay to a GET of path, which has the query too. wait is how long the relay may hold the
-   *  request, in milliseconds (default 0). */
+  /** Any answer of the relay to a GET of path, which has the query too. That of /proofs is a text. wait is how long the
+   *  relay may hold the request, in milliseconds (default 0). */
   get(path: string, options?: Abortable & { wait?: number }): Promise<any>;
   /** A thread and its envelopes, which are not verified. client selects one of several threads with this id. */
   thread(id: string, client?: string, options?: Abortable):

@@ -13,14 +13,22 @@ export interface StartLeaf {
   previous?: { origin: string; size: string; root: string };
 }
 
-/** What a valid proof says about the log of a relay. */
+/** A step from the leaf to the root: the hash beside the path, on which side it is, and the hash of both. Hashes are in
+ *  base64, as in the proof. */
+export interface PathStep { hash: string; isLeft: boolean; parent: string }
+
+/** What a valid proof says about the log of a relay. hash is that of the leaf, in base64. unchecked lists the
+ *  signatures by others than the relay and the witnesses, with the time that they state, if they state any. */
 export interface VerifiedProof {
   relay: string;
   epoch: string;
   index: number;
   size: number;
   leaf: MessageLeaf | StartLeaf;
+  hash: string;
+  path: PathStep[];
   cosigned: Cosigned[];
+  unchecked: { name: string; at: number | undefined }[];
 }
 
 /** Checks a proof. With message, it must be the proof of this message by this relay. witnesses are verifier keys.

@@ -15,6 +15,7 @@ const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2,
 const same = (a, b) => hex(a) === hex(b);
 const join = (...parts) => Uint8Array.from(parts.flatMap((part) => [...part]));
 const node = (left, right) => sha256(join([1], left, right));
+const base64 = (bytes) => btoa(String.fromCharCode(...bytes));
 
 function must(ok, message) {
   if (!ok) throw new Refused('INVALID_PROOF', message);
@@ -26,16 +27,25 @@ function must(ok, message) {
 export async function verifyProof(text, { message, relay, witnesses = [] } = {}) {
   const proof = readProof(text), { checkpoint, index } = proof;
   const known = await Promise.all(witnesses.map(readWitness));
-  const cosigned = await checkSignatures(checkpoint, known);
+  const { cosigned, unchecked } = await checkSignatures(checkpoint, known);
   const hash = await sha256(join([0], proof.extra));
   must(index < checkpoint.size, 'the log has no leaf with this index');
-  must(await leads(hash, index, checkpoint, proof.path), 'the path does not lead from the leaf to the root');
+  const path = await climb(hash, index, checkpoint, proof.path);
+  must(path !== undefined, 'the path does not lead from the leaf to the root');
   const leaf = readLeaf(proof.extra, index === 0n);
   const found = {
-    relay: checkpoint.did, epoch: checkpoint.epoch, index: Number(index), size: Number(checkpoint.size), leaf, cosigned,
+    relay: checkpoint.did, epoch: checkpoint.epoch, index: Number(index), size: Number(checkpoint.size), leaf,
+    hash: base64(hash), path, cosigned, unchecked,
   };
   if (message !== undefined) await checkMessage(found, message, relay);
   return found;
+}
+
+/** Checks the text of a checkpoint: that a relay has signed it. Throws Refused with INVALID_PROOF. */
+export async function verifyCheckpoint(text) {
+  const checkpoint = readCheckpoint(text), { origin, did, epoch, size, root } = checkpoint;
+  await checkSignatures(checkpoint, []);
+  return { origin, relay: did, epoch, size: Number(size), root: base64(root) };
 }
 
 async function checkMessage({ relay: by, leaf }, message, relay) {
@@ -140,17 +150,23 @@ async function readWitness(text) {
   return { name, hash, did: didOf(key) };
 }
 
-// Every signature by the relay and by one of the witnesses must be valid. Returns who of the witnesses has signed.
+const COSIGNATURE_BYTES = 72; // the time, and a signature of Ed25519
+const timeIn = (bytes) => new DataView(bytes.slice().buffer).getBigUint64(0);
+
+// Every signature by the relay and by one of the witnesses must be valid. Returns who of the witnesses has signed, and
+// who else, with the time that such a signature states.
 async function checkSignatures({ origin, did, body, signatures }, witnesses) {
-  const known = await keyHash(origin, NOTE, keyOf(did)), cosigned = [];
+  const known = await keyHash(origin, NOTE, keyOf(did)), cosigned = [], unchecked = [];
   let signed = false;
   for (const { name, hash, bytes } of signatures) {
+    const by = witnesses.filter((one) => one.name === name && one.hash === hash);
+    const isCosignature = bytes.length === COSIGNATURE_BYTES;
     if (name === origin && hash === known) {
       must(await verifies(bytes, utf8(body), did), 'the signature of the relay is wrong');
       signed = true;
-    }
-    for (const w of witnesses.filter((one) => one.name === name && one.hash === hash)) {
-      const at = bytes.length === 72 ? new DataView(bytes.slice().buffer).getBigUint64(0) : MAX_NUMBER + 1n;
+    } else if (by.length === 0) unchecked.push({ name, at: isCosignature ? Number(timeIn(bytes)) : undefined });
+    for (const w of by) {
+      const at = isCosignature ? timeIn(bytes) : MAX_NUMBER + 1n;
       const message = utf8(`cosignature/v1\ntime ${at}\n${body}`);
       const ok = at <= MAX_NUMBER && await verifies(bytes.subarray(8), message, w.did);
       must(ok, 'the signature of a witness is wrong');
@@ -158,7 +174,7 @@ async function checkSignatures({ origin, did, body, signatures }, witnesses) {
     }
   }
   must(signed, 'the relay has not signed the checkpoint');
-  return cosigned;
+  return { cosigned, unchecked };
 }
 
 function readLeaf(extra, isStart) {
@@ -176,7 +192,8 @@ function readMessageLeaf(text) {
   return { text, salt, event, received, request: request === '-' ? undefined : request };
 }
 
-function readStart(text) {
+/** Reads the text of leaf 0: when the log began, and the log before it. Throws Refused with INVALID_PROOF. */
+export function readStart(text) {
   const [, began, line] = /^agora-log\/1\nbegan (.{24})\nprevious (.*)\n$/.exec(text) ?? [];
   must(began, 'the leaf has not the form of agora-log/1');
   timeOf(began);
@@ -190,17 +207,21 @@ function readStart(text) {
 
 // --- Trees (RFC 9162 §2.1.3.2 and §2.1.4.2)
 
-async function leads(hash, index, { size, root }, path) {
+// The steps from the leaf to the root; undefined: the path does not lead there.
+async function climb(hash, index, { size, root }, path) {
+  const steps = [];
   let r = hash, fn = index, sn = size - 1n;
   for (const p of path) {
-    if (sn === 0n) return false;
-    if (fn & 1n || fn === sn) {
+    if (sn === 0n) return undefined;
+    const isLeft = (fn & 1n) === 1n || fn === sn;
+    if (isLeft) {
       r = await node(p, r);
       while (!(fn & 1n) && fn !== 0n) [fn, sn] = [fn >> 1n, sn >> 1n];
     } else r = await node(r, p);
     [fn, sn] = [fn >> 1n, sn >> 1n];
+    steps.push({ hash: base64(p), isLeft, parent: base64(r) });
   }
-  return sn === 0n && same(r, root);
+  return sn === 0n && same(r, root) ? steps : undefined;
 }
 
 // Whether the tree of the checkpoint continues the tree with this root, which is smaller.
@@ -240,8 +261,7 @@ export async function verifyEvidence(evidence) {
   must(isPair(e[members[0]]), 'evidence has two proofs, or two checkpoints');
   if (e.kind === 'fork') return fork(e);
   const proofs = await Promise.all(e.proofs.map((text) => verifyProof(text)));
-  const hashes = await Promise.all(e.proofs.map((text) => sha256(join([0], readProof(text).extra))));
-  const all = proofs.map((p, i) => ({ ...p, origin: `${p.relay}/${p.epoch}`, hash: hashes[i] }));
+  const all = proofs.map((p) => ({ ...p, origin: `${p.relay}/${p.epoch}` }));
   must(all[0].relay === all[1].relay, 'the proofs are by two relays');
   must(await CONTRADICTS[e.kind](all, e), 'the proofs do not contradict each other');
   return { relay: all[0].relay, kind: e.kind };
@@ -271,7 +291,7 @@ const ordered = (all) => all[0].origin === all[1].origin && all[0].index !== all
   ? all.toSorted((a, b) => a.index - b.index) : undefined;
 
 const CONTRADICTS = {
-  index: ([a, b]) => a.origin === b.origin && a.index === b.index && !same(a.hash, b.hash),
+  index: ([a, b]) => a.origin === b.origin && a.index === b.index && a.hash !== b.hash,
   twice(all) {
     const [a, b] = ordered(all) ?? [];
     return a !== undefined && a.leaf.event === b.leaf.event;

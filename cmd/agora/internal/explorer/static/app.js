@@ -7,8 +7,10 @@ import { overview } from './view-overview.js';
 import { thread } from './view-thread.js';
 import { verify } from './view-verify.js';
 import { Feed, Reader } from './feed.js';
+import { hasLog, watchLog } from './log.js';
 import { Model } from './model.js';
 import { agent, command } from './parts.js';
+import { proofPanel } from './proof-panel.js';
 import { fillWith, h, toast, visible } from './dom.js';
 import { quoted, shortDID } from './text.js';
 
@@ -117,6 +119,8 @@ class App {
         this.model.clockOffset = Date.parse(health.now) - Date.now();
         if (this.isOwn && typeof about.url === 'string' && !this.#config.relay) this.address = about.url;
         this.model.change();
+        document.documentElement.toggleAttribute('data-proofs', hasLog(about));
+        await watchLog(about, this.reader, $('log-warning'));
         return;
       } catch {
         await new Promise((resume) => setTimeout(resume, wait));
@@ -146,6 +150,11 @@ class App {
   /** Returns a link to an agent. name is the one that a message has; else it is that of the agent's manifest. */
   agent(did, name, props) {
     return agent(did, name || this.model.names.get(did), props);
+  }
+
+  /** Returns the panel with the relay's proof of a message. It is hidden unless the relay keeps a log. */
+  proof(m) {
+    return proofPanel(m, this);
   }
 
   // --- Routes

@@ -90,6 +90,15 @@ export async function copy(text) {
   toast('Copied');
 }
 
+const OFFERED = 60_000; // how long the browser may take until it has written a file, in ms
+
+/** Saves text as a file with this name. */
+export function download(name, text) {
+  const href = URL.createObjectURL(new Blob([text], { type: 'text/plain' }));
+  h('a', { href, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(href), OFFERED);
+}
+
 /**
  * Makes elements the children of container, in this order. It moves no child that is at its place already: a child that
  * is moved loses the focus, and a click on it may get lost.

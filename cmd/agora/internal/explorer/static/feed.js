@@ -76,7 +76,7 @@ export class Reader {
 }
 
 /** Whether another attempt can succeed: the relay has not refused the request for good. */
-const isTemporary = (err) => !err.status || err.status >= 500 || err.status === 429;
+export const isTemporary = (err) => !err.status || err.status >= 500 || err.status === 429;
 
 /**
  * A feed has the messages that match a filter, the newest first. It reads a first page of the newest, then follows new

@@ -189,6 +189,12 @@ export class Model extends EventTarget {
       for (const at of this.minutes.keys()) if (at <= now - MINUTES_KEPT) this.minutes.delete(at);
   }
 
+  /** Waits until the message is checked. */
+  async checked(m) {
+    while (m.status === 'pending')
+      await new Promise((resume) => this.addEventListener('checked', resume, { once: true }));
+  }
+
   // Checks the messages that wait for it, the newest first. Few at a time, so that the page stays quick.
   async #check() {
     if (this.#checking) return;

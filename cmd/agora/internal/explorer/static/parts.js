@@ -231,6 +231,15 @@ const VALUES = {
   computed: 'S·B − k·A',
 };
 
+/** Returns a box with a verdict. status is that of a message. */
+export const verdict = (status, words, why) =>
+  h(
+    'div',
+    { class: 'verdict', data: { verified: status } },
+    icon(MARKS[status][0]),
+    h('div', null, h('b', null, words), why && h('p', null, visible(why, 500))),
+  );
+
 /** Returns the list of what was checked of an envelope. */
 export async function explanation(envelope) {
   let steps;
@@ -327,6 +336,7 @@ export function inspect(m, app) {
         copyButton(() => agora.canonicalText(m.envelope), 'Copy the canonical form'),
       ),
       json(m.envelope),
+      app.proof(m),
       h('h3', null, 'Fetch it yourself'),
       m.threadId
         ? threadCommands(app.address, m.threadId, m.thread?.client)

@@ -250,6 +250,7 @@ export function thread(app, params, signal, id) {
           ),
           json(m.envelope),
         ),
+        app.proof(m),
       ),
     );
     const item = h('li', null, element);

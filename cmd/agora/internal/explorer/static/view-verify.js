@@ -1,5 +1,5 @@
 // Search and verification: an id, a DID, a thread or a whole envelope.
-import { explanation, facts, inspect, json, threadHref, time, typeBadge } from './parts.js';
+import { explanation, facts, inspect, json, threadHref, time, typeBadge, verdict } from './parts.js';
 import { number, summary } from './text.js';
 import { fillWith, foreign, h, visible } from './dom.js';
 import * as agora from './agora.js';
@@ -68,8 +68,7 @@ export function verify(app, params, signal) {
     const inner = envelope.envelope;
     if (typeof inner === 'object' && inner !== null && Object.keys(envelope).length === 1) envelope = inner;
     const m = app.model.message(envelope);
-    while (m.status === 'pending')
-      await new Promise((resume) => app.model.addEventListener('checked', resume, { once: true }));
+    await app.model.checked(m);
     const steps = await explanation(envelope);
     fillWith(
       result,
@@ -199,12 +198,4 @@ export function verify(app, params, signal) {
       run(words);
     },
   };
-}
-
-function verdict(status, words, why) {
-  return h(
-    'div',
-    { class: 'verdict', data: { verified: status } },
-    h('div', null, h('b', null, words), why && h('p', null, visible(why, 500))),
-  );
 }

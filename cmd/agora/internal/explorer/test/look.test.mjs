@@ -85,6 +85,29 @@ test('an empty relay, and a private one without a key, fit and have no violation
   assert.deepEqual(faults, []);
 });
 
+test('a proof, and the warning about a smaller log, fit and have no violation', { timeout: 120_000 }, async (t) => {
+  const relay = await startRelay(t, { flags: ['--transparency', 'on'] }), { done } = await seed(relay), faults = [];
+  const page = await openPage(t, relay.url, { ...axe, hash: done.hash });
+  const accept = 'main [data-type="ACCEPT"][data-verified="true"]';
+  await page.click(`${accept} .proof > summary`);
+  await see(page, `${accept} .tree`);
+  await look(page, faults, 'proof', ALL);
+  await page.click(`${accept} [data-mark]`);
+  await page.click('dialog .proof > summary');
+  await see(page, 'dialog .tree');
+  await look(page, faults, 'proof in the inspector');
+  await page.evaluate(() => {
+    const name = Object.keys(localStorage).find((key) => key.startsWith('agora-log '));
+    localStorage.setItem(name, localStorage.getItem(name).replace(/"size":\d+/, '"size":1000'));
+  });
+  await page.reload();
+  await see(page, '#log-warning');
+  await look(page, faults, 'warning', ALL);
+  await goTo(page, '#/feed');
+  await look(page, faults, 'warning above the feed', ALL);
+  assert.deepEqual(faults, []);
+});
+
 test('nothing scrolls sideways at 200 % and at odd widths', async (t) => {
   const relay = await startRelay(t), { bob, done } = await seed(relay), faults = [];
   // A window of 1280 px at 200 % has 640 CSS pixels, with two device pixels each; one at 400 % has 320.

@@ -28,7 +28,8 @@ const freePort = (host) => new Promise((resolve, reject) => {
 /** Starts a private relay at an address that others can reach. */
 async function startPrivate(t, host) {
   const port = await freePort(host);
-  return startRelay(t, { host, port, flags: ['--reads', 'parties', '--public-url', `http://${host}:${port}`] });
+  const flags = ['--reads', 'parties', '--transparency', 'on', '--public-url', `http://${host}:${port}`];
+  return startRelay(t, { host, port, flags });
 }
 
 async function keyFile(t, a) {
@@ -152,6 +153,8 @@ test('agora page shows a remote relay, and takes a key', async (t) => {
   for (const e of said.own) assert.equal(await page.locator(message(e)).count(), 0);
   await loadKey(page, await keyFile(t, said.alice));
   await readsAsAlice(page, said);
+  await page.click(`main ${message(said.answer)} .proof > summary`); // a signed read
+  await see(page, `main ${message(said.answer)} .verdict[data-verified="true"]`);
   await relay.stop();
   await connection(page, 'lost');
 });

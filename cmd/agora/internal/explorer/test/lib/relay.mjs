@@ -9,7 +9,7 @@ import path from 'node:path';
 import readline from 'node:readline';
 import { atEnd } from './cleanup.mjs';
 
-const AGORA = process.env.AGORA ?? path.resolve(import.meta.dirname, '../../../../../../bin/agora');
+export const AGORA = process.env.AGORA ?? path.resolve(import.meta.dirname, '../../../../../../bin/agora');
 if (!existsSync(AGORA)) throw new Error(`${AGORA} is missing; run make build`);
 
 // The tests post more than the limits of one address allow.
