@@ -47,7 +47,7 @@ var allowedImports = map[string][]string{
 	"thread":                                {"didkey", "envelope"},
 	"relay/admission":                       {"internal/turns", "didkey", "envelope"},
 	"relay":                                 {"internal/hostname", "internal/turns", "didkey", "envelope", "relay/admission", "proof", "replay", "thread"},
-	"relay/httpapi":                         {"internal/hostname", "didkey", "envelope", "replay", "thread", "relay", "relay/admission", "relay/httpapi/apidocs"},
+	"relay/httpapi":                         {"relay/witness", "internal/hostname", "didkey", "envelope", "replay", "thread", "relay", "relay/admission", "relay/httpapi/apidocs"},
 	"relay/httpapi/apidocs":                 {"testvectors/schema"},
 	"relay/httpapi/apidocs/apicheck":        {"relay/httpapi/apidocs"},
 	"relay/metrics":                         {"envelope", "thread", "relay", "relay/admission"},

@@ -208,6 +208,6 @@ func (w *Witness) verify(body string, signature []byte) (at time.Time, ok bool) 
 		return time.Time{}, false
 	}
 	seconds := binary.BigEndian.Uint64(signature)
-	message := fmt.Sprintf("cosignature/v1\ntime %d\n%s", seconds, body)
-	return time.Unix(int64(seconds), 0), int64(seconds) >= 0 && w.verifier.Verify([]byte(message), signature[timeSize:])
+	return time.Unix(int64(seconds), 0), int64(seconds) >= 0 &&
+		w.verifier.Verify([]byte(cosigned(int64(seconds), body)), signature[timeSize:])
 }

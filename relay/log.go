@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -38,6 +39,9 @@ type LogStore interface {
 	// FirstLeaf returns the lowest index whose leaf is kept, see Policy.LogRetention.
 	FirstLeaf(ctx context.Context) (index int64, err error)
 
+	// Publishes reports whether this node publishes the checkpoints. Only one does.
+	Publishes() bool
+
 	// Published returns the last checkpoint that was stored with Publish; empty: none.
 	Published(ctx context.Context) (string, error)
 
@@ -46,21 +50,46 @@ type LogStore interface {
 	Publish(ctx context.Context, before, checkpoint string) error
 }
 
+// Witnesses sign the checkpoints of a log, if these continue the ones that they have signed before (LOG §5).
+type Witnesses interface {
+	// Held returns the checkpoints that they hold. The relay has signed these.
+	Held(ctx context.Context, o proof.Origin) []proof.Checkpoint
+	// Cosign returns the signatures of a checkpoint that come within two seconds. prove returns the proof that the
+	// checkpoint continues the log with old leaves.
+	Cosign(ctx context.Context, c proof.Checkpoint, prove func(ctx context.Context, old int64) ([]proof.Hash, error)) []proof.Signature
+}
+
+// noWitnesses are no witnesses.
+type noWitnesses struct{}
+
+func (noWitnesses) Held(context.Context, proof.Origin) []proof.Checkpoint { return nil }
+
+func (noWitnesses) Cosign(
+	context.Context, proof.Checkpoint, func(context.Context, int64) ([]proof.Hash, error),
+) []proof.Signature {
+	return nil
+}
+
 // relayLog is the log of a relay.
 type relayLog struct {
-	store  LogStore
-	origin proof.Origin
-	start  string // the text of leaf 0
+	store     LogStore
+	witnesses Witnesses
+	origin    proof.Origin
+	start     string       // the text of leaf 0
+	minimum   atomic.Int64 // LogStore.FirstLeaf, read with each publication
 }
 
 // ErrLogLost is in the error of opening a log that has lost leaves. They are proved already, so the log cannot continue.
 var ErrLogLost = errors.New("put the right data folder in place, or restore a backup with agora restore, which begins a new " +
 	"log; to begin a new log here, start once with --accept-loss")
 
-// LogInfo describes the log of a relay.
+// LogInfo describes the log of a relay, in the form of the well-known document (LOG §3).
 type LogInfo struct {
-	Origin proof.Origin
-	Start  string // the text of leaf 0
+	Origin           string  `json:"origin"`
+	Start            string  `json:"start"` // the text of leaf 0
+	PublishSeconds   float64 `json:"publishSeconds"`
+	RetentionSeconds float64 `json:"retentionSeconds"`
+	Minimum          int64   `json:"minimum,omitempty"` // lowest index whose leaf is kept; 0: all are
 }
 
 // errNoLog is the refusal of everything about the log of a relay without one.
@@ -68,12 +97,15 @@ var errNoLog = envelope.Errorf(envelope.CodeNotFound,
 	"this relay keeps no log, so it proves nothing; its operator can turn on the log with --transparency on")
 
 // openLog opens the log of the relay. It fails if the log is not the one that was published last.
-func (r *Relay) openLog(ctx context.Context) error {
+func (r *Relay) openLog(ctx context.Context, witnesses Witnesses) error {
 	store, ok := r.store.(LogStore)
 	if !ok {
 		return errors.New("this store cannot keep a log; turn off transparency")
 	}
-	l := &relayLog{store: store, origin: proof.Origin{DID: r.DID(), Epoch: r.Epoch()}}
+	if witnesses == nil {
+		witnesses = noWitnesses{}
+	}
+	l := &relayLog{store: store, witnesses: witnesses, origin: proof.Origin{DID: r.DID(), Epoch: r.Epoch()}}
 	var err error
 	if l.start, err = store.KeepLog(ctx, r.DID()); err != nil {
 		return err
@@ -88,18 +120,30 @@ func (r *Relay) openLog(ctx context.Context) error {
 	return nil
 }
 
-// check fails if the log is not the one that was published last.
+// check fails if the log does not continue the one that was published last, and those that witnesses hold (LOG L-14,
+// L-22).
 func (l *relayLog) check(ctx context.Context) error {
+	held := l.witnesses.Held(ctx, l.origin)
 	_, c, err := l.published(ctx)
-	if err != nil || c == nil {
-		return err
-	}
-	size, err := l.store.LogSize(ctx)
 	if err != nil {
 		return err
 	}
-	lost := fmt.Errorf("the log has lost leaves that this relay has published: %d are there, and the checkpoint has %d or "+
-		"others; %w", size, c.Size, ErrLogLost)
+	size, err := l.store.LogSize(ctx) // after the witnesses were asked
+	if err == nil && c != nil {
+		err = l.continues(ctx, size, *c, "this relay has published")
+	}
+	for _, c := range held {
+		if err == nil {
+			err = l.continues(ctx, size, c, "a witness holds")
+		}
+	}
+	return err
+}
+
+// continues fails if the log, which has this size, is not a continuation of c.
+func (l *relayLog) continues(ctx context.Context, size int64, c proof.Checkpoint, holder string) error {
+	lost := fmt.Errorf("the log has lost leaves: it has %d leaves, and the checkpoint that %s has %d or others; %w", size, holder,
+		c.Size, ErrLogLost)
 	if size < c.Size {
 		return lost
 	}
@@ -137,6 +181,14 @@ func (l *relayLog) checkpoint(ctx context.Context, key didkey.Key, size int64) (
 
 // publish publishes a checkpoint if the log has grown. What is published never shrinks.
 func (l *relayLog) publish(ctx context.Context, key didkey.Key) error {
+	first, err := l.store.FirstLeaf(ctx)
+	if err != nil {
+		return err
+	}
+	l.minimum.Store(first)
+	if !l.store.Publishes() {
+		return nil
+	}
 	before, last, err := l.published(ctx)
 	if err != nil {
 		return err
@@ -149,7 +201,18 @@ func (l *relayLog) publish(ctx context.Context, key didkey.Key) error {
 	if err != nil {
 		return err
 	}
+	c.Signatures = append(c.Signatures, l.witnesses.Cosign(ctx, c, func(ctx context.Context, old int64) ([]proof.Hash, error) {
+		return l.consistency(ctx, c, old)
+	})...)
 	return l.store.Publish(ctx, before, c.String())
+}
+
+// consistency returns the proof that c continues the log with old leaves.
+func (l *relayLog) consistency(ctx context.Context, c proof.Checkpoint, old int64) ([]proof.Hash, error) {
+	if old < 1 || old >= c.Size {
+		return nil, nil
+	}
+	return tlog.ProveTree(c.Size, old, tlog.TileHashReader(tlog.Tree{N: c.Size, Hash: c.Root}, tiles{l, ctx}))
 }
 
 // publishing publishes checkpoints until ctx ends, and a last one then.
@@ -189,7 +252,9 @@ func (r *Relay) Log() (info LogInfo, ok bool) {
 	if r.transparency == nil {
 		return LogInfo{}, false
 	}
-	return LogInfo{r.transparency.origin, r.transparency.start}, true
+	l := r.transparency
+	return LogInfo{Origin: l.origin.String(), Start: l.start, PublishSeconds: PublishEvery.Seconds(),
+		RetentionSeconds: r.policy.LogKept().Seconds(), Minimum: l.minimum.Load()}, true
 }
 
 // Checkpoint returns the published checkpoint of the log with this epoch. Errors: CodeNotFound.

@@ -44,6 +44,7 @@ type Config struct {
 	// Transparency keeps a log of the messages that the relay accepts, and proves them (docs/PROOFS.md). The Store must be
 	// a LogStore.
 	Transparency bool
+	Witnesses    Witnesses // of the log; nil: none
 
 	// Only for a relay that runs as several nodes.
 	Nonces   Nonces   // nil: this process remembers which signed reads and calls were used
@@ -133,7 +134,7 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 		Queued: c.Observer.Queued, Banned: r.endWaits})
 	r.inbox.Store(&policy.Inbox)
 	if c.Transparency {
-		if err := r.openLog(ctx); err != nil {
+		if err := r.openLog(ctx, c.Witnesses); err != nil {
 			return nil, err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/witness"
 	"github.com/agora-relay/agora/replay"
 	"github.com/agora-relay/agora/thread"
 	"github.com/alecthomas/kong"
@@ -29,6 +30,8 @@ type serveCmd struct {
 	Reads                 relay.Visibility  `default:"open" enum:"open,parties" placeholder:"open|parties" help:"Who may read a message that has a recipient: everybody (open, the default), or its sender and its recipient, who sign their reads (parties)."`
 	Transparency          string            `default:"auto" enum:"auto,on,off" placeholder:"auto|on|off" help:"Keep a log of all accepted messages, and prove to each sender that its message is there (on), or not (off). The log shows everybody how many messages there are, and when, so auto, the default, is on only with --reads open. See docs/PROOFS.md."`
 	TransparencyRetention time.Duration     `default:"30d" placeholder:"DURATION" help:"How long the log keeps what later proofs of a message need, never less than --max-ttl (default: ${default})."`
+	WitnessPolicy         string            `placeholder:"FILE" help:"Ask the witnesses in this file (C2SP tlog-policy, lines with a URL) to sign the checkpoints of the log, so that the relay cannot show two histories. See docs/PROOFS.md."`
+	Peer                  []witness.Peer    `sep:"none" placeholder:"DID@URL" help:"Another relay: sign the checkpoints of its log, and ask it to sign those of this one. Its operator names this relay in the same way. May be repeated."`
 	MaxBody               int               `type:"bytes" default:"128KiB" placeholder:"SIZE" help:"Maximum size of a posted message (default: ${default})."`
 	MaxTTL                time.Duration     `default:"30d" placeholder:"DURATION" help:"Maximum time that a message is kept, even if its ttl is longer (default: ${default})."`
 	PendingTimeout        time.Duration     `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`

@@ -54,6 +54,9 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 	config := store.config(relay.Config{Key: key, Origin: origin, Reads: s.Reads,
 		MaxBody: s.MaxBody, Log: s.log, Limits: s.Limits.limits(), Observer: s.watched.observer(),
 		Transparency: s.keepsLog()})
+	if config.Witnesses, err = s.witnesses(); err != nil {
+		return err
+	}
 	if s.governed.policy = s.Govern.policy(s.log); s.governed.policy != nil {
 		config.Screen = s.governed.policy
 	}
@@ -71,6 +74,9 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 		LimitLocal: s.Limits.LimitLocal, Proxies: s.Limits.proxies(), Origins: s.Limits.origins(),
 		Mounts: s.mounts(), Gateways: s.gateways.document(), APIs: s.gateways.apis(), Redact: gateway.Redact,
 		AccessLog: s.Observe.AccessLog}
+	if options.Witness, err = s.witness(key); err != nil {
+		return err
+	}
 	if store.nodes != nil {
 		options.Durability, options.Node = store.nodes.Durability(), func() any { return store.nodes.Health() }
 	}

@@ -57,13 +57,13 @@ func WriteJSON(w http.ResponseWriter, status int, v any) error {
 	if err := encoder.Encode(v); err != nil {
 		return err
 	}
-	write(w, status, body.Bytes())
+	write(w, status, contentJSON, body.Bytes())
 	return nil
 }
 
 // write sends a complete JSON answer.
-func write(w http.ResponseWriter, status int, body []byte) {
-	SetHeader(w, contentJSON)
+func write(w http.ResponseWriter, status int, contentType string, body []byte) {
+	SetHeader(w, contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	send(w, body)

@@ -27,6 +27,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/relay/httpapi/apidocs"
+	"github.com/agora-relay/agora/relay/witness"
 )
 
 // Options are the settings of a Front. The zero value works.
@@ -54,6 +55,7 @@ type Options struct {
 	// Durability is the member "durability" of the well-known document. It says where a message is stored when its sender
 	// gets the receipt. Empty: there is no such member.
 	Durability string
+	Witness    *witness.Witness // signs the logs of other relays; nil: the relay is no witness
 	// Node returns the member "node" of /health, which describes this node of a relay with several nodes. nil: there is no
 	// such member.
 	Node  func() any

@@ -301,8 +301,10 @@ func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, from relay.Pe
 		"features": a.features(from), "limits": a.limits(), "seconds": seconds,
 	}
 	if log, ok := a.relay.Log(); ok {
-		document["log"] = map[string]any{"origin": log.Origin.String(), "start": log.Start,
-			"publishSeconds": relay.PublishEvery.Seconds()}
+		document["log"] = log
+	}
+	if a.options.Witness != nil {
+		document["witness"] = a.options.Witness.Key()
 	}
 	if a.options.Durability != "" {
 		document["durability"] = a.options.Durability
@@ -325,6 +327,9 @@ func (a *api) features(from relay.Peer) []string {
 	}
 	if _, ok := a.relay.Log(); ok {
 		features = append(features, "proofs")
+	}
+	if a.options.Witness != nil {
+		features = append(features, "witness")
 	}
 	return features
 }

@@ -61,7 +61,7 @@ func WriteList(w http.ResponseWriter, l List) error {
 		ExtendWrite(w)
 		send(w, part.Bytes())
 	} else {
-		write(w, http.StatusOK, part.Bytes())
+		write(w, http.StatusOK, contentJSON, part.Bytes())
 	}
 	return nil
 }

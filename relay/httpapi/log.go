@@ -1,24 +1,22 @@
 package httpapi
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 
 	"github.com/gorilla/mux"
 
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/proof"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/witness"
 )
 
-// This file serves the relay's log (docs/PROOFS.md).
+// This file serves the relay's log and its witness (docs/PROOFS.md).
 
 const contentText = "text/plain; charset=utf-8"
-
-// writeText sends a complete answer that is not JSON.
-func writeText(w http.ResponseWriter, contentType string, body []byte) {
-	SetHeader(w, contentType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	send(w, body)
-}
 
 func (a *api) getProof(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	p, err := parseParams(r, "sender", "id")
@@ -36,7 +34,7 @@ func (a *api) getProof(w http.ResponseWriter, r *http.Request, from relay.Peer) 
 	if err != nil {
 		return err
 	}
-	writeText(w, contentText, []byte(text))
+	write(w, http.StatusOK, contentText, []byte(text))
 	return nil
 }
 
@@ -48,7 +46,7 @@ func (a *api) getCheckpoint(w http.ResponseWriter, r *http.Request, from relay.P
 	if err != nil {
 		return err
 	}
-	writeText(w, contentText, []byte(text))
+	write(w, http.StatusOK, contentText, []byte(text))
 	return nil
 }
 
@@ -65,5 +63,53 @@ func (a *api) getTile(w http.ResponseWriter, r *http.Request, from relay.Peer) e
 	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable") // a tile never changes
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	send(w, data)
+	return nil
+}
+
+// errNoWitness is the answer of a relay that is no witness.
+var errNoWitness = envelope.Errorf(envelope.CodeNotFound, "this relay is no witness; its operator can name the relays whose "+
+	"logs it should watch with --peer")
+
+// addCheckpoint lets the relay's witness sign a checkpoint (C2SP tlog-witness).
+func (a *api) addCheckpoint(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	if err := noParams(r); err != nil {
+		return err
+	}
+	if a.options.Witness == nil {
+		return errNoWitness
+	}
+	body, err := ReadBody(w, r, proof.MaxSubmission)
+	if err != nil {
+		return err
+	}
+	signed, err := a.options.Witness.Add(r.Context(), from, body)
+	if conflict, ok := errors.AsType[*witness.Conflict](err); ok {
+		write(w, http.StatusConflict, "text/x.tlog.size", fmt.Append(nil, conflict.Size, "\n"))
+		return nil
+	}
+	if inconsistent, ok := errors.AsType[*witness.Inconsistent](err); ok {
+		return ErrorAnswer{Status: http.StatusUnprocessableEntity, Body: errorBody{Error: envelope.CodeInvalidRequest,
+			Message: inconsistent.Error()}}.Write(w)
+	}
+	if err != nil {
+		return err
+	}
+	write(w, http.StatusOK, contentText, []byte(signed))
+	return nil
+}
+
+// getCosigned serves the last checkpoint of a log that the relay's witness has signed.
+func (a *api) getCosigned(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	if err := noParams(r); err != nil {
+		return err
+	}
+	if a.options.Witness == nil {
+		return errNoWitness
+	}
+	text, err := a.options.Witness.Checkpoint(r.Context(), from, mux.Vars(r)["hash"])
+	if err != nil {
+		return err
+	}
+	write(w, http.StatusOK, contentText, []byte(text))
 	return nil
 }

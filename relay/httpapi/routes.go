@@ -101,6 +101,8 @@ func (a *api) mount() Mount {
 		{"/proofs", map[string]Handler{http.MethodGet: a.withReader(a.getProof)}},
 		{"/log/{epoch}/checkpoint", map[string]Handler{http.MethodGet: a.getCheckpoint}},
 		{"/log/{epoch}/tile/{tile:.+}", map[string]Handler{http.MethodGet: a.getTile}},
+		{"/witness/add-checkpoint", map[string]Handler{http.MethodPost: a.addCheckpoint}},
+		{"/witness/{hash}/checkpoint", map[string]Handler{http.MethodGet: a.getCosigned}},
 		// Older names of these paths, used by clients that were written before this relay.
 		{"/v1/messages", events},
 		{"/v1/agents", agents},

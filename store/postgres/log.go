@@ -270,6 +270,9 @@ func (s *Store) FirstLeaf(ctx context.Context) (index int64, err error) {
 	return index, err
 }
 
+// Publishes implements relay.LogStore.
+func (s *Store) Publishes() bool { return s.Leads() }
+
 // Published implements relay.LogStore.
 func (s *Store) Published(ctx context.Context) (checkpoint string, err error) {
 	err = s.readingLog(ctx, func(ctx context.Context, conn *pgx.Conn) error {
@@ -280,7 +283,7 @@ func (s *Store) Published(ctx context.Context) (checkpoint string, err error) {
 
 // Publish implements relay.LogStore. Only the node with the lease publishes.
 func (s *Store) Publish(ctx context.Context, before, checkpoint string) error {
-	if !s.Leads() {
+	if !s.Publishes() {
 		return nil
 	}
 	return s.task(ctx, func(w *writer) error {

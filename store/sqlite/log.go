@@ -229,6 +229,9 @@ func (s *Store) LogLeaf(ctx context.Context, event relay.Seq) (index int64, leaf
 	return index, leaf, ok, err
 }
 
+// Publishes implements relay.LogStore.
+func (s *Store) Publishes() bool { return true }
+
 // Published implements relay.LogStore.
 func (s *Store) Published(ctx context.Context) (checkpoint string, err error) {
 	err = s.readLog(ctx, func() error {

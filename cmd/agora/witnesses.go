@@ -1,0 +1,47 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/proof"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/witness"
+)
+
+// witnesses returns who signs the checkpoints of this relay's log; nil: nobody.
+func (s *server) witnesses() (relay.Witnesses, error) {
+	if !s.keepsLog() || s.WitnessPolicy == "" && len(s.Peer) == 0 {
+		return nil, nil
+	}
+	policy, err := readPolicy(s.WitnessPolicy)
+	if err != nil {
+		return nil, fmt.Errorf("--witness-policy: %w", err)
+	}
+	return witness.NewClient(policy, s.Peer, s.log), nil
+}
+
+// readPolicy reads a policy of witnesses; nil if file is empty.
+func readPolicy(file string) (*proof.Policy, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return proof.ParsePolicy(string(text))
+}
+
+// witness returns the witness that signs the logs of the peers; nil: there are none.
+func (s *server) witness(key didkey.Key) (*witness.Witness, error) {
+	if len(s.Peer) == 0 {
+		return nil, nil
+	}
+	var dids []didkey.DID
+	for _, p := range s.Peer {
+		dids = append(dids, p.DID)
+	}
+	return witness.New(s.relay, key, dids, nil)
+}

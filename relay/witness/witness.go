@@ -1,0 +1,234 @@
+// Package witness lets relays watch each other's logs (docs/PROOFS.md, LOG §5). A witness signs a checkpoint only if it
+// continues the one that the witness has signed before. So a relay that shows two histories, or goes back, is noticed.
+//
+// Witness is the side that signs. Client is the side that asks. The formats are C2SP's, so other witnesses and logs work
+// too.
+package witness
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/proof"
+	"github.com/agora-relay/agora/relay"
+)
+
+// Extension has the table of the logs that a witness has cosigned.
+var Extension = relay.Extension{Name: "witness", Migrations: []string{
+	"CREATE TABLE witness_log (hash TEXT NOT NULL PRIMARY KEY, relay TEXT NOT NULL, checkpoint TEXT NOT NULL, " +
+		"evidence TEXT NOT NULL)"}}
+
+// Limits for each relay that is watched (LOG L-19, L-20).
+const (
+	maxLogs     = 16
+	maxEvidence = 16
+)
+
+// Witness signs the checkpoints of some relays.
+type Witness struct {
+	relay *relay.Relay
+	key   didkey.Key
+	name  string
+	about Key
+	of    map[didkey.DID]bool
+	now   func() time.Time
+}
+
+// Key is how the well-known document of a relay describes its witness. Sig is the relay's signature.
+type Key struct {
+	VKey string `json:"vkey"`
+	Sig  string `json:"sig"`
+}
+
+// statement returns what the relay signs about its witness.
+func statement(vkey string) []byte { return []byte("agora-witness/1\n" + vkey) }
+
+// New returns the witness of a relay with this key, for the logs of some other relays. Its name and its key belong to
+// the epoch of the relay's database: after a restore, when it has forgotten what it has signed, it is another witness
+// (LOG L-21). now is the clock; nil: time.Now.
+func New(r *relay.Relay, relayKey didkey.Key, of []didkey.DID, now func() time.Time) (*Witness, error) {
+	epoch := fmt.Sprintf("%08x", r.Epoch())
+	seed, err := relayKey.Derive("agora witness " + epoch)
+	if err != nil {
+		return nil, err
+	}
+	key, err := didkey.FromSeed(seed)
+	if err != nil {
+		return nil, err
+	}
+	w := &Witness{relay: r, key: key, name: fmt.Sprintf("%s/witness/%s", relayKey.DID(), epoch), of: map[didkey.DID]bool{}, now: now}
+	if w.now == nil {
+		w.now = time.Now
+	}
+	for _, did := range of {
+		w.of[did] = true
+	}
+	w.about.VKey = proof.VerifierKey(w.name, key.DID())
+	signature, err := relayKey.Sign(statement(w.about.VKey))
+	w.about.Sig = base64.RawURLEncoding.EncodeToString(signature)
+	return w, err
+}
+
+// Key describes w for the well-known document.
+func (w *Witness) Key() Key { return w.about }
+
+// Conflict is the error of Add if the log has another size than the request says, by what the witness has signed.
+type Conflict struct{ Size int64 }
+
+func (c *Conflict) Error() string {
+	return fmt.Sprintf("the witness knows this log with %d leaves", c.Size)
+}
+
+// Inconsistent is the error of Add if the checkpoint does not continue the log that the witness has signed.
+type Inconsistent struct{ err error }
+
+func (i *Inconsistent) Error() string { return i.err.Error() }
+
+// state is what the witness remembers of a log.
+type state struct {
+	checkpoint proof.Checkpoint // of size 0: none
+	evidence   []json.RawMessage
+}
+
+// Add checks a submission and signs its checkpoint. It returns the lines of its signature. Before it answers, what it has
+// signed is stored. Errors: *Conflict; *Inconsistent; refusals with CodeNotFound (an unknown log), CodeForbidden (it is not
+// signed by its relay, or there are too many logs), CodeInvalidRequest.
+func (w *Witness) Add(ctx context.Context, from relay.Peer, body []byte) (lines string, err error) {
+	s, err := proof.ParseSubmission(string(body))
+	if err != nil {
+		return "", envelope.Errorf(envelope.CodeInvalidRequest, "%v", err)
+	}
+	c := &s.Checkpoint
+	if !w.of[c.Origin.DID] {
+		return "", envelope.Errorf(envelope.CodeNotFound, "this relay is no witness of this log; its operator can name the log's "+
+			"relay with --peer")
+	}
+	if _, err := c.Verify(); err != nil {
+		return "", envelope.Errorf(envelope.CodeForbidden, "%v", err)
+	}
+	if s.Old > c.Size {
+		return "", envelope.Errorf(envelope.CodeInvalidRequest, "the checkpoint has %d leaves, fewer than the old size", c.Size)
+	}
+	cosignature, err := c.Cosign(w.name, w.key, w.now())
+	if err != nil {
+		return "", err
+	}
+	var refusal error
+	err = w.relay.Update(ctx, from, func(tx relay.ExtTx) error {
+		known, err := read(tx, c.Origin)
+		if err != nil {
+			return err
+		}
+		if refusal = w.check(tx, s, &known); refusal == nil {
+			known.checkpoint = *c
+			known.checkpoint.Signatures = append(c.Signatures[:len(c.Signatures):len(c.Signatures)], cosignature)
+		} else if len(known.evidence) == 0 {
+			return nil
+		}
+		return write(tx, c.Origin, known)
+	})
+	if err == nil {
+		err = refusal
+	}
+	return cosignature.String(), err
+}
+
+// check returns why the witness does not sign. It adds evidence to known.
+func (w *Witness) check(tx relay.ExtTx, s proof.Submission, known *state) error {
+	c, last := &s.Checkpoint, &known.checkpoint
+	if last.Size == 0 && s.Old == 0 {
+		if len(s.Path) > 0 {
+			return envelope.Errorf(envelope.CodeInvalidRequest, "a first checkpoint has no consistency proof")
+		}
+		n := 0
+		err := tx.Query(func(scan func(...any) error) error { return scan(&n) },
+			"SELECT count(*) FROM witness_log WHERE relay = ?", string(c.Origin.DID))
+		if err == nil && n >= maxLogs {
+			err = envelope.Errorf(envelope.CodeForbidden, "this witness already knows %d logs of this relay", maxLogs)
+		}
+		return err
+	}
+	if c.Size == last.Size && c.Root != last.Root {
+		known.note(proof.Evidence{Type: proof.EvidenceType, Kind: proof.KindFork, Checkpoints: []string{last.String(), c.String()}})
+		return &Conflict{last.Size}
+	}
+	if s.Old != last.Size {
+		return &Conflict{last.Size}
+	}
+	if c.Size == last.Size {
+		if len(s.Path) > 0 {
+			return envelope.Errorf(envelope.CodeInvalidRequest, "a checkpoint of the same size has no consistency proof")
+		}
+		return nil
+	}
+	if err := c.Extends(last.Size, last.Root, s.Path); err != nil {
+		return &Inconsistent{err}
+	}
+	return nil
+}
+
+// note keeps evidence against the relay.
+func (s *state) note(e proof.Evidence) {
+	text, err := json.Marshal(e)
+	if err != nil || len(s.evidence) >= maxEvidence { // a struct of strings is always encoded
+		return
+	}
+	for _, known := range s.evidence {
+		if string(known) == string(text) {
+			return
+		}
+	}
+	s.evidence = append(s.evidence, text)
+}
+
+// Checkpoint returns the last checkpoint that the witness has signed of the log whose origin has this SHA-256, in hex,
+// with its signature. Errors: CodeNotFound.
+func (w *Witness) Checkpoint(ctx context.Context, from relay.Peer, hash string) (text string, err error) {
+	err = w.relay.View(ctx, from, func(q relay.Querier) error {
+		return q.Query(func(scan func(...any) error) error { return scan(&text) },
+			"SELECT checkpoint FROM witness_log WHERE hash = ?", hash)
+	})
+	if err == nil && text == "" {
+		err = envelope.Errorf(envelope.CodeNotFound, "this witness has signed no checkpoint of such a log")
+	}
+	return text, err
+}
+
+// HashOf returns the name of a log in the paths of a witness.
+func HashOf(o proof.Origin) string {
+	sum := sha256.Sum256([]byte(o.String()))
+	return hex.EncodeToString(sum[:])
+}
+
+func read(tx relay.ExtTx, o proof.Origin) (s state, err error) {
+	err = tx.Query(func(scan func(...any) error) error {
+		var checkpoint, evidence string
+		err := scan(&checkpoint, &evidence)
+		if err == nil && checkpoint != "" {
+			s.checkpoint, err = proof.ParseCheckpoint(checkpoint)
+		}
+		if err == nil {
+			err = json.Unmarshal([]byte(evidence), &s.evidence)
+		}
+		return err
+	}, "SELECT checkpoint, evidence FROM witness_log WHERE hash = ?", HashOf(o))
+	return s, err
+}
+
+func write(tx relay.ExtTx, o proof.Origin, s state) error {
+	evidence, err := json.Marshal(s.evidence)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec("INSERT INTO witness_log (hash, relay, checkpoint, evidence) VALUES (?, ?, ?, ?) "+
+		"ON CONFLICT (hash) DO UPDATE SET checkpoint = excluded.checkpoint, evidence = excluded.evidence",
+		HashOf(o), string(o.DID), s.checkpoint.String(), string(evidence))
+	return err
+}
