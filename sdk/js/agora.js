@@ -33,9 +33,9 @@ export class RelayError extends Refused {
 /** The error of a post if the relay may or may not have stored the message. envelope is the message; it is safe to post
  *  the same envelope again with postEnvelope. cause is the last failure. */
 export class UnknownOutcome extends Error {
-  constructor(envelope, cause) {
-    super(`UNKNOWN_OUTCOME: it is unknown whether the relay has stored the message (${cause.message})`, { cause });
-    Object.assign(this, { name: 'UnknownOutcome', code: 'UNKNOWN_OUTCOME', retryable: true, details: {}, envelope });
+  constructor(envelope, cause, why = cause.message) {
+    super(`UNKNOWN_OUTCOME: it is unknown whether the relay has stored the message (${why})`, { cause });
+    Object.assign(this, { name: new.target.name, code: 'UNKNOWN_OUTCOME', retryable: true, details: {}, envelope });
   }
 }
 
@@ -1046,11 +1046,12 @@ export class Relay {
   }
 
   /** Posts signed messages, whose canonical forms are the lines, in one request. Returns the results, each a receipt or
-   *  a RelayError, and the RelayError with which the relay has stopped before the last line, if it has. */
-  async postBulk(messages, lines, { signal } = {}) {
+   *  a RelayError, and the RelayError with which the relay has stopped before the last line, if it has. With proofs, it
+   *  asks for proofs in the receipts. */
+  async postBulk(messages, lines, { signal, proofs } = {}) {
     if (this.#requireParties) await this.#reads(signal);
-    const body = concat(...lines.flatMap((line) => [line, [10]]));
-    const { results, stopped } = await this.#exchange(BULK, { body, signal, wait: BULK_TIME });
+    const body = concat(...lines.flatMap((line) => [line, [10]])), path = proofs ? `${BULK}?proofs=true` : BULK;
+    const { results, stopped } = await this.#exchange(path, { body, signal, wait: BULK_TIME });
     const count = Array.isArray(results) ? results.length : Infinity;
     if (count > lines.length || count < lines.length && !stopped) throw invalidAnswer(200);
     const found = results.map((result, i) =>
@@ -1074,8 +1075,8 @@ export class Relay {
   /** A page of the directory. query may have intent, q, online, limit and cursor. The envelopes are not verified. */
   agents(query = {}, { signal, take } = {}) { return this.#read(withQuery('/agents', query), { signal, take }); }
 
-  /** Any answer of the relay to a GET of path, which has the query too. wait is how long the relay may hold the
-   *  request, in milliseconds. */
+  /** Any answer of the relay to a GET of path, which has the query too. That of /proofs is a text. wait is how long the
+   *  relay may hold the request, in milliseconds. */
   get(path, { signal, wait = 0, take } = {}) { return this.#read(path, { signal, wait, take }); }
 
   // With presence, a read of an open relay is signed too, which shows there that we are online. take gets the elements
@@ -1253,12 +1254,13 @@ function checkReceipt(receipt, e) {
 const isTemporary = (status) => status < 300 || status === 408 || status === 429 || status >= 500;
 
 // What the answer to a request may cost: its bytes; the place of the list whose elements are read one by one, and their
-// number.
+// number. isText says that it is no JSON.
 function boundsOf(path, body) {
   const [name, query = ''] = path.split('?');
   if (name === BULK) return { limit: MAX_BULK };
   if (body || name === '/health') return { limit: MAX_SHORT };
   if (name === DOCUMENT) return { limit: MAX_DOCUMENT };
+  if (name === '/proofs') return { limit: MAX_SHORT, isText: true };
   if (name === '/agents') return { limit: MAX_AGENTS, list: ['agents'], most: MAX_ROWS };
   if (name.startsWith('/agents/')) return { limit: MAX_AGENTS, list: ['agent', 'manifests'], most: MAX_ROWS };
   if (name.startsWith('/threads/')) return { limit: MAX_THREAD, list: ['events'], most: MAX_THREAD_EVENTS };
@@ -1372,7 +1374,7 @@ class Splitter {
 
 // Reads an answer within the bounds: a refusal has at most MAX_SHORT. take gets each element of the list as soon as it
 // has arrived, as a function that reads it. It returns what takes its place; undefined: nothing.
-async function readAnswer(response, { limit, list, most }, take, relay) {
+async function readAnswer(response, { limit, list, most, isText }, take, relay) {
   const { status, ok } = response, splitter = new Splitter(ok ? list : [], most), kept = [];
   const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
   const maxBytes = ok ? limit : MAX_SHORT, maxRest = list ? MAX_REST : maxBytes, isRow = list?.[0] === 'agents';
@@ -1386,6 +1388,7 @@ async function readAnswer(response, { limit, list, most }, take, relay) {
   };
   await eachChunk(response, maxBytes, (chunk) => feed(decode(decoder, status, chunk)));
   await feed(decode(decoder, status));
+  if (isText && status === 200) return splitter.rest;
   return checkAnswer(response, splitter.rest, list, kept, relay);
 }
 
