@@ -158,9 +158,9 @@ for (const [name, shown, features, proofs, works, logged] of [
     let worked = 0;
     serving(t, agent, 'echo', { work: ({ params }) => { worked++; return params; } });
     const call = await client.request('echo', 5, { to: bob.did, seal: name === 'valid' });
-    await call.accept(await call.best('first'));
-    if (works) assert.equal((await call.result()).output, 5);
-    else await assert.rejects(call.result(), (err) => err.code === 'UNAVAILABLE' && logged.test(err.message));
+    await call.accept(await call.best('first', { signal: t.signal }));
+    if (works) assert.equal((await call.result({ signal: t.signal })).output, 5);
+    else await assert.rejects(call.result({ signal: t.signal }), (err) => err.code === 'UNAVAILABLE' && logged.test(err.message));
     assert.equal(worked, Number(works));
     assert.deepEqual(logs.filter((text) => !logged?.test(text)), []);
     assert.equal(logs.length, logged ? 1 : 0);
@@ -175,8 +175,8 @@ test('an agent reads the proof of an ACCEPT again after a temporary failure', { 
   relay.hook = (url, options, next) => url.pathname === '/proofs' && faults.length ? faults.shift()() : next();
   serving(t, agent, 'echo', { work: () => ++worked });
   const call = await client.request('echo', 1);
-  await call.accept(await call.best('first'));
-  assert.equal((await call.result()).output, 1);
+  await call.accept(await call.best('first', { signal: t.signal }));
+  assert.equal((await call.result({ signal: t.signal })).output, 1);
   assert.deepEqual([faults.length, worked], [0, 1]);
 });
 
@@ -185,7 +185,7 @@ test('an agent at a relay without a document works', { timeout: 20_000 }, async 
   const fetch = (url, options) => url.endsWith('agora.json') ? refuse(404, 'NOT_FOUND') : plain(url, options);
   serving(t, relay.client(bob, { fetch }), 'echo', { work: () => 1 });
   const call = await client.request('echo', 1);
-  await call.accept(await call.best('first'));
-  assert.equal((await call.result()).output, 1);
+  await call.accept(await call.best('first', { signal: t.signal }));
+  assert.equal((await call.result({ signal: t.signal })).output, 1);
   await until(() => relay.of('RESULT').length === 1);
 });
