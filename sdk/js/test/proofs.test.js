@@ -159,8 +159,9 @@ for (const [name, shown, features, proofs, works, logged] of [
     serving(t, agent, 'echo', { work: ({ params }) => { worked++; return params; } });
     const call = await client.request('echo', 5, { to: bob.did, seal: name === 'valid' });
     await call.accept(await call.best('first', { signal: t.signal }));
-    if (works) assert.equal((await call.result({ signal: t.signal })).output, 5);
-    else await assert.rejects(call.result({ signal: t.signal }), (err) => err.code === 'UNAVAILABLE' && logged.test(err.message));
+    const ended = call.result({ signal: t.signal });
+    if (works) assert.equal((await ended).output, 5);
+    else await assert.rejects(ended, (err) => err.code === 'UNAVAILABLE' && logged.test(err.message));
     assert.equal(worked, Number(works));
     assert.deepEqual(logs.filter((text) => !logged?.test(text)), []);
     assert.equal(logs.length, logged ? 1 : 0);
