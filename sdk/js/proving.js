@@ -1,5 +1,5 @@
 // When a client asks a relay for proofs, and what it does if they do not hold (docs/PROOFS.md).
-import { canonicalize, sha256 } from './agora.js';
+import { canonicalize, Refused, RelayError, sha256 } from './agora.js';
 import { isPermanent, NoProof } from './errors.js';
 import { hex, verifyProof } from './proof.js';
 
@@ -40,7 +40,8 @@ export async function objection(client, accept, request, { signal }) {
     if (leaf.request) return 'the proof of the relay says that the ACCEPT belongs to another REQUEST';
     why = 'the proof of the relay does not say to which REQUEST the ACCEPT belongs';
   } catch (err) {
-    if (err.code === 'INVALID_PROOF') return 'the proof of the relay for the ACCEPT does not hold';
+    const isWrong = err instanceof Refused && !(err instanceof RelayError);
+    if (isWrong) return 'the proof of the relay for the ACCEPT does not hold';
     if (err.status !== 404 && !isPermanent(err)) throw err;
     why = 'the relay gives no proof that it has stored the ACCEPT';
   }

@@ -9,6 +9,7 @@ const right = (proof) => proof, none = () => undefined, NEWS = { request_id: 'r'
 const ofAnother = async (proof, e) => proofOf(await identity(), e); // by another relay
 const ofOther = () => message().then((other) => proofOf(alice, other));
 const cut = (proof) => proof.slice(0, -5);
+const odd = (proof) => proof.replaceAll('did:key:z', 'did:key:y');
 const long = () => 'x'.repeat((64 << 10) + 1);
 
 async function start(given, shown, proofs, me = alice) {
@@ -37,6 +38,7 @@ for (const [name, given, shown, proofs, want, reads] of [
   ['that of another message, then good', ofOther, right, 'prefer', true, 1],
   ['no text, then good', () => ({}), right, 'prefer', true, 1],
   ['wrong both', ofAnother, cut, 'prefer', /no proof that holds: INVALID_PROOF: the proof is by another relay/, 1],
+  ['wrong both', odd, odd, 'prefer', /no proof that holds: INVALID_DID/, 1],
   ['wrong both', cut, ofOther, 'required', /no proof that holds: INVALID_PROOF/, 1],
   ['wrong, then none', cut, none, 'prefer', /no proof that holds: INVALID_PROOF/, 1],
   ['wrong, then too long', cut, long, 'prefer', /no proof that holds: INVALID_PROOF/, 1],
@@ -146,6 +148,7 @@ for (const [name, shown, features, proofs, works, logged] of [
   ['wrong', ofAnother, ['proofs'], 'prefer', false, /does not begin to work: .*does not hold/],
   ['wrong', cut, ['proofs'], 'required', false, /does not begin to work: .*does not hold/],
   ['that of another message', 'request', ['proofs'], 'prefer', false, /does not begin to work: .*does not hold/],
+  ['by no DID', odd, ['proofs'], 'prefer', false, /does not begin to work: .*does not hold/],
   ['too long', long, ['proofs'], 'prefer', false, /does not begin to work: .*does not hold/],
 ]) {
   test(`an agent, ${proofs}: ${name}`, { timeout: 20_000 }, async (t) => {
