@@ -232,6 +232,8 @@ export interface Receipt {
   duplicate: boolean;
   expiresAt: string;
   thread?: { id: string; client: string; state?: string };
+  /** The proof that the relay has the message in its log (docs/PROOFS.md). Relay does not check it; Client does. */
+  proof?: string;
 }
 
 /** The receipt of a message of a bulk request. */
@@ -334,9 +336,9 @@ export class Relay<Me extends Identity | undefined = Identity | undefined> {
    *  post. */
   postEnvelope(e: Envelope, posting?: Posting): Promise<Receipt>;
   /** Posts messages that are signed already, whose canonical forms are the lines, in one request. Each result is a
-   *  receipt or a RelayError. stopped says why the relay has stopped before the last line. Client.postAll also
-   *  continues. */
-  postBulk(messages: readonly Envelope[], lines: readonly Uint8Array[], options?: Abortable):
+   *  receipt or a RelayError. stopped says why the relay has stopped before the last line. With proofs, the relay is
+   *  asked for proofs in the receipts. Client.postAll also continues. */
+  postBulk(messages: readonly Envelope[], lines: readonly Uint8Array[], options?: Abortable & { proofs?: boolean }):
     Promise<{ results: (BulkReceipt | RelayError)[]; stopped?: RelayError }>;
   /** Any answer of the relay to a GET of path, which has the query too. That of /proofs is a text. wait is how long the
    *  relay may hold the request, in milliseconds (default 0). */

@@ -33,9 +33,9 @@ export class RelayError extends Refused {
 /** The error of a post if the relay may or may not have stored the message. envelope is the message; it is safe to post
  *  the same envelope again with postEnvelope. cause is the last failure. */
 export class UnknownOutcome extends Error {
-  constructor(envelope, cause) {
-    super(`UNKNOWN_OUTCOME: it is unknown whether the relay has stored the message (${cause.message})`, { cause });
-    Object.assign(this, { name: 'UnknownOutcome', code: 'UNKNOWN_OUTCOME', retryable: true, details: {}, envelope });
+  constructor(envelope, cause, why = cause.message) {
+    super(`UNKNOWN_OUTCOME: it is unknown whether the relay has stored the message (${why})`, { cause });
+    Object.assign(this, { name: new.target.name, code: 'UNKNOWN_OUTCOME', retryable: true, details: {}, envelope });
   }
 }
 
@@ -1046,11 +1046,12 @@ export class Relay {
   }
 
   /** Posts signed messages, whose canonical forms are the lines, in one request. Returns the results, each a receipt or
-   *  a RelayError, and the RelayError with which the relay has stopped before the last line, if it has. */
-  async postBulk(messages, lines, { signal } = {}) {
+   *  a RelayError, and the RelayError with which the relay has stopped before the last line, if it has. With proofs, it
+   *  asks for proofs in the receipts. */
+  async postBulk(messages, lines, { signal, proofs } = {}) {
     if (this.#requireParties) await this.#reads(signal);
-    const body = concat(...lines.flatMap((line) => [line, [10]]));
-    const { results, stopped } = await this.#exchange(BULK, { body, signal, wait: BULK_TIME });
+    const body = concat(...lines.flatMap((line) => [line, [10]])), path = proofs ? `${BULK}?proofs=true` : BULK;
+    const { results, stopped } = await this.#exchange(path, { body, signal, wait: BULK_TIME });
     const count = Array.isArray(results) ? results.length : Infinity;
     if (count > lines.length || count < lines.length && !stopped) throw invalidAnswer(200);
     const found = results.map((result, i) =>

@@ -1,7 +1,8 @@
 import type {
   Abortable, Agent, AgentQuery, BulkReceipt, Envelope, Filter, Identity, Json, JsonObject, RelayOptions, Thread,
 } from './agora.js';
-import { Relay as Base } from './agora.js';
+import { Relay as Base, UnknownOutcome } from './agora.js';
+import type { VerifiedProof } from './proof.js';
 
 /** Stores the position of a reader in the relay's events. Use one store for one reader of one relay with one filter. */
 export interface CursorStore {
@@ -15,7 +16,16 @@ export interface ClientOptions<Me extends Identity | undefined = Identity | unde
   /** Gets a line for each event that is left out, and each post or read that is retried or given up; err says
    *  why. Texts of others in the line are safe to print. By default it writes to the console. */
   log?: (text: string, err?: unknown) => void;
+  /** 'prefer' by default. A post whose proof does not hold throws NoProof. An agent reads the proof of each ACCEPT;
+   *  with 'prefer' only if the relay has the feature proofs. If it does not hold, the agent does not work, and the
+   *  client gets the ERROR UNAVAILABLE. If there is none, or it names no REQUEST, 'prefer' logs that, and the agent
+   *  works. */
+  proofs?: Proofs;
 }
+
+/** Whether the client checks that the relay proves what it has accepted (docs/PROOFS.md). off: never. prefer: each
+ *  proof that the relay gives must hold. required: nothing counts without a proof. */
+export type Proofs = 'off' | 'prefer' | 'required';
 
 export interface FollowOptions extends Abortable {
   /** Keeps the position of the reader across restarts. */
@@ -219,10 +229,16 @@ export interface ServeOptions<Params = any, Output = unknown> extends Abortable 
 export class Client<Me extends Identity | undefined = Identity | undefined> extends Base<Me> {
   constructor(url: string | URL, options?: ClientOptions<Me>);
   readonly log: (text: string, err?: unknown) => void;
+  readonly proofs: Proofs;
   /** The relay's limit for the posts of one sender. */
   readonly postRate: { perSecond: number; burst: number };
   /** The relay's identity. It signs the notices of timeouts. */
   relayDid(options?: Abortable): Promise<string>;
+  /** Whether the relay's document has the feature proofs, as it was read last. */
+  proves(options?: Abortable): Promise<boolean>;
+  /** Reads the proof that the relay has this message in its log, and checks it. Throws Refused with INVALID_PROOF if it
+   *  does not hold; RelayError, most often NOT_FOUND. */
+  proof(message: Envelope, options?: Abortable): Promise<VerifiedProof & { text: string }>;
   /** Posts messages that are signed already, in this order, with few requests. It resolves to what became of each, as
    *  Promise.allSettled does; the reasons are errors of postEnvelope, or that of the signal. Receipts have mostly no
    *  cursor and no thread.
@@ -337,6 +353,9 @@ export class Closed extends CallError { constructor(type: string) }
 export class Gone extends CallError { constructor() }
 /** The relay shows no message of this client that proves what the thread is about. */
 export class Unproven extends CallError { constructor() }
+/** The relay says that it has stored a message, but its proof does not hold, or it has none and proofs are required.
+ *  cause says why. It is an UnknownOutcome: the message may be stored. */
+export class NoProof extends UnknownOutcome { constructor(envelope: Envelope, cause: Error, isMissing?: boolean) }
 /** The relay claims to have more agents, but sends no new ones. */
 export class Endless extends CallError { constructor() }
 

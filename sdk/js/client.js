@@ -7,6 +7,8 @@ import { AgentError, Cancelled, Endless, Gone, Unacceptable } from './errors.js'
 import { doubt, outlook } from './outlook.js';
 import { Recent } from './queue.js';
 import { postAll } from './postall.js';
+import { verifyProof } from './proof.js';
+import { isRule, proved } from './proving.js';
 import { checker, isClosed, isObject, malformed, nameOf, pages, wasSealed } from './reading.js';
 import { serve } from './serve.js';
 
@@ -28,10 +30,12 @@ function toConsole(text, err) {
 export class Client extends Relay {
   #rate = DEFAULT_RATE;
   #did;
+  #proves;
 
-  constructor(url, { log = toConsole, ...options } = {}) {
+  constructor(url, { log = toConsole, proofs = 'prefer', ...options } = {}) {
     super(url, options);
-    this.log = log;
+    if (!isRule(proofs)) throw new TypeError("proofs must be 'off', 'prefer' or 'required'");
+    Object.assign(this, { log, proofs });
   }
 
   get postRate() { return this.#rate; }
@@ -40,6 +44,7 @@ export class Client extends Relay {
     const document = await super.about(options), rate = document.limits?.rates?.postsPerAgent;
     const isRate = isWithin(rate?.perSecond, 0.01, 1e6) && isWithin(rate.burst, 1, 1e6);
     this.#rate = isRate ? { perSecond: rate.perSecond, burst: rate.burst } : DEFAULT_RATE;
+    this.#proves = Array.isArray(document.features) && document.features.includes('proofs');
     return document;
   }
 
@@ -51,6 +56,28 @@ export class Client extends Relay {
     }
     return this.#did;
   }
+
+  async proves({ signal } = {}) {
+    try {
+      if (this.#proves === undefined) await this.#patiently(() => this.about({ signal }), signal);
+    } catch (err) {
+      if (err.status !== 404) throw err;
+      this.#proves = false; // the relay has no document
+    }
+    return this.#proves;
+  }
+
+  async proof(message, { signal } = {}) {
+    const path = `/proofs?${new URLSearchParams({ sender: message.sender.id, id: message.id })}`;
+    let text;
+    try { text = await this.#patiently(() => this.get(path, { signal }), signal); } catch (err) {
+      if (err.code !== 'INVALID_ANSWER' || err.status !== 200) throw err;
+      throw new Refused('INVALID_PROOF', 'the answer of the relay is not a proof');
+    }
+    return { ...await verifyProof(text, { message, relay: await this.relayDid({ signal }) }), text };
+  }
+
+  async postEnvelope(e, options = {}) { return proved(this, e, await super.postEnvelope(e, options), options); }
 
   postAll(envelopes, options) { return postAll(this, envelopes, options); }
 

@@ -1,6 +1,6 @@
 // The errors of Client and Call. Like all errors of this package, each has a code, and retryable says whether a new try
 // may succeed.
-import { printable, protocol } from './agora.js';
+import { printable, protocol, UnknownOutcome } from './agora.js';
 
 class ClientError extends Error {
   constructor(code, message, { retryable = false, cause } = {}) {
@@ -65,6 +65,15 @@ export class Unproven extends ClientError {
   constructor() {
     super('UNPROVEN', 'the relay shows no message of this client that proves its request; pass requestId to resume, ' +
       'if you have saved it');
+  }
+}
+
+/** The relay says that it has stored a message, but gives no proof that holds. With isMissing, it gives none at all. */
+export class NoProof extends UnknownOutcome {
+  constructor(envelope, cause, isMissing = false) {
+    super(envelope, cause, isMissing
+      ? "the relay gave no proof; use proofs: 'prefer', or a relay whose well-known document has the feature proofs"
+      : `the relay gave no proof that holds: ${cause.message}`);
   }
 }
 

@@ -1,6 +1,6 @@
 // Everything that runs in browsers too. Programs for Node that need files import node.js, which has all of this too.
 export * from './agora.js';
-export { AgentError, Cancelled, Closed, Endless, Gone, Plain, Unacceptable, Unproven } from './errors.js';
+export { AgentError, Cancelled, Closed, Endless, Gone, NoProof, Plain, Unacceptable, Unproven } from './errors.js';
 export { Call } from './call.js';
 export { Client, newThread } from './client.js';
 export { signedForm, wasSealed } from './reading.js';

@@ -2,6 +2,7 @@
 // documents it.
 import { backoff, canonicalize, pause, POST_ATTEMPTS, POST_PATIENCE, protocol, Refused, RelayError, UnknownOutcome }
   from './agora.js';
+import { asks, proved } from './proving.js';
 
 // A request has at most this many messages and bytes. These are less than a relay takes. So little is repeated after a
 // failure.
@@ -38,12 +39,15 @@ class PostAll {
   }
 
   async run(signal) {
+    // If the relay's document cannot be read now, the receipts come without proofs.
+    const proofs = this.#pending.length > 0 && await asks(this.#client, { signal }).catch(() => false);
     for (let attempt = 1; this.#pending.length > 0; attempt++) {
       const sent = this.#chunk();
       let settled = 0, failed;
       try {
         const answer = await this.#client.postBulk(sent.map((i) => this.#envelopes[i]),
-          sent.map((i) => this.#lines[i]), { signal });
+          sent.map((i) => this.#lines[i]), { signal, proofs });
+        await this.#prove(sent, answer, signal);
         [settled, failed] = this.#settle(sent, answer);
         if (settled > 0) attempt = 0;
         // After a refusal the relay takes no more at the moment.
@@ -78,6 +82,17 @@ class PostAll {
     return this.#pending.slice(0, n);
   }
 
+  // Checks the proofs of the receipts. A receipt whose proof does not hold becomes an UnknownOutcome.
+  async #prove(sent, { results }, signal) {
+    for (const [n, result] of results.entries()) {
+      if (result instanceof RelayError) continue;
+      try { results[n] = await proved(this.#client, this.#envelopes[sent[n]], result, { signal }); } catch (err) {
+        if (!(err instanceof UnknownOutcome)) throw err;
+        results[n] = err;
+      }
+    }
+  }
+
   // Records the results of a request. Returns how many messages have a result now, and why the next one has none.
   #settle(sent, { results, stopped }) {
     const left = [];
@@ -85,7 +100,8 @@ class PostAll {
     sent.forEach((i, n) => {
       const result = results[n], reason = result ?? stopped;
       if (result && !(result instanceof RelayError)) {
-        this.results[i] = { status: 'fulfilled', value: result };
+        this.results[i] = result instanceof UnknownOutcome ? { status: 'rejected', reason: result }
+          : { status: 'fulfilled', value: result };
         return;
       }
       if (!reason.noEffect) this.#unknown.add(i);

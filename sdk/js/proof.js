@@ -11,7 +11,8 @@ const MAX_SKEW = 5 * MINUTE; // between the ts of a message and its arrival
 const MAX_DATING = 20 * MINUTE; // how much earlier than a leaf before it a leaf may be
 
 const utf8 = (text) => new TextEncoder().encode(text);
-const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
+/** Bytes in hex. */
+export const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
 const same = (a, b) => hex(a) === hex(b);
 const join = (...parts) => Uint8Array.from(parts.flatMap((part) => [...part]));
 const node = (left, right) => sha256(join([1], left, right));

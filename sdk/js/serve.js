@@ -4,8 +4,9 @@
 import { backoff, pause, POST_PATIENCE, protocol, Refused, threadOf } from './agora.js';
 import { formatTime, isRequest, isUSD } from './call.js';
 import { AgentError, Cancelled, isPermanent } from './errors.js';
+import { objection } from './proving.js';
 import { Pace, Progress, Queue, Recent, Slots } from './queue.js';
-import { isClosed, isObject, linked, pages, wasSealed } from './reading.js';
+import { isClosed, isObject, linked, pages, signedForm, wasSealed } from './reading.js';
 
 // How many ACCEPTs are handled at once. With more, the agent stops reading events. It is also how many REQUESTs it
 // remembers, of this many characters at most.
@@ -58,7 +59,7 @@ class Agent {
     this.queue = new Queue();
     this.pace = new Pace();
     this.acceptSlots = new Slots(MAX_ACCEPTS);
-    this.readSlots = new Slots(concurrency); // for reads of the state of threads with an ACCEPT
+    this.readSlots = new Slots(concurrency); // for reads of the state of threads with an ACCEPT, and of its proof
     this.answerSlots = new Slots(concurrency);
     this.workSlots = new Slots(concurrency);
     this.running = new Map(); // by thread: what is being done there
@@ -294,7 +295,7 @@ class Run {
       // The record is not signed, so it is not enough to start work.
       const accept = [...record.events, this.event].find((e) => e.type === 'ACCEPT' && this.byClient(e, record));
       if (accept && isClosed(accept)) await this.post('ERROR', errorOf(NOT_OPENED, thread.requestId));
-      else if (accept) await this.finish(request, thread);
+      else if (accept) await this.finish(request, accept, thread);
     }
   }
 
@@ -359,9 +360,9 @@ class Run {
   }
 
   // Does the work, unless that was done, and posts the outcome.
-  async finish(request, { deadline }) {
-    this.outcome ??= request ? await this.perform(request, deadline) : ['ERROR', errorOf(new AgentError('UNAVAILABLE',
-      'the REQUEST has expired, so the agent can no longer read it; send a new REQUEST'))];
+  async finish(request, accept, { deadline }) {
+    this.outcome ??= request ? await this.perform(request, accept, deadline) : ['ERROR', errorOf(new AgentError(
+      'UNAVAILABLE', 'the REQUEST has expired, so the agent can no longer read it; send a new REQUEST'))];
     try { await this.post(...this.outcome); } catch (err) {
       if (this.signal.aborted || !isPermanent(err) || protocol.movedOn.includes(err.code)) throw err;
       this.agent.client.log('the outcome of the work cannot be posted, so the client gets an ERROR', err);
@@ -371,10 +372,11 @@ class Run {
   }
 
   // The type and payload of the message with the outcome of the work.
-  async perform(request, deadline) {
+  async perform(request, accept, deadline) {
     const { agent, client } = this, { request_id: requestId } = request.payload;
     try {
       const job = jobOf(request);
+      await this.checkProof(accept, request);
       agent.queue.earn(client);
       await agent.workSlots.acquire(this.signal, client);
       const work = linked(this.signal), left = deadline ? Date.parse(deadline) - agent.client.now() + SKEW : Infinity;
@@ -393,6 +395,19 @@ class Run {
       if (!(err instanceof AgentError)) throw err;
       return ['ERROR', errorOf(err, requestId)];
     }
+  }
+
+  // Throws AgentError if the relay does not prove, as it must, that it has stored the ACCEPT of this REQUEST.
+  async checkProof(accept, request) {
+    const { agent: { client, readSlots }, signal } = this;
+    await readSlots.acquire(signal);
+    let why;
+    try { why = await objection(client, signedForm(accept), signedForm(request), { signal }); } finally {
+      readSlots.release();
+    }
+    if (!why) return;
+    client.log(`the agent does not begin to work: ${why} (thread ${this.thread})`);
+    throw new AgentError('UNAVAILABLE', `the agent does not begin to work: ${why}`);
   }
 
   // Calls a function of the handler. Throws AgentError if that fails, and the signal's reason if the run was stopped.

@@ -1,6 +1,8 @@
 // A relay in memory, with the rules of PROTOCOL §3 to §5. Its method fetch is the transport of its clients. A hook
 // between client and relay can change, lose or refuse requests and answers.
-import { checkRead, identity, instant, readEnvelope, Refused, threadOf, verify } from '../agora.js';
+import { createPrivateKey, sign } from 'node:crypto';
+import { canonicalize, checkRead, encode64, identity, instant, keyOf, readEnvelope, Refused, sha256, threadOf,
+  verify } from '../agora.js';
 import { Client } from '../index.js';
 import { checkFresh, expiry, Ledger } from '../../../testvectors/interop/node/rules.mjs';
 
@@ -21,6 +23,24 @@ export const refuse = (status, error, details = {}, headers = {}) =>
 
 const formatted = (nanoseconds) => new Date(Number(nanoseconds / 1_000_000n)).toISOString();
 
+const base64 = (bytes) => Buffer.from(bytes).toString('base64');
+const hash = (...parts) => sha256(Buffer.concat(parts.map((part) => Buffer.from(part))));
+const hashOf = async (e) => Buffer.from(await sha256(canonicalize(e))).toString('hex');
+
+/** The proof by me that e is in a log of two leaves. changes replace lines of the leaf. */
+export async function proofOf(me, e, changes = {}) {
+  const leaf = { salt: encode64(new Uint8Array(16)), event: await hashOf(e), received: formatted(instant(e.ts)),
+    request: '-', ...changes };
+  const text = `agora-leaf/1\n${Object.entries(leaf).map((pair) => `${pair.join(' ')}\n`).join('')}`;
+  const start = await hash([0], 'agora-log/1'), root = await hash([1], start, await hash([0], text));
+  const origin = `${me.did}/00000001`, body = `${origin}\n2\n${base64(root)}\n`, x = keyOf(me.did);
+  const jwk = { kty: 'OKP', crv: 'Ed25519', d: encode64(me.seed), x: encode64(x) };
+  const key = createPrivateKey({ format: 'jwk', key: jwk });
+  const id = (await hash(`${origin}\n`, [1], x)).subarray(0, 4), signature = sign(null, Buffer.from(body), key);
+  return `c2sp.org/tlog-proof@v1\nextra ${base64(text)}\nindex 1\n${base64(start)}\n\n${body}\n` +
+    `— ${origin} ${base64(Buffer.concat([id, signature]))}\n`;
+}
+
 export class FakeRelay {
   skew = 0; // how many milliseconds the relay's clock is ahead
   reads = 'open';
@@ -33,6 +53,12 @@ export class FakeRelay {
   bulks = []; // the lines of each bulk request
   refusals = []; // see #postBulk
   authorized = []; // the paths of reads with a valid token
+  features = [];
+  // What the relay gives as the proof of a message, in the receipt and at /proofs; undefined: none. Each gets the right
+  // proof, and the message.
+  given = () => undefined;
+  shown = () => undefined;
+  asked = []; // the ids of messages whose proofs were read
   #ledger = new Ledger();
   #waiting = new Set(); // functions that are called when there is something new
 
@@ -64,7 +90,8 @@ export class FakeRelay {
 
   async #route(url, options) {
     try {
-      return answer(200, { ok: true, ...await this.#answer(url, options) });
+      const result = await this.#answer(url, options);
+      return typeof result === 'string' ? new Response(result) : answer(200, { ok: true, ...result });
     } catch (err) {
       if (!(err instanceof Refused)) throw err;
       const { status = STATUSES[err.code] ?? 400, code, details } = err;
@@ -73,9 +100,11 @@ export class FakeRelay {
   }
 
   async #answer({ pathname, search, searchParams: query, origin }, { method = 'GET', headers = {}, body, signal }) {
-    if (pathname === DOCUMENT) return { did: this.me.did, url: origin, reads: this.reads };
+    if (pathname === DOCUMENT) {
+      return { did: this.me.did, url: origin, reads: this.reads, features: this.features };
+    }
     if (pathname === '/health') return { version: '1.0.0' };
-    if (pathname === '/events/bulk') return this.#postBulk(body);
+    if (pathname === '/events/bulk') return this.#postBulk(body, query.get('proofs') === 'true');
     if (method === 'POST') return this.#post(body);
     const token = headers.authorization?.slice('Agora '.length);
     let reader;
@@ -90,6 +119,7 @@ export class FakeRelay {
     }
     if (pathname === '/events') return this.#poll(query, reader, signal);
     if (pathname.startsWith('/threads/')) return this.#thread(decodeURIComponent(pathname.slice(9)), query, reader);
+    if (pathname === '/proofs') return this.#proof(query, reader);
     if (pathname.startsWith('/agents')) return this.#agents(decodeURIComponent(pathname.slice(8)));
     throw new Refused('NOT_FOUND', 'no such path');
   }
@@ -114,12 +144,28 @@ export class FakeRelay {
       this.add(e);
     }
     const thread = client && { id: threadOf(e), client, state }, end = formatted(expiry(instant(e.ts), e.meta?.ttl));
-    return { id: e.id, cursor: this.cursor(), duplicate, expiresAt: end, thread };
+    const proof = duplicate ? undefined : await this.given(await this.#rightProof(e), e);
+    return { id: e.id, cursor: this.cursor(), duplicate, expiresAt: end, thread, proof };
+  }
+
+  // The right proof of a message.
+  async #rightProof(e) {
+    const request = this.events.find((other) => other.type === 'REQUEST' && threadOf(other) === threadOf(e));
+    return proofOf(this.me, e, request && { request: await hashOf(request) });
+  }
+
+  async #proof(query, reader) {
+    const e = this.events.find((other) => other.id === query.get('id') && other.sender.id === query.get('sender'));
+    const isHidden = e && this.reads === 'parties' && ![e.sender.id, e.recipient?.id ?? reader].includes(reader);
+    this.asked.push(query.get('id'));
+    const proof = e && !isHidden ? await this.shown(await this.#rightProof(e), e) : undefined;
+    if (proof === undefined) throw new Refused('NOT_FOUND', 'there is no proof of this message');
+    return proof;
   }
 
   // Posts each line. refusals has, for each of the next bulk requests, the refusals of lines by their numbers. stop is
   // the number of the line at which the relay stops, and the reason.
-  async #postBulk(body) {
+  async #postBulk(body, proofs) {
     const lines = new TextDecoder().decode(body).split('\n');
     const { stop: [end, stopped] = [Infinity], ...refused } = this.refusals.shift() ?? {};
     if (lines.pop() !== '') throw new Error('the last line does not end');
@@ -129,8 +175,8 @@ export class FakeRelay {
       try {
         if (refused[n]) results.push(refused[n]);
         else {
-          const { id, duplicate, expiresAt } = await this.#post(new TextEncoder().encode(line));
-          results.push({ id, duplicate, expiresAt });
+          const { id, duplicate, expiresAt, proof } = await this.#post(new TextEncoder().encode(line));
+          results.push({ id, duplicate, expiresAt, ...(proofs && { proof }) });
         }
       } catch (err) {
         if (!(err instanceof Refused)) throw err;

@@ -25,7 +25,7 @@ test('every error has a code, and says whether a new try may succeed', () => {
   const cause = new Error('why'), errors = [new index.Refused('X', 'why'), new index.RelayError('X', 'why', {}),
     new index.UnknownOutcome({}, cause), new index.Unavailable(cause), new index.AgentError('X'), new index.Cancelled(),
     new index.Unacceptable('why'), new index.Plain('OFFER'), new index.Closed('OFFER'), new index.Gone(),
-    new index.Unproven(), new index.Endless()];
+    new index.Unproven(), new index.Endless(), new index.NoProof({}, cause)];
   for (const err of errors) {
     assert.ok(typeof err.code === 'string' && typeof err.retryable === 'boolean', err.name);
     assert.equal(err.name, err.constructor.name);
@@ -46,7 +46,7 @@ test('the package has what it needs, and its version', () => {
   }
   assert.equal(read('LICENSE'), read('../../LICENSE'));
   const [modules, declarations] = [/\.js$/, /\.d\.ts$/].map((kind) => readdirSync(folder).filter((n) => kind.test(n)));
-  assert.deepEqual([about.files, modules.length, declarations.length], [['*.js', '*.d.ts'], 12, 5]);
+  assert.deepEqual([about.files, modules.length, declarations.length], [['*.js', '*.d.ts'], 13, 5]);
 });
 
 test('what browsers load imports nothing of Node', () => {

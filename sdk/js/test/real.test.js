@@ -6,7 +6,8 @@ import { join } from 'node:path';
 import test from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { Client, identity, isSealed, loadKey, newThread, saveKey } from '../node.js';
+import { Client, identity, isSealed, loadKey, newThread, NoProof, saveKey, sign,
+  verifyProof } from '../node.js';
 import { serving } from './fakerelay.js';
 import { BINARY, folder, needsRelay, run, startRelay } from './real.js';
 
@@ -37,6 +38,37 @@ for (const reads of ['open', 'parties']) {
     assert.match(await reader.relayDid(), /^did:key:/);
   });
 }
+
+for (const reads of ['open', 'parties']) {
+  test(`with proofs, agents trade at a relay that keeps a log: ${reads}`, async (t) => {
+    if (!needsRelay(t)) return;
+    const url = await startRelay(t, '--reads', reads, '--transparency', 'on'), logs = [], proofs = 'required';
+    const options = { proofs, log: (text) => logs.push(text) };
+    const [agent, client] = [await identity(), await identity()].map((me) => new Client(url, { me, ...options }));
+    serving(t, agent, 'echo', { work: ({ params }) => params, manifest: { name: 'Echo' } });
+    for (const seal of [false, true]) {
+      const call = await client.request('echo', 7, { to: agent.me.did, seal });
+      await call.accept(await call.best('first'));
+      assert.equal((await call.result()).output, 7);
+    }
+    const draft = { version: '1.0', id: 'm', ts: new Date().toISOString(), type: 'REQUEST', meta: { ttl: 60 } };
+    const about = { sender: { id: client.me.did }, thread: { id: 't' }, payload: { request_id: 't', intent: 'x' } };
+    const e = await sign({ ...draft, ...about, recipient: { id: agent.me.did } }, client.me);
+    const [{ value: first }] = await client.postAll([e]), again = await client.postEnvelope(e);
+    assert.deepEqual([first.duplicate, again.duplicate], [false, true]);
+    for (const { proof } of [first, again]) await verifyProof(proof, { message: e, relay: await client.relayDid() });
+    assert.ok((await new Client(url, { me: agent.me }).post('MANIFEST', { id: 'x', intents: [] })).proof);
+    assert.deepEqual([await client.proves(), logs], [true, []]);
+  });
+}
+
+test('a relay without a log gives no proofs', async (t) => {
+  if (!needsRelay(t)) return;
+  const url = await startRelay(t, '--transparency', 'off'), me = await identity();
+  const post = (proofs) => new Client(url, { me, proofs }).request('echo', 1);
+  assert.ok(await post('prefer'));
+  await assert.rejects(post('required'), (err) => err instanceof NoProof && err.cause.code === 'NOT_FOUND');
+});
 
 test('a clock that is wrong is corrected', async (t) => {
   if (!needsRelay(t)) return;

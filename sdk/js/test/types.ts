@@ -1,7 +1,7 @@
 // The uses below must agree with the declarations. tsc checks them; nothing runs them.
 import {
   AgentError, Call, Cancelled, chacha20poly1305, checkEnvelope, Client, explain, identity, instant, keyOf, newThread,
-  open, readEnvelope, Refused, Relay, RelayError, Result, seal, sign, signedForm, Unacceptable, Unavailable,
+  NoProof, open, readEnvelope, Refused, Relay, RelayError, Result, seal, sign, signedForm, Unacceptable, Unavailable,
   UnknownOutcome, verify, wasSealed, type CursorStore, type Envelope, type Identity, type Offer,
 } from 'agora-relay';
 import { FileCursor, loadKey, loadOrCreateKey, saveKey, Client as NodeClient } from 'agora-relay/node';
@@ -14,12 +14,12 @@ export async function core(bytes: Uint8Array, signal: AbortSignal): Promise<stri
   const { events, cursor } = await relay.page({ before: 'end', limit: 10 });
   const trusted = new Relay('http://127.0.0.1:8788', { me, origin: 'https://relay.example', name: 'A' });
   await trusted.get('/health', { signal, wait: 1000 });
-  const checked: Envelope = checkEnvelope(events[0]);
+  const checked: Envelope = checkEnvelope(events[0]), proof: string | undefined = receipt.proof;
   await verify(readEnvelope(bytes));
   const { did: _, ...rest } = { ...(await sign({ typ: 'agora-read', did: me.did }, me)) };
   const sealed: Envelope = await sign(await seal(checked), me), payload = await open(sealed, me);
   const steps = await explain(payload), ok: boolean | null = steps[0].ok, nanoseconds: bigint = instant(sealed.ts);
-  return cursor + rest.sig + ok + nanoseconds + chacha20poly1305.seal(keyOf(me.did), bytes, bytes).length;
+  return cursor + proof + rest.sig + ok + nanoseconds + chacha20poly1305.seal(keyOf(me.did), bytes, bytes).length;
 }
 
 export async function agent(signal: AbortSignal): Promise<void> {
@@ -39,7 +39,7 @@ export async function agent(signal: AbortSignal): Promise<void> {
 const readMine = async (client: Client): Promise<Envelope> => (await client.thread('t')).events[0];
 
 export async function client(signal: AbortSignal): Promise<string> {
-  const me = await identity(), client: Relay = new Client('http://127.0.0.1:8789', { me });
+  const me = await identity(), client: Relay = new Client('http://127.0.0.1:8789', { me, proofs: 'required' });
   if (!(client instanceof Client)) return '';
   const call: Call = await client.request('echo', { text: ['a', 1, null] },
     { to: me.did, maxCost: 1, deadline: new Date(), seal: true, ttl: 60, thread: newThread(), signal });
@@ -55,6 +55,7 @@ export async function client(signal: AbortSignal): Promise<string> {
   for (const posted of await client.postAll([signedForm(await readMine(client))], { signal })) {
     if (posted.status === 'fulfilled') return posted.value.id + posted.value.expiresAt;
   }
+  if (await client.proves()) return (await client.proof(await readMine(client))).text;
   for await (const { id, online } of client.directory({ intent: 'echo' })) if (online) return id;
   const { manifests } = await client.agent(agent), { thread } = await client.thread('t', me.did);
   return offers.length + output + state + manifests.length + thread.state + (await client.relayDid());
@@ -76,7 +77,7 @@ export async function typed(): Promise<string> {
 }
 
 export function describe(err: unknown): string {
-  if (err instanceof UnknownOutcome) return err.envelope.id + err.cause.message;
+  if (err instanceof NoProof || err instanceof UnknownOutcome) return err.envelope.id + err.cause.message;
   if (err instanceof RelayError) return `${err.code} ${err.status} ${err.retryAfter / 1000} ${err.retryable}`;
   if (err instanceof Refused) return `${err.code} ${err.details.reason}`;
   if (err instanceof AgentError) return `${err.code} ${err.reason} ${err.from} ${err.retryable}`;
@@ -94,5 +95,7 @@ verify(new Uint8Array());
 new Client('http://127.0.0.1:8789').serve('echo', {});
 // @ts-expect-error: calls are made by request and resume
 new Call();
+// @ts-expect-error: there is no such rule for proofs
+new Client('http://127.0.0.1:8789', { proofs: 'on' });
 // @ts-expect-error: there is no such rule
 (call: Call) => call.best('cheap');

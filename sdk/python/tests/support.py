@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -92,6 +94,30 @@ def refusal(code, status, retryable=False, **details):
     )
 
 
+def hash_of(e):
+    """The content hash of a message, in hex."""
+    return hashlib.sha256(agora_relay.canonicalize(e)).hexdigest()
+
+
+def proof_of(me, e, request="-"):
+    """The proof by me that e is in a log of two leaves. request is the hash in its leaf."""
+
+    def line(raw):
+        return base64.b64encode(raw).decode()
+
+    def sha256(*parts):
+        return hashlib.sha256(b"".join(parts)).digest()
+
+    received = agora_relay.format_time(agora_relay.instant(e["ts"]) / 1e9)
+    leaf = f"agora-leaf/1\nsalt {'A' * 22}\nevent {hash_of(e)}\nreceived {received}\nrequest {request}\n".encode()
+    start = sha256(b"\0agora-log/1\n")
+    origin = f"{me.did}/00000001"
+    body = f"{origin}\n2\n{line(sha256(bytes([1]), start, sha256(bytes([0]), leaf)))}\n"
+    id = sha256(origin.encode(), bytes([10, 1]), me.public_key)[:4]
+    head = f"c2sp.org/tlog-proof@v1\nextra {line(leaf)}\nindex 1\n{line(start)}\n\n"
+    return f"{head}{body}\n— {origin} {line(id + me.sign_bytes(body.encode()))}\n"
+
+
 class FakeRelay:
     """A relay in memory, which is also the transport of its clients. A hook may change, lose or refuse requests: it
     gets the request and a function that answers it. Its rules of threads are those of
@@ -105,7 +131,11 @@ class FakeRelay:
         self.events, self.transitions = [], {}
         self.posts, self.polls, self.requests = [], 0, []
         self.bulks, self.refusals = [], []  # the lines of each bulk request; for each of the next ones: see post_bulk
-        self.reads = "open"
+        self.reads, self.features = "open", []
+        # What the relay gives as the proof of a message, in the receipt and at /proofs; None: none. Each gets the right
+        # proof and the message.
+        self.given = self.shown = lambda proof, e: None
+        self.asked = []  # the ids of messages whose proofs were read
         self.changed = asyncio.Event()
 
     def client(self, me=None, **options):
@@ -125,7 +155,8 @@ class FakeRelay:
         parts = urllib.parse.urlsplit(url)
         self.requests.append((method, parts.path, headers))
         if parts.path == "/.well-known/agora.json":
-            response = answer(200, {"ok": True, "did": self.identity.did, "url": self.url, "reads": self.reads})
+            about = {"did": self.identity.did, "url": self.url, "reads": self.reads, "features": self.features}
+            response = answer(200, {"ok": True} | about)
         else:
 
             async def next():
@@ -142,7 +173,9 @@ class FakeRelay:
         query = {name: values[0] for name, values in urllib.parse.parse_qs(parts.query).items()}
         try:
             if parts.path == "/events/bulk":
-                return self.post_bulk(body)
+                return self.post_bulk(body, query.get("proofs") == "true")
+            if parts.path == "/proofs":
+                return self.proof(query)
             if method == "POST":
                 return self.post(body)
             if parts.path == "/events":
@@ -192,9 +225,23 @@ class FakeRelay:
         }
         if client:
             receipt["thread"] = {"id": agora_relay.thread_of(e), "client": client, "state": state}
+        proof = None if duplicate else self.given(self.right_proof(e), e)
+        if proof is not None:
+            receipt["proof"] = proof
         return answer(200, receipt)
 
-    def post_bulk(self, body):
+    def right_proof(self, e):
+        requests = [other for other, _ in self.events if other["type"] == "REQUEST"]
+        same = [other for other in requests if agora_relay.thread_of(other) == agora_relay.thread_of(e)]
+        return proof_of(self.identity, e, hash_of(same[0]) if same else "-")
+
+    def proof(self, query):
+        self.asked.append(query["id"])
+        found = [e for e, _ in self.events if (e["sender"]["id"], e["id"]) == (query["sender"], query["id"])]
+        proof = self.shown(self.right_proof(found[0]), found[0]) if found else None
+        return refusal("NOT_FOUND", 404) if proof is None else Response(200, {}, proof.encode())
+
+    def post_bulk(self, body, proofs):
         """Posts each line. self.refusals has, for each of the next requests, the refusals of lines by their numbers.
         The member "stop" has the number of the line at which the relay stops, and the reason."""
         *lines, rest = body.split(b"\n")
@@ -208,7 +255,7 @@ class FakeRelay:
             except Refused as err:
                 results.append({"error": err.code, "message": err.message, "details": err.details})
         for result in results:
-            for name in ("ok", "cursor", "thread"):
+            for name in ("ok", "cursor", "thread", *([] if proofs else ["proof"])):
                 result.pop(name, None)
         return answer(200, {"ok": True, "results": results} | ({"stopped": stopped} if stopped else {}))
 

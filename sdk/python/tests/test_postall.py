@@ -232,7 +232,7 @@ class PostsAll(RelayTest):
             self.assertEqual(self.codes(outcomes), ["", "", "", "INVALID_SIGNATURE"])
             self.assertEqual(outcomes[0].state, "PENDING")
             paths = [path for _, path, _ in self.relay.requests]
-            self.assertEqual(paths, ["/events/bulk"] + ["/events"] * 4)
+            self.assertEqual(paths, ["/.well-known/agora.json", "/events/bulk"] + ["/events"] * 4)
 
     @virtual
     async def test_no_bulk_route_after_a_lost_answer(self):

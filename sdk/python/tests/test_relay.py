@@ -16,7 +16,21 @@ import threading
 import time
 import unittest
 
-from agora_relay import AgentError, Client, Identity, RelayError, canonicalize, load_key, new_thread, save_key, sync
+from agora_relay import (
+    AgentError,
+    Client,
+    Identity,
+    NoProof,
+    RelayError,
+    canonicalize,
+    format_time,
+    load_key,
+    new_thread,
+    save_key,
+    sign,
+    sync,
+    verify_proof,
+)
 
 from . import ROOT
 from .support import binary
@@ -37,7 +51,7 @@ def line_of(process, pattern, seconds=20):
 
 
 class RealRelay(unittest.TestCase):
-    reads = "open"
+    reads, log = "open", "off"
 
     @classmethod
     def setUpClass(cls):
@@ -57,6 +71,8 @@ class RealRelay(unittest.TestCase):
                 "warn",
                 "--reads",
                 cls.reads,
+                "--transparency",
+                cls.log,
             ],
             cls.addClassCleanup,
         )
@@ -264,7 +280,51 @@ with Client("{self.url}", Identity.generate()) as client:
         asyncio.run(main())
 
 
+class Proofs(RealRelay):
+    log = "on"
+
+    def test_proofs(self):
+        alice, bob, *_ = self.keys()
+        with (
+            sync.Client(self.url, alice, proofs="required") as client,
+            sync.Client(self.url, bob, proofs="required") as agent,
+        ):
+            threading.Thread(target=agent.serve, args=("x", lambda job: job.params)).start()
+            for seal in (False, True):
+                call = client.request("x", 7, to=bob.did, seal=seal)
+                call.accept(call.best("first", seconds=20))
+                self.assertEqual(call.result(seconds=20).output, 7)
+            e = {
+                "version": "1.0",
+                "id": "m",
+                "ts": format_time(time.time()),
+                "type": "REQUEST",
+                "sender": {"id": alice.did},
+                "recipient": {"id": bob.did},
+                "thread": {"id": "t"},
+                "payload": {"request_id": "t", "intent": "y"},
+                "meta": {"ttl": 60},
+            }
+            e = sign(e, alice)
+            [first], again = client.post_all([e]), client.post_envelope(e)
+            self.assertEqual((first.duplicate, again.duplicate, client.proves()), (False, True, True))
+            for text in (first.proof, again.proof, client.proof(e)[0]):
+                verify_proof(text, e, relay=client.relay_did())
+
+
+class ProofsOnPrivateRelay(Proofs):
+    reads = "parties"
+
+
 class CommandLine(RealRelay):
+    def test_no_proofs(self):
+        alice, *_ = self.keys()
+        with sync.Client(self.url, alice) as client, sync.Client(self.url, alice, proofs="required") as strict:
+            self.assertIsNone(client.post("REQUEST", {"intent": "x"}).proof)
+            with self.assertRaises(NoProof) as caught:
+                strict.post("REQUEST", {"intent": "x"})
+            self.assertEqual(caught.exception.__cause__.code, "NOT_FOUND")
+
     def test_sealing_with_the_command_line(self):
         """The client is Go's command line, and then the agent is."""
         alice, bob, alice_key, bob_key = self.keys()

@@ -27,6 +27,7 @@ from .errors import (
     Closed,
     Endless,
     Gone,
+    NoProof,
     Plain,
     Refused,
     RelayError,
@@ -40,6 +41,7 @@ from .jsontext import canonical_text, canonicalize, parse
 from .outlook import Outlook
 from .payloads import Delivery, Job, Limits, Offer, Price, Quote, Result
 from .proof import Cosigned, Finding, Leaf, Previous, Start, VerifiedProof, verify_evidence, verify_proof
+from .proving import Proofs
 from .readtoken import check_read, read_token
 from .records import About, Agent, AgentPage, Receipt, Thread, Transition
 from .sealing import is_sealed, open_payload, place, seal, x25519_private, x25519_public
@@ -74,11 +76,13 @@ __all__ = [
     "Job",
     "Leaf",
     "Limits",
+    "NoProof",
     "Offer",
     "Outlook",
     "Plain",
     "Previous",
     "Price",
+    "Proofs",
     "Quote",
     "Receipt",
     "Refused",

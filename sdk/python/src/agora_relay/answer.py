@@ -46,11 +46,13 @@ class TooLong(ValueError):
 @dataclasses.dataclass
 class Spec:
     """How to read a successful answer: the largest size of its body in bytes, and the list whose elements on_element
-    gets one at a time, as JSON text. If the answer turns out to be malformed, on_element may have been called."""
+    gets one at a time, as JSON text. If the answer turns out to be malformed, on_element may have been called. With
+    is_text, the answer is no JSON, but a text, which becomes its only member "text"."""
 
     limit: int
     list_name: str = ""
     on_element: Callable[[bytes], None] | None = None
+    is_text: bool = False
 
 
 def read_answer(base: str, response: Response, spec: Spec, now: float) -> dict[str, Any]:
@@ -73,6 +75,8 @@ def read_answer(base: str, response: Response, spec: Spec, now: float) -> dict[s
             f"the answer is compressed ({encoding[:MAX_TEXT]}), although the request does " "not allow that",
         )
     try:
+        if spec.is_text and response.status == 200:
+            return {"text": response.body.decode()}
         if spec.on_element and response.status == 200:
             answer = split_list(response.body, spec.list_name, spec.on_element)
         else:

@@ -52,7 +52,9 @@ from .jsontext import canonicalize
 from .outlook import Outlook, doubt, outlook
 from .payloads import Job, Limits, Price, Result
 from .postall import post_all
+from .proof import VerifiedProof, verify_proof
 from .protocol import DRAFT_TTL, SETTLES
+from .proving import Proofs, check_rule, proved
 from .records import About, Agent, AgentPage, Receipt, Thread, agent_of, malformed, row_of
 from .sealing import seal as seal_envelope
 from .serve import serve
@@ -79,8 +81,12 @@ class Client:
             call = await client.request("echo", {"text": "hi"})
 
     require_parties allows only relays that show a directed message to its two parties only (PROTOCOL §8). clock
-    returns seconds since 1970. attempts is how often post sends a message before it gives up. Raises ValueError for a
-    bad url, and TypeError if me is no Identity."""
+    returns seconds since 1970. attempts is how often post sends a message before it gives up.
+
+    proofs says whether the client checks that the relay proves what it has accepted (docs/PROOFS.md). "off": never.
+    "prefer": each proof that the relay gives must hold. "required": nothing counts without a proof.
+
+    Raises ValueError for a bad url and an unknown value of proofs, and TypeError if me is no Identity."""
 
     def __init__(
         self,
@@ -91,10 +97,12 @@ class Client:
         transport: Transport | None = None,
         clock: Callable[[], float] = time.time,
         attempts: int = ATTEMPTS,
+        proofs: Proofs = "prefer",
     ):
+        check_rule(proofs)
         if me is not None and not isinstance(me, Identity):
             raise TypeError("me must be an Identity; pass load_or_create_key('agent.key')")
-        self.me = me
+        self.me, self.proofs = me, proofs
         self._attempts = attempts
         self._session = Session(url, me, transport or StreamTransport(), clock, require_parties)
         self._relay_did: str | None = None
@@ -141,8 +149,8 @@ class Client:
         It sends the same bytes again after a temporary failure (no connection, 429, 5xx), and waits as Retry-After
         says. If the relay refuses the timestamp, it corrects its clock and signs once more with the same id.
 
-        Raises UnknownOutcome if the relay may have stored the message; otherwise Refused or RelayError, and the relay
-        has not stored it."""
+        Raises UnknownOutcome if the relay may have stored the message, also NoProof; otherwise Refused or RelayError,
+        and the relay has not stored it."""
         return await self._post(type, payload, to=to, thread=thread, ttl=ttl, seal=seal)
 
     async def post_envelope(self, envelope: Envelope) -> Receipt:
@@ -159,7 +167,7 @@ class Client:
         in a row as post_envelope makes, if none of them brings a message a final result. A message that is not valid
         gets Refused, and is not sent. If the relay does not take many messages in one request, it posts them one by
         one."""
-        return await post_all(self._session, envelopes, self._attempts, self.post_envelope)
+        return await post_all(self, self._session, envelopes, self._attempts)
 
     async def _post(
         self,
@@ -223,9 +231,11 @@ class Client:
         pause, may_be_stored = Backoff(), False
         for attempt in range(1, self._attempts + 1):
             try:
-                return await self._post_once(e)
+                receipt = await self._post_once(e)
             except RelayError as err:
                 failed = err
+            else:
+                return await proved(self, receipt)
             # After a failure with an unknown effect an early retry is useful: it shows whether the relay has the
             # message.
             too_long = failed.no_effect and failed.retry_after > POST_PATIENCE
@@ -386,7 +396,9 @@ class Client:
 
     async def about(self) -> About:
         """The relay's document: who it is, its limits, and who may read. Raises RelayError."""
-        return About.of(await self._session.read(WELL_KNOWN, {}, Spec(MAX_DOCUMENT)))
+        document = await self._session.read(WELL_KNOWN, {}, Spec(MAX_DOCUMENT))
+        self._session.note(document)
+        return About.of(document)
 
     async def health(self) -> str:
         """The version of the protocol that the relay uses. Raises RelayError if it does not work."""
@@ -397,6 +409,29 @@ class Client:
         if self._relay_did is None:
             self._relay_did = (await self.about()).did
         return self._relay_did
+
+    async def proves(self) -> bool:
+        """Whether the relay's document has the feature proofs, as it was read last. Raises RelayError."""
+        if self._session.proves is None:
+            try:
+                await self.about()
+            except RelayError as err:
+                if err.status != 404:
+                    raise
+                self._session.proves = False  # the relay has no document
+        return bool(self._session.proves)
+
+    async def proof(self, envelope: Envelope) -> tuple[str, VerifiedProof]:
+        """Reads the proof that the relay has this message in its log, and checks it. Returns its text and what it says.
+        Raises Refused with INVALID_PROOF if it does not hold; RelayError, most often with NOT_FOUND."""
+        query = {"sender": envelope["sender"]["id"], "id": envelope["id"]}
+        try:
+            text = (await self._session.read("/proofs", query, Spec(MAX_SHORT, is_text=True)))["text"]
+        except RelayError as err:
+            if err.code != "INVALID_ANSWER" or err.status != 200:
+                raise
+            raise Refused("INVALID_PROOF", "the answer of the relay is not a proof") from err
+        return text, verify_proof(text, envelope, relay=await self.relay_did())
 
     # --- Asking
 
@@ -589,6 +624,11 @@ class Client:
         cursor stores the position across restarts: work that was accepted before a crash is done after it. manifest
         is the payload of a MANIFEST, which is kept in the directory; its id and its intents have defaults. At most
         concurrency jobs run at once. dropped is called with each REQUEST that gets no answer, because too many wait.
+
+        Unless proofs of the client is "off", work begins only after the proof of the ACCEPT was read; with "prefer"
+        only if the relay has the feature proofs. If it does not hold, the client gets the ERROR UNAVAILABLE. If there
+        is none, or it names no REQUEST, "prefer" logs that, and the agent works.
+
         Raises TypeError and ValueError for wrong arguments, RelayError if the relay refuses to be read, and errors of
         the store."""
         await serve(

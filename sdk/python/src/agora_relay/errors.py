@@ -106,9 +106,19 @@ class UnknownOutcome(AgoraError):
     envelope: dict[str, Any]
     call: Any
 
-    def __init__(self, cause: Exception, envelope: dict[str, Any]):
-        super().__init__("UNKNOWN_OUTCOME", f"{cause}; it is unknown whether the relay stored the message")
+    def __init__(self, cause: Exception, envelope: dict[str, Any], why: str = ""):
+        super().__init__("UNKNOWN_OUTCOME", f"{why or cause}; it is unknown whether the relay stored the message")
         self.__cause__, self.envelope, self.call = cause, envelope, None
+
+
+class NoProof(UnknownOutcome):
+    """The relay says that it has stored a message, but its proof does not hold, or it has none and proofs are required.
+    The cause says why. With missing, it has none."""
+
+    def __init__(self, cause: Exception, envelope: dict[str, Any], *, missing: bool = False):
+        advice = "use proofs='prefer', or a relay whose well-known document has the feature proofs"
+        why = f"the relay gave no proof ({advice})" if missing else f"the relay gave no proof that holds: {cause}"
+        super().__init__(cause, envelope, why)
 
 
 class Unacceptable(AgoraError):

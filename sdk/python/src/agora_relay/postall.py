@@ -3,19 +3,24 @@ At a relay without it, the messages are posted one by one."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from itertools import zip_longest
-from typing import Any, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Iterable
 
 from .answer import MAX_BULK, MAX_RETRY_AFTER, MAX_TEXT, Spec
 from .envelope import Envelope, check_envelope
 from .errors import AgoraError, Refused, RelayError, UnknownOutcome
 from .jsontext import canonicalize
 from .protocol import SETTLES, STATUS
+from .proving import asks, proved
 from .records import Receipt, malformed
 from .session import EXCHANGE_SECONDS, Session
 from .waiting import POST_PATIENCE, Backoff
+
+if TYPE_CHECKING:
+    from .client import Client
 
 log = logging.getLogger("agora_relay")
 
@@ -27,31 +32,32 @@ BULK_SECONDS = 3 * EXCHANGE_SECONDS  # for one request; a relay works on it for 
 
 
 async def post_all(
-    session: Session,
-    envelopes: Iterable[Envelope],
-    attempts: int,
-    post_one: Callable[[Envelope], Awaitable[Receipt]],
+    client: Client, session: Session, envelopes: Iterable[Envelope], attempts: int
 ) -> list[Receipt | AgoraError]:
-    """See Client.post_all. post_one is Client.post_envelope."""
-    bulk = _Bulk(session, list(envelopes))
-    await bulk.run(attempts, post_one)
+    """See Client.post_all."""
+    bulk = _Bulk(client, session, list(envelopes))
+    await bulk.run(attempts)
     return [bulk.outcomes[i] for i in range(len(bulk.envelopes))]
 
 
 class _Bulk:
     """One call of post_all."""
 
-    def __init__(self, session: Session, envelopes: list[Envelope]):
-        self.session, self.envelopes = session, envelopes
+    def __init__(self, client: Client, session: Session, envelopes: list[Envelope]):
+        self.client, self.session, self.envelopes = client, session, envelopes
+        self.target = "/events/bulk"
         self.outcomes: dict[int, Receipt | AgoraError] = {}
         self.pending = list(range(len(envelopes)))  # the messages without an outcome, in order
         self.unknown: set[int] = set()  # the messages that an earlier attempt may have stored
         self.refusals: dict[int, RelayError] = {}  # the last one of each message
         self.size = BULK_MESSAGES  # how many messages to send in the next request
 
-    async def run(self, attempts: int, post_one: Callable[[Envelope], Awaitable[Receipt]]) -> None:
+    async def run(self, attempts: int) -> None:
         """Sends requests until every message has an outcome."""
         pause, attempt = Backoff(), 0
+        with contextlib.suppress(RelayError):  # if the document cannot be read now, the receipts come without proofs
+            if self.pending and await asks(self.client):
+                self.target += "?proofs=true"
         while self.pending:
             lines = await asyncio.to_thread(self.chunk)  # other tasks need the loop meanwhile
             if not lines:
@@ -62,12 +68,12 @@ class _Bulk:
                 results, stopped = await self.request(lines)
             except RelayError as err:
                 if err.status in (404, 405):
-                    return await self.one_by_one(post_one)
+                    return await self.one_by_one()
                 failed = err
                 if not failed.no_effect:
                     self.unknown.update(self.pending[: len(lines)])
             else:
-                settled, failed = self.settle(len(lines), results, stopped)
+                settled, failed = self.settle(len(lines), await self.proved(results), stopped)
                 if settled:
                     attempt = 0
                     pause.reset()
@@ -122,7 +128,7 @@ class _Bulk:
                 await self.session.assure_parties()
                 answer = await self.session.exchange(
                     "POST",
-                    "/events/bulk",
+                    self.target,
                     Spec(MAX_BULK, "results", take),
                     body=b"".join(line + b"\n" for line in lines),
                 )
@@ -133,15 +139,26 @@ class _Bulk:
             raise malformed("it has fewer results than the request has messages")
         return results, None if stopped is None else _refusal(stopped)
 
+    async def proved(self, results: list[Receipt | RelayError]) -> list[Receipt | RelayError | UnknownOutcome]:
+        """The results after the proofs of the receipts were checked."""
+        checked: list[Receipt | RelayError | UnknownOutcome] = []
+        for result in results:
+            await asyncio.sleep(0)  # other tasks need the loop meanwhile
+            try:
+                checked.append(await proved(self.client, result) if isinstance(result, Receipt) else result)
+            except UnknownOutcome as err:
+                checked.append(err)
+        return checked
+
     def settle(
-        self, sent: int, results: list[Receipt | RelayError], stopped: RelayError | None
+        self, sent: int, results: list[Receipt | RelayError | UnknownOutcome], stopped: RelayError | None
     ) -> tuple[int, RelayError | None]:
         """Records the results of a request with sent messages. Returns how many messages have got an outcome, and why
         the next one has none; None: the next request may follow at once."""
         left: list[int] = []
         failed: RelayError | None = None
         for i, result in zip_longest(self.pending[:sent], results):
-            if isinstance(result, Receipt):
+            if isinstance(result, (Receipt, UnknownOutcome)):
                 self.outcomes[i] = result
                 continue
             reason = result or stopped
@@ -175,7 +192,7 @@ class _Bulk:
             self.outcomes[i] = self.outcome(i, self.refusals.get(i, failed))
         del self.pending[:n]
 
-    async def one_by_one(self, post_one: Callable[[Envelope], Awaitable[Receipt]]) -> None:
+    async def one_by_one(self) -> None:
         """Posts the pending messages each in its own request, until the relay does not answer any more."""
         lost: RelayError | None = None
         for i in self.pending:
@@ -183,7 +200,7 @@ class _Bulk:
                 self.outcomes[i] = self.outcome(i, lost)
                 continue
             try:
-                self.outcomes[i] = await post_one(self.envelopes[i])
+                self.outcomes[i] = await self.client.post_envelope(self.envelopes[i])
             except RelayError as err:
                 self.outcomes[i] = self.outcome(i, err)
                 lost = err if err.temporary else None

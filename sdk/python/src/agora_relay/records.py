@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 from typing import Any, Mapping
 
-from .answer import Envelopes, text_of, verified
+from .answer import MAX_SHORT, Envelopes, text_of, verified
 from .didkey import Identity, key_of
 from .envelope import Envelope
 from .errors import RelayError, Refused
@@ -41,10 +41,12 @@ class Receipt:
     """The state of the thread after the message; empty: the relay does not say."""
     envelope: Envelope
     """The message as it was signed."""
+    proof: str | None = None
+    """The text of the proof that the relay has the message in its log (docs/PROOFS.md). It was checked."""
 
     @classmethod
     def of(cls, answer: dict[str, Any], envelope: Envelope) -> Receipt:
-        """The receipt for envelope. Raises RelayError if it is for another message."""
+        """The receipt for envelope. Its proof is not checked. Raises RelayError if it is for another message."""
         if answer.get("id") != envelope["id"]:
             raise malformed("the receipt is for another message")
         thread = answer.get("thread")
@@ -64,6 +66,7 @@ class Receipt:
             text_of(thread, "id"),
             text_of(thread, "state"),
             envelope,
+            text_of(answer, "proof", MAX_SHORT) or None,
         )
 
 

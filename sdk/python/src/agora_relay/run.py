@@ -13,6 +13,7 @@ from .errors import AgentError, RelayError, Refused
 from .follow import Event
 from .payloads import Delivery, Job, Quote, comparable, failure, read_time
 from .protocol import MOVED_ON
+from .proving import objection
 from .records import Thread
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Run:
             if accept and accept.closed:
                 await self._post("ERROR", failure(NOT_OPENED) | {"request_id": record.request_id})
             elif accept:
-                await self._work(request, record)
+                await self._work(request, accept, record)
 
     def _by_client(self, type: str, record: Thread) -> Event | None:
         """The client's message of this type about the thread's request, to this agent or to nobody."""
@@ -153,7 +154,7 @@ class Run:
 
     # --- The work
 
-    async def _work(self, request: Event | None, record: Thread) -> None:
+    async def _work(self, request: Event | None, accept: Event, record: Thread) -> None:
         """Does the job and posts the outcome. If the post fails, a further call only repeats the post."""
         request_id = record.request_id
         if self._outcome is None:
@@ -162,7 +163,7 @@ class Run:
             else:
                 request_id = request.request_id
                 try:
-                    self._outcome = "RESULT", await self._perform(request, record)
+                    self._outcome = "RESULT", await self._perform(request, accept, record)
                 except AgentError as err:
                     self._outcome = "ERROR", failure(err)
                 self._outcome[1]["request_id"] = request_id
@@ -176,9 +177,14 @@ class Run:
             self._outcome = "ERROR", failure(INTERNAL) | {"request_id": request_id}
             await self._post(*self._outcome)
 
-    async def _perform(self, request: Event, record: Thread) -> dict[str, Any]:
+    async def _perform(self, request: Event, accept: Event, record: Thread) -> dict[str, Any]:
         """The payload of a RESULT, without the request_id. Raises AgentError."""
         agent, job = self._agent, _job_of(request)
+        async with agent.read_slots:
+            why = await objection(agent.client, accept.envelope, request.envelope)
+        if why:
+            log.warning("the agent does not begin to work in the thread %s of %s: %s", self.key[1], self.key[0], why)
+            raise AgentError("UNAVAILABLE", f"the agent does not begin to work: {why}")
         agent.queue.earn(self.key[0])
         await agent.work_slots.acquire(self.key[0])
         try:

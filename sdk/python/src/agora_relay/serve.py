@@ -96,7 +96,7 @@ class Agent:
         self.queue, self.pace = Queue(), Pace()
         self._progress = Progress(store)
         self._accept_slots = asyncio.Semaphore(MAX_ACCEPTS)  # one for each ACCEPT that is being handled
-        self.read_slots = asyncio.Semaphore(concurrency)  # one for each read of the thread of an ACCEPT
+        self.read_slots = asyncio.Semaphore(concurrency)  # one for each read of the thread or proof of an ACCEPT
         self._answer_slots = asyncio.Semaphore(concurrency)  # one for each REQUEST that is being answered
         self.work_slots = FairSlots(concurrency)  # one for each call of work
         self._running: dict[Key, Run] = {}  # the threads that are being handled

@@ -101,6 +101,7 @@ class Session:
         self.clock = clock
         self.correction = 0.0  # seconds to add to the clock, for messages
         self.rate: tuple[float, float] | None = None  # posts a second and burst of one sender, from the document
+        self.proves: bool | None = None  # whether the document has the feature proofs; None: it was not read yet
         self._fetching = asyncio.Lock()
         self._fetched_at: float | None = None  # when the document was asked for; None: never, or it is out of date
         self._audience = ""  # of tokens for a private relay; empty: the relay is open
@@ -284,7 +285,7 @@ class Session:
         failure."""
         try:
             doc = await self.exchange("GET", WELL_KNOWN, Spec(MAX_DOCUMENT), base=base)
-            self.rate = _rate(doc)
+            self.note(doc)
             url, reads = doc.get("url", ""), doc.get("reads", "")
             if isinstance(url, str) and isinstance(reads, str):
                 return url, reads
@@ -316,6 +317,11 @@ class Session:
             not_sent=True,
             retry_after=failed.retry_after,
         )
+
+    def note(self, doc: Mapping[str, Any]) -> None:
+        """Keeps what the relay's document says about posts and proofs."""
+        features = doc.get("features")
+        self.rate, self.proves = _rate(doc), isinstance(features, list) and "proofs" in features
 
     def _presence_audience(self) -> str:
         paused = self._presence_paused_at

@@ -22,7 +22,9 @@ from .errors import AgoraError, UnknownOutcome
 from .follow import PAGE, CursorStore, Event
 from .outlook import Outlook
 from .payloads import Job, Offer, Price, Result
+from .proof import VerifiedProof
 from .protocol import DRAFT_TTL
+from .proving import Proofs
 from .records import About, Agent, AgentPage, Receipt, Thread
 from .transport import Transport
 
@@ -120,9 +122,16 @@ class Client:
         transport: Transport | None = None,
         clock: Callable[[], float] = time.time,
         attempts: int = _client.ATTEMPTS,
+        proofs: Proofs = "prefer",
     ):
         self._client = _client.Client(
-            url, me, require_parties=require_parties, transport=transport, clock=clock, attempts=attempts
+            url,
+            me,
+            require_parties=require_parties,
+            transport=transport,
+            clock=clock,
+            attempts=attempts,
+            proofs=proofs,
         )
         self._loop = _Loop()
 
@@ -239,6 +248,14 @@ class Client:
     def relay_did(self) -> str:
         """See agora_relay.Client.relay_did."""
         return self._loop.run(self._client.relay_did())
+
+    def proves(self) -> bool:
+        """See agora_relay.Client.proves."""
+        return self._loop.run(self._client.proves())
+
+    def proof(self, envelope: Envelope) -> tuple[str, VerifiedProof]:
+        """See agora_relay.Client.proof."""
+        return self._loop.run(self._client.proof(envelope))
 
     def request(
         self,
