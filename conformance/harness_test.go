@@ -35,11 +35,30 @@ func startWithVisibility(
 	middleware func(http.Handler) http.Handler,
 ) string {
 	t.Helper()
-	db, err := engine.Open(t, filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20})
+	return startWith(t, relay.Config{Reads: reads, Key: relayKey(t)}, store, middleware)
+}
+
+func relayKey(t *testing.T) didkey.Key {
+	t.Helper()
+	key, err := didkey.Generate()
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := didkey.Generate()
+	return key
+}
+
+// startWith is start for a relay with this configuration. A relay with a log has it in SQLite.
+func startWith(
+	t *testing.T, c relay.Config, store func(relay.Store) relay.Store, middleware func(http.Handler) http.Handler,
+) string {
+	t.Helper()
+	open := engine.Open
+	if c.Transparency {
+		open = func(t testing.TB, path string, o sqlite.Options) (engine.Store, error) {
+			return sqlite.Open(t.Context(), path, o)
+		}
+	}
+	db, err := open(t, filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,8 +67,8 @@ func startWithVisibility(
 		s = store(s)
 	}
 	server := httptest.NewUnstartedServer(nil)
-	r, err := relay.New(t.Context(),
-		relay.Config{Store: s, Key: key, Log: quiet, Reads: reads, Origin: "http://" + server.Listener.Addr().String()})
+	c.Store, c.Log, c.Origin = s, quiet, "http://"+server.Listener.Addr().String()
+	r, err := relay.New(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +126,7 @@ func runAllChecks(t *testing.T, reads relay.Visibility) {
 	}
 	report, err := conformance.Run(
 		t.Context(),
-		startWithVisibility(t, reads, nil, middleware),
+		startWith(t, relay.Config{Reads: reads, Key: relayKey(t), Transparency: true}, nil, middleware),
 		conformance.Options{Only: only, Progress: func(r conformance.Result) {
 			if r.Status != conformance.Passed {
 				t.Errorf("%s is %s: %s\nsent %s\nexpected %s\ngot %s", r.Number, r.Status, r.Title, r.Sent, r.Expected,
