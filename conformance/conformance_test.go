@@ -40,18 +40,20 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestCitations checks that the sections and the rules that the checks of gateways cite are in the documentation.
+// TestCitations checks that the sections and the rules that the checks of gateways and of proofs cite are in the
+// documentation.
 func TestCitations(t *testing.T) {
 	docs := map[string]string{}
-	for _, name := range []string{"HUB", "CHANNEL", "JOBS", "GATEWAYS"} {
+	for _, name := range []string{"HUB", "CHANNEL", "JOBS", "GATEWAYS", "PROOFS"} {
 		text, err := os.ReadFile("../docs/" + name + ".md")
 		if err != nil {
 			t.Fatal(err)
 		}
 		docs[name] = string(text)
 	}
-	section, rule := regexp.MustCompile(`^(HUB|CHANNEL|JOBS|GATEWAYS) "(.+)"$`), regexp.MustCompile(`^[HCJG]-[0-9]+$`)
-	for _, c := range slices.Concat(conformance.HubChecks(), conformance.ChannelChecks(), conformance.JobsChecks()) {
+	section, rule := regexp.MustCompile(`^(HUB|CHANNEL|JOBS|GATEWAYS|PROOFS) "(.+)"$`), regexp.MustCompile(`^[HCJG]-[0-9]+$`)
+	proofs := slices.DeleteFunc(conformance.Checks(), func(c conformance.Check) bool { return c.Theme != "Proofs" })
+	for _, c := range slices.Concat(proofs, conformance.HubChecks(), conformance.ChannelChecks(), conformance.JobsChecks()) {
 		for part := range strings.SplitSeq(strings.ReplaceAll(c.Cites, ", ", "; "), "; ") {
 			known := false
 			if m := section.FindStringSubmatch(part); m != nil {

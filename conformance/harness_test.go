@@ -26,16 +26,7 @@ var quiet = slog.New(slog.DiscardHandler)
 // wraps its HTTP handler. Both may be nil.
 func start(t *testing.T, store func(relay.Store) relay.Store, middleware func(http.Handler) http.Handler) string {
 	t.Helper()
-	return startWithVisibility(t, relay.ToAll, store, middleware)
-}
-
-// startWithVisibility is start for a relay with this visibility of directed messages.
-func startWithVisibility(
-	t *testing.T, reads relay.Visibility, store func(relay.Store) relay.Store,
-	middleware func(http.Handler) http.Handler,
-) string {
-	t.Helper()
-	return startWith(t, relay.Config{Reads: reads, Key: relayKey(t)}, store, middleware)
+	return startWith(t, relay.Config{Key: relayKey(t)}, store, middleware)
 }
 
 func relayKey(t *testing.T) didkey.Key {
