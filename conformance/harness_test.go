@@ -91,9 +91,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestOwnRelayPasses runs all checks against this project's relay. The requests are remote, so that the relay's limits
-// apply. With the race detector the requests are local and have no limits: reads are so slow then that the checks would
-// wait for their allowance and get their answers too late. The check that takes a minute runs only in CI.
+// TestOwnRelayPasses runs all checks against this project's relay, which keeps a log unless its store is PostgreSQL. The
+// requests are remote, so that the relay's limits apply. With the race detector the requests are local and have no
+// limits: reads are so slow then that the checks would wait for their allowance and get their answers too late. The check
+// that takes a minute runs only in CI.
 func TestOwnRelayPasses(t *testing.T) {
 	for _, reads := range []relay.Visibility{relay.ToAll, relay.ToParties} {
 		t.Run(string(reads), func(t *testing.T) {
@@ -115,11 +116,12 @@ func runAllChecks(t *testing.T, reads relay.Visibility) {
 	if !raceDetector {
 		middleware = fromRemoteAddress
 	}
+	log := os.Getenv("AGORA_TEST_STORE") != "postgres" // see engine.Open
 	report, err := conformance.Run(
 		t.Context(),
-		startWith(t, relay.Config{Reads: reads, Key: relayKey(t), Transparency: true}, nil, middleware),
+		startWith(t, relay.Config{Reads: reads, Key: relayKey(t), Transparency: log}, nil, middleware),
 		conformance.Options{Only: only, Progress: func(r conformance.Result) {
-			if r.Status != conformance.Passed {
+			if r.Status != conformance.Passed && (log || r.Theme != "Proofs" || r.Status != conformance.NotTested) {
 				t.Errorf("%s is %s: %s\nsent %s\nexpected %s\ngot %s", r.Number, r.Status, r.Title, r.Sent, r.Expected,
 					r.Got)
 			}
