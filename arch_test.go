@@ -83,7 +83,7 @@ var allowedImports = map[string][]string{
 	"cmd/agora/internal/mcpserver/spending": {"internal/fsync", "didkey", "envelope", "gateway/jobs/credits"},
 	"cmd/agora/internal/mcpserver":          {"internal/fsync", "internal/safetext", "internal/untrusted", "didkey", "envelope", "thread", "client", "gateway/jobs/credits", "cmd/agora/internal/mcpserver/spending"},
 	"conformance/agentprobe":                {},
-	"conformance":                           {"didkey", "envelope", "thread", "testvectors"},
+	"conformance":                           {"didkey", "envelope", "proof", "thread", "testvectors"},
 	"docs/diagrams":                         {},
 	"ci/faults":                             {},
 	"ci/sim":                                {},

@@ -23,14 +23,19 @@ type faultyRelay struct {
 // results must describe the fault. TestOwnRelayPasses tests that the same checks pass without the fault.
 func TestFaultsAreDetected(t *testing.T) {
 	t.Parallel()
-	for _, b := range faultyRelays() {
+	testFaults(t, relay.Config{Key: relayKey(t)}, faultyRelays())
+}
+
+// testFaults starts relays with this configuration and one fault each.
+func testFaults(t *testing.T, c relay.Config, relays []faultyRelay) {
+	for _, b := range relays {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			var only []string
 			for number := range b.fails {
 				only = append(only, number)
 			}
-			report, err := conformance.Run(t.Context(), start(t, b.store, b.middleware),
+			report, err := conformance.Run(t.Context(), startWith(t, c, b.store, b.middleware),
 				conformance.Options{Only: only})
 			if err != nil {
 				t.Fatal(err)

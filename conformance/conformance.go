@@ -119,6 +119,7 @@ func themes() []theme {
 		{"Reading backwards", "", backwardChecks},
 		{"Server-sent events", "", streamChecks},
 		{"Posting many messages", "", bulkChecks},
+		{"Proofs", "log.json", proofChecks},
 	}
 }
 

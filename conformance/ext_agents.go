@@ -185,7 +185,7 @@ func searchAgents(p *probe) {
 }
 
 func wellKnown(p *probe) {
-	a := p.call("", "GET", "/.well-known/agora.json", nil, nil, 0)
+	a := p.document()
 	p.expect("status 200 with ok true, limits, features, reads \"open\" or \"parties\", and a did that is a did:key")
 	features, isList := a.list("features")
 	reads := a.text("reads")

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -69,16 +68,6 @@ var bulkChecks = []Check{
 		run: func(p *probe) { p.checkFeature("bulk") }},
 }
 
-// checkFeature ends the check unless the well-known document lists a feature.
-func (p *probe) checkFeature(name string) {
-	a := p.call("", http.MethodGet, "/.well-known/agora.json", nil, nil, 0)
-	p.expect("%q in features", name)
-	features, _ := a.list("features")
-	if !slices.ContainsFunc(features, func(f json.RawMessage) bool { return string(f) == `"`+name+`"` }) {
-		p.failf("%s", a)
-	}
-}
-
 // joined returns lines, each with LF at its end.
 func joined(lines ...[]byte) []byte { return append(bytes.Join(lines, []byte("\n")), '\n') }
 
@@ -105,9 +94,12 @@ type bulkAnswer struct {
 
 // bulk posts a body to /events/bulk. If the relay stops at its rate limit, bulk waits and posts the lines that have no
 // result yet. It returns any other stop.
-func (p *probe) bulk(what string, body []byte) (b bulkAnswer) {
+func (p *probe) bulk(what string, body []byte) bulkAnswer { return p.bulkTo("", what, body) }
+
+// bulkTo is bulk with a query.
+func (p *probe) bulkTo(query, what string, body []byte) (b bulkAnswer) {
 	for deadline := time.Now().Add(rateLimitTimeout); ; {
-		b.answer = p.call(what, http.MethodPost, "/events/bulk", nil, body, 0)
+		b.answer = p.call(what, http.MethodPost, "/events/bulk"+query, nil, body, 0)
 		p.expect(`status 200 with {"ok":true,"results":[…]}`)
 		results, isList := b.list("results")
 		if ok, _ := b.ok(); b.status != http.StatusOK || !ok || !isList {
@@ -179,7 +171,7 @@ func bulkStops(p *probe) {
 	var document struct {
 		Limits struct{ BodyBytes int } `json:"limits"`
 	}
-	if a := p.call("", http.MethodGet, "/.well-known/agora.json", nil, nil, 0); json.Unmarshal(a.body, &document) == nil {
+	if json.Unmarshal(p.document().body, &document) == nil {
 		limit = max(limit, document.Limits.BodyBytes)
 	}
 	for what, c := range map[string]struct {

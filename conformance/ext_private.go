@@ -161,9 +161,10 @@ func withoutRecipient(p *probe) {
 	)
 }
 
-// checkSameAnswer ends the check unless the answer a is the same as absent, except for the header Date.
+// checkSameAnswer ends the check unless the answer a is the same as absent, the one for something that does not exist. The
+// header Date may differ.
 func (p *probe) checkSameAnswer(a, absent answer) {
-	p.expect("the same answer as for a thread that does not exist: %s", absent)
+	p.expect("the same answer as for what does not exist: %s", absent)
 	header, other := a.header.Clone(), absent.header.Clone()
 	header.Del("Date")
 	other.Del("Date")

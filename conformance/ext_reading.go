@@ -33,7 +33,7 @@ var receiptChecks = []Check{
 		Cites: "PROTOCOL §1 meta.ttl", run: longestLifetime},
 	{Number: "X-5", Title: "A message whose meta.relay names this relay is accepted",
 		Cites: "PROTOCOL §1 meta.relay", run: func(p *probe) {
-			own := p.call("", "GET", "/.well-known/agora.json", nil, nil, 0).text("url")
+			own := p.document().text("url")
 			if own == "" {
 				p.end(Skipped, "/.well-known/agora.json does not name the relay's url")
 			}
@@ -87,7 +87,7 @@ func longestLifetime(p *probe) {
 	signed := m.sign(client)
 	a := p.post("a REQUEST with a ttl of 63 years", signed.body)
 	p.checkAccepted(a, signed)
-	longest := p.call("", "GET", "/.well-known/agora.json", nil, nil, 0).object("seconds").number("maxTtl")
+	longest := p.document().object("seconds").number("maxTtl")
 	if longest == 0 {
 		longest = (30 * 24 * time.Hour).Seconds()
 	}

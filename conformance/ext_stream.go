@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 )
@@ -38,14 +37,7 @@ var streamChecks = []Check{
 
 // ifStreams returns a check that runs only if the relay announces streams.
 func ifStreams(run func(*probe)) func(*probe) {
-	return func(p *probe) {
-		a := p.call("", http.MethodGet, "/.well-known/agora.json", nil, nil, 0)
-		features, _ := a.list("features")
-		if !slices.ContainsFunc(features, func(f json.RawMessage) bool { return string(f) == `"sse"` }) {
-			p.end(NotTested, `the well-known document does not list the feature "sse"`)
-		}
-		run(p)
-	}
+	return ifFeature("sse", func(p *probe, _ answer) { run(p) })
 }
 
 // eventStream is an open stream of events.

@@ -101,6 +101,37 @@ func (p *probe) postRefused(want refusal, what string, body []byte) answer {
 	return a
 }
 
+// document returns the well-known document.
+func (p *probe) document() answer {
+	return p.call("", http.MethodGet, "/.well-known/agora.json", nil, nil, 0)
+}
+
+// hasFeature reports whether the well-known document lists a feature.
+func hasFeature(document answer, name string) bool {
+	features, _ := document.list("features")
+	return slices.ContainsFunc(features, func(f json.RawMessage) bool { return string(f) == `"`+name+`"` })
+}
+
+// checkFeature ends the check unless the well-known document lists a feature.
+func (p *probe) checkFeature(name string) {
+	a := p.document()
+	p.expect("%q in features", name)
+	if !hasFeature(a, name) {
+		p.failf("%s", a)
+	}
+}
+
+// ifFeature returns a check that runs only if the well-known document lists a feature. run gets the document.
+func ifFeature(name string, run func(p *probe, document answer)) func(*probe) {
+	return func(p *probe) {
+		a := p.document()
+		if !hasFeature(a, name) {
+			p.end(NotTested, "the well-known document does not list the feature %q", name)
+		}
+		run(p, a)
+	}
+}
+
 // query returns a query string. The pairs are names and values in turn.
 func query(pairs ...string) string {
 	var parts []string

@@ -60,7 +60,7 @@ var httpChecks = []Check{
 	{Number: "S-95", Title: "A body above the size limit is refused with 413 PAYLOAD_TOO_LARGE, whatever its content",
 		Cites: overHTTP + " (PAYLOAD_TOO_LARGE)", run: func(p *probe) {
 			limit := max(envelope.DefaultMaxBytes,
-				int(p.call("", "GET", "/.well-known/agora.json", nil, nil, 0).object("limits").number("bodyBytes")))
+				int(p.document().object("limits").number("bodyBytes")))
 			if limit > 2<<20 {
 				p.end(Skipped, "the relay accepts bodies of %d bytes, and this check sends at most 2 MiB", limit)
 			}

@@ -195,7 +195,7 @@ func deliveredCanonical(p *probe) {
 // bodySizes tests bodies at the limit that the relay names, or else at the default limit of PROTOCOL §1.
 func bodySizes(p *probe) {
 	limit := envelope.DefaultMaxBytes
-	known := p.call("", "GET", "/.well-known/agora.json", nil, nil, 0)
+	known := p.document()
 	if own := known.object("limits").number("bodyBytes"); own >= 1024 {
 		limit = int(own)
 	}

@@ -30,6 +30,8 @@ const (
 	signatureMark = "— " // begins the line of a signature
 	keyHashSize   = 4
 	timeSize      = 8
+	// maxSize is the largest size of a log. Package tlog never ends for sizes above 2^62. JSON numbers are exact up to here.
+	maxSize = 1<<53 - 1
 )
 
 // Checkpoint is a signed statement of a relay about its log: its size and the root of its tree. It states nothing before
@@ -57,8 +59,8 @@ func ParseCheckpoint(text string) (c Checkpoint, err error) {
 	if c.Origin, err = ParseOrigin(lines.next()); err != nil {
 		return Checkpoint{}, fmt.Errorf("the checkpoint: %w", err)
 	}
-	if c.Size, err = parseNumber(lines.next()); err != nil || c.Size == 0 {
-		return Checkpoint{}, errors.New("the second line of a checkpoint is the size of the log")
+	if c.Size, err = parseNumber(lines.next()); err != nil || c.Size < 1 || c.Size > maxSize {
+		return Checkpoint{}, fmt.Errorf("the second line of a checkpoint is the size of the log, from 1 to %d", maxSize)
 	}
 	if c.Root, err = parseHash(lines.next()); err != nil {
 		return Checkpoint{}, fmt.Errorf("the root of the checkpoint: %w", err)

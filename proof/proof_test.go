@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -150,4 +151,26 @@ func honestPairs(random *rand.Rand, keys []didkey.DID) (pairs [][2]*envelope.Env
 		accepted = append(accepted, m)
 	}
 	return pairs
+}
+
+// TestHugeLogs checks that a relay cannot keep a reader busy by the size of its log.
+func TestHugeLogs(t *testing.T) {
+	key, err := didkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size, parses := range map[int64]bool{1<<53 - 1: true, 1 << 53: false, 1<<62 + 1: false, math.MaxInt64: false} {
+		c, err := SignCheckpoint(key, Origin{DID: key.DID()}, size, Hash{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := Parse((&Proof{Extra: "x", Index: 5, Path: make([]Hash, 60), Checkpoint: c}).String())
+		if parses != (err == nil) {
+			t.Errorf("a log with %d leaves: %v", size, err)
+		} else if parses {
+			if _, err := p.Verify(); err == nil {
+				t.Error("a path to zeros is valid")
+			}
+		}
+	}
 }

@@ -1,0 +1,182 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/proof"
+)
+
+// The steps of proofChecks.
+
+// provedLog is what the well-known document says about the log of a relay.
+type provedLog struct {
+	origin  proof.Origin
+	start   string        // the text of leaf 0
+	publish time.Duration // how often a checkpoint is published
+}
+
+// target returns the target of a part of the log.
+func (l provedLog) target(part string) string {
+	return fmt.Sprintf("/log/%08x/%s", l.origin.Epoch, part)
+}
+
+// ifProofs returns a check that runs only if the relay announces proofs.
+func ifProofs(run func(*probe, provedLog)) func(*probe) {
+	return ifFeature("proofs", func(p *probe, document answer) {
+		log := document.object("log")
+		p.expect("the member log with origin, which is the DID of the relay, / and an epoch; start and publishSeconds")
+		origin, err := proof.ParseOrigin(log.text("origin"))
+		var seconds float64
+		if err == nil {
+			err = json.Unmarshal(log.members["publishSeconds"], &seconds)
+		}
+		if err != nil || string(origin.DID) != document.text("did") || log.text("start") == "" || seconds <= 0 {
+			p.failf("%v: %s", err, document)
+		}
+		publish := time.Duration(min(seconds, 86400) * float64(time.Second))
+		run(p, provedLog{origin, log.text("start"), publish})
+	})
+}
+
+// provedMessage is a message with a valid proof.
+type provedMessage struct {
+	signedMessage
+	*proof.Proof
+	leaf proof.Leaf
+}
+
+// postProved posts a new message. The relay must accept and prove it.
+func (p *probe) postProved(log provedLog, signed signedMessage) provedMessage {
+	return p.checkReceipt(p.post(signed.what, signed.body), signed, log)
+}
+
+// checkReceipt ends the check unless a is the receipt of a new message, with a valid proof.
+func (p *probe) checkReceipt(a answer, signed signedMessage, log provedLog) provedMessage {
+	p.checkAccepted(a, signed)
+	return p.checkProof(a.text("proof"), signed, log)
+}
+
+// checkProof ends the check unless text is the valid proof of a message by the relay with this log.
+func (p *probe) checkProof(text string, signed signedMessage, log provedLog) provedMessage {
+	p.expect("a valid proof of %s in the log %s", signed.id, log.origin)
+	e, err := envelope.Parse(signed.body, maxAnswer)
+	if err != nil {
+		panic(err) // cannot happen: the relay has accepted it
+	}
+	parsed, err := proof.Parse(text)
+	if err != nil {
+		p.failf("the text of the proof is wrong: %v: %s", err, excerpt([]byte(text), 400))
+	}
+	verified, err := parsed.Verify()
+	if err == nil {
+		err = verified.CheckMessage(e, log.origin.DID)
+	}
+	if err != nil {
+		p.failf("%v: %s", err, excerpt([]byte(text), 2000))
+	}
+	if verified.Origin != log.origin {
+		p.failf("the proof is of the log %s", verified.Origin)
+	}
+	return provedMessage{signed, parsed, verified.Leaf}
+}
+
+// checkNoProof ends the check if an answer, or the result of a line, has a proof.
+func (p *probe) checkNoProof(a answer) {
+	p.expect("no member proof")
+	if _, present := a.members["proof"]; present {
+		p.failf("the answer has a proof: %s", a)
+	}
+}
+
+func proofTarget(sender actor, id string) string {
+	return "/proofs" + query("sender", sender.did(), "id", id)
+}
+
+// readProof reads the proof of a message by sender.
+func (p *probe) readProof(log provedLog, sender actor, signed signedMessage) provedMessage {
+	return p.checkProof(p.checkText(p.call("", http.MethodGet, proofTarget(sender, signed.id), nil, nil, 0)), signed, log)
+}
+
+// checkSameLeaf ends the check unless a proof that was read is of the same leaf as that of the receipt.
+func (p *probe) checkSameLeaf(read, receipt provedMessage) {
+	p.expect("the leaf of the receipt, at its index %d: %q", receipt.Index, receipt.Extra)
+	if read.Extra != receipt.Extra || read.Index != receipt.Index {
+		p.failf("another leaf, at the index %d: %q", read.Index, read.Extra)
+	}
+}
+
+// checkText ends the check unless a is a text, which it returns.
+func (p *probe) checkText(a answer) string {
+	p.expect("status 200 with the Content-Type text/plain; charset=utf-8 and Cache-Control no-store")
+	kind, parameters, err := mime.ParseMediaType(a.header.Get("Content-Type"))
+	if a.err != nil || a.status != http.StatusOK || err != nil || kind != "text/plain" ||
+		!strings.EqualFold(parameters["charset"], "utf-8") || a.header.Get("Cache-Control") != "no-store" {
+		p.failf("Content-Type %q, Cache-Control %q, %s", a.header.Get("Content-Type"), a.header.Get("Cache-Control"), a)
+	}
+	return string(a.body)
+}
+
+// published returns the published checkpoint.
+func (p *probe) published(log provedLog) proof.Checkpoint {
+	text := p.checkText(p.call("", http.MethodGet, log.target("checkpoint"), nil, nil, 0))
+	p.expect("a checkpoint of the log %s, signed by the relay", log.origin)
+	c, err := proof.ParseCheckpoint(text)
+	if err == nil {
+		_, err = c.Verify()
+	}
+	if err != nil || c.Origin != log.origin {
+		p.failf("%v: %s", err, excerpt([]byte(text), 600))
+	}
+	return c
+}
+
+const (
+	tileHeight = 8 // of tiles (C2SP tlog-tiles)
+	tileWidth  = 1 << tileHeight
+)
+
+// tile reads a tile.
+func (p *probe) tile(log provedLog, t tlog.Tile) []byte {
+	path := strings.TrimPrefix(t.Path(), fmt.Sprintf("tile/%d/", t.H))
+	a := p.call("", http.MethodGet, log.target("tile/"+path), nil, nil, 0)
+	p.expect("status 200 with the Content-Type application/octet-stream, %d hashes, and Cache-Control for ever", t.W)
+	cache := a.header.Get("Cache-Control")
+	if a.err != nil || a.status != http.StatusOK || a.header.Get("Content-Type") != "application/octet-stream" ||
+		len(a.body) != t.W*tlog.HashSize || !strings.Contains(cache, "immutable") {
+		p.failf("Content-Type %q, Cache-Control %q, %d bytes, %s", a.header.Get("Content-Type"), cache, len(a.body), a)
+	}
+	return bytes.Clone(a.body)
+}
+
+// logTiles reads tiles for package tlog. If the relay does not have one, the check ends.
+type logTiles struct {
+	p   *probe
+	log provedLog
+}
+
+func (t logTiles) Height() int { return tileHeight }
+
+func (t logTiles) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
+	data := make([][]byte, len(tiles))
+	for i, tile := range tiles {
+		data[i] = t.p.tile(t.log, tile)
+	}
+	return data, nil
+}
+
+func (t logTiles) SaveTiles([]tlog.Tile, [][]byte) {}
+
+// treeOf returns the hashes of the tree of a checkpoint. It reads them from the tiles. If those have another root, it
+// returns an error.
+func (p *probe) treeOf(log provedLog, c proof.Checkpoint) tlog.HashReader {
+	return tlog.TileHashReader(tlog.Tree{N: c.Size, Hash: c.Root}, logTiles{p, log})
+}
