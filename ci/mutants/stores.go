@@ -85,6 +85,8 @@ var marks = []mutant{
 		ofMarks},
 	{"disk: one that failed loses its write-ahead log at the stop", "store/sqlite Store.release", "diskFailed", never,
 		"./ci/sim -run FailedCopy"},
+	{"disk: the start trusts a write-ahead log whose sync has failed", "store/sqlite Store.open", "rewriteLog()", with("int64(0), error(nil)"),
+		"./ci/sim -run PowerLossAtStart"},
 	{"disk: a full one stays full", "store/sqlite care.tick", "makeRoom()", with("errDiskFull"),
 		"./store/sqlite -run Care"},
 	{"disk: the mark is never synced", "store/sqlite care.checkDisk", "syncMark()", with("error(nil)"),

@@ -26,7 +26,9 @@ func (w *world) failCopy() {
 	w.postSome(200)
 	_, err := w.life.store.View(w.Context(), func(q relay.Querier) error {
 		err := q.Query(nothing, "SELECT id FROM sim_message WHERE id = ''") // the reader's state is that of now
-		w.postUntil(func() bool { return w.disk.pending(database) > 0 })
+		for range 40 {
+			w.postSome(12)
+		}
 		return err
 	})
 	w.must(err)
@@ -62,4 +64,38 @@ func (w *world) postUntil(done func() bool) {
 		}
 	}
 	w.Fatal("what the test waits for does not happen")
+}
+
+// TestPowerLossAtStart checks that nothing is damaged when the sync of a commit fails, the relay is stopped, and the
+// power fails while it starts again. The start copies the write-ahead log into the database, also what the failed sync
+// has dropped from the disk.
+func TestPowerLossAtStart(t *testing.T) {
+	for seed := range uint64(40) {
+		folder := t.TempDir()
+		synctest.Test(t, func(t *testing.T) { newWorld(t, seed, folder).failStart(int(seed % 20)) })
+	}
+}
+
+func (w *world) failStart(after int) {
+	w.must(makeFolder(w.folder()))
+	w.newDisk()
+	defer func() { w.disk.Close() }()
+	w.begin()
+	w.postSome(100)
+	w.stop()
+	w.begin()
+	w.postSome(1) // begins the write-ahead log
+	w.disk.Plan(0, FailSync)
+	w.postSome(40)
+	w.stop()
+	w.disk.Plan(after, PowerLoss)
+	if w.start() {
+		w.postSome(20)
+		w.stop()
+	}
+	w.recover()
+	w.disk.Calm()
+	w.begin()
+	w.oracle.audit(w.life.store, w.disk, w.path())
+	w.stop()
 }

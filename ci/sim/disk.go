@@ -143,11 +143,14 @@ func (d *Disk) Occurred() int {
 	return d.occurred
 }
 
-// pending returns how many operations on the file with this name are not synced.
-func (d *Disk) pending(name string) int {
+// Rewrote notes that the file at path was written again and synced, outside of SQLite.
+func (d *Disk) Rewrote(path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.files[name].pending)
+	content, err := os.ReadFile(path)
+	if f := d.files[filepath.Base(path)]; f != nil && err == nil && !d.dead() {
+		f.durable, f.pending = content, nil
+	}
 }
 
 // Died returns a channel that is closed when a Kill or a PowerLoss happens.

@@ -219,7 +219,8 @@ func (w *world) start() bool {
 	before := w.disk.Occurred()
 	log := slog.New(slog.NewTextHandler(w.Output(), nil))
 	store, err := sqlite.Open(w.Context(), w.path(), sqlite.Options{Policy: policy, Log: log, Now: w.clock.now,
-		MaxBytes: w.maxBytes, Reserve: 1 << 20, Extensions: []relay.Extension{extension}})
+		MaxBytes: w.maxBytes, Reserve: 1 << 20, Extensions: []relay.Extension{extension},
+		Rewrote: w.disk.Rewrote})
 	if err != nil {
 		if w.disk.Occurred() == before {
 			w.Fatalf("the database cannot be opened: %v", err)

@@ -5,6 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
 
 	"modernc.org/sqlite"
 )
@@ -91,6 +94,38 @@ func (w *writer) truncateLog() (done bool, err error) {
 func (w *writer) checkpoint(stmt *sql.Stmt) (busy bool, length, copied int, err error) {
 	err = stmt.QueryRowContext(context.Background()).Scan(&busy, &length, &copied)
 	return busy, length, copied, err
+}
+
+// rewriteLog writes the write-ahead log of the database at path again, as it is, and syncs it. No relay has the database
+// open. After a failed sync, the kernel may show pages of the log that are not on the disk, and never write them. If the
+// relay copied such pages into the database, and the power failed meanwhile, the log could not repair the database.
+// Pages that are written again are dirty, so the kernel writes them. size is that of the log; 0: there is none.
+func rewriteLog(path string) (size int64, err error) {
+	file, err := os.OpenFile(path+"-wal", os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	for part := make([]byte, 1<<20); ; {
+		n, err := file.ReadAt(part, size)
+		if err != nil && err != io.EOF {
+			return 0, err
+		}
+		if n == 0 {
+			break
+		}
+		if _, err := file.WriteAt(part[:n], size); err != nil {
+			return 0, err
+		}
+		size += int64(n)
+	}
+	if size == 0 {
+		return 0, nil
+	}
+	return size, file.Sync()
 }
 
 // keepLog lets db, the pool that is closed last, leave the write-ahead log as it is. Without it, the last connection

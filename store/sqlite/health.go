@@ -31,8 +31,8 @@ var (
 //
 // A full disk leads to diskFull. Any other error of the disk or of the database leads to diskFailed, which only a
 // restart ends. The reason: after a failed fsync the kernel may have dropped the pages that it could not write, and the
-// next fsync would succeed all the same. Only opening the database again is safe, because that reads what is really
-// stored.
+// next fsync would succeed all the same. Only opening the database again is safe, because that writes the write-ahead log
+// again first, see rewriteLog.
 func (c *care) handleError(err error) error {
 	if err == nil || ledger.IsRefusal(err) {
 		return err

@@ -46,6 +46,9 @@ type Options struct {
 	Now        func() time.Time // nil: time.Now
 	Observer   relay.Observer   // receives a report of each commit; nil: relay.NoObserver
 
+	// Rewrote is called when Open has written a file again and synced it, for tests that simulate a disk. nil: not called.
+	Rewrote func(path string)
+
 	tickInterval time.Duration                                 // time between two ticks of care; 0: one second
 	diskRoom     func(folder string) (bytes int64, known bool) // for rebuild; nil: diskRoom
 	mergeEvents  int                                           // events of a merge; 0: writer.batch
@@ -172,6 +175,13 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 	if err := makePrivate(s.path); err != nil {
 		return nil, err
 	}
+	size, err := rewriteLog(s.path)
+	if err != nil {
+		return nil, err
+	}
+	if size > 0 && s.options.Rewrote != nil {
+		s.options.Rewrote(s.path + "-wal")
+	}
 	found, err := checkLoss(ctx, s.path)
 	loss := errors.Is(err, dbfile.ErrLoss)
 	switch {
@@ -256,8 +266,7 @@ func (s *Store) connect(ctx context.Context) (err error) {
 	return err
 }
 
-// prepare opens the connections that write and makes the database durable. After a failed fsync, pages of the
-// write-ahead log may be readable but not on disk. The checkpoint copies them into the database and syncs it.
+// prepare opens the connections that write, and copies the write-ahead log into the database.
 func (s *Store) prepare(ctx context.Context) (err error) {
 	if s.writeDB == nil {
 		if err := createPrivate(s.path); err != nil {
