@@ -32,7 +32,7 @@ func makeFolder(path string) error { return os.Mkdir(path, 0o700) }
 //   - a message that was acknowledged or delivered stays stored, once, with its number, until it expires;
 //   - a message that was refused for good, or as not stored, is not stored;
 //   - nothing is stored that nobody has posted, but for the relay's notices;
-//   - each proof is consistent with the log in the database;
+//   - each proof is consistent with the log in the database, and no two proofs are evidence against the relay;
 //   - each reader gets each message for it once, in order, also through crashes.
 type oracle struct {
 	*testing.T
@@ -49,6 +49,8 @@ type oracle struct {
 	logs   bool                 // the relay keeps a log
 	leaves map[int64]proof.Hash // of the proofs, by index
 	roots  map[int64]proof.Hash // of the checkpoints, by size
+
+	statements []*proof.Statement
 }
 
 // fact is a stored event.
@@ -202,7 +204,16 @@ func (o *oracle) proved(p *post, receipt relay.Receipt) {
 	if err != nil {
 		o.Errorf("the proof of %s: %v", p.envelope.ID, err)
 	}
+	o.statements = append(o.statements, &proof.Statement{Proof: read, Verified: v, Event: p.envelope})
 	o.leaves[l.Index], o.roots[read.Checkpoint.Size] = tlog.RecordHash([]byte(l.Leaf)), read.Checkpoint.Root
+}
+
+// blameless checks that the proofs give no evidence against the relay.
+func (o *oracle) blameless() {
+	for _, e := range proof.Compare(o.statements, nil) {
+		found, err := e.Verify()
+		o.Errorf("the relay has contradicted itself: %s (%v)", found.Text, err)
+	}
 }
 
 // log compares the log in the database with all proofs.

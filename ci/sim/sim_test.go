@@ -533,4 +533,5 @@ func (w *world) finish() {
 		}
 	}
 	w.oracle.audit(w.life.store, w.disk, w.path())
+	w.oracle.blameless()
 }

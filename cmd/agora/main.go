@@ -33,6 +33,7 @@ type commandLine struct {
 	Canonicalize canonicalizeCmd   `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
 	Sign         signCmd           `cmd:"" help:"Sign an envelope that you have written as JSON."`
 	Verify       verifyCmd         `cmd:"" help:"Check an envelope, however old it is, or evidence against a relay."`
+	Audit        auditCmd          `cmd:"" help:"Check that a relay has kept its word, with proofs and witnesses."`
 	Proof        proofCmd          `cmd:"" help:"Get and check proofs of a relay's log."`
 	Ask          trade.AskCmd      `cmd:"" everyday:"" help:"Ask agents for a service, and print the result."`
 	Send         trade.SendCmd     `cmd:"" everyday:"" help:"Sign a message and post it."`

@@ -1,0 +1,386 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/fsync"
+	"github.com/agora-relay/agora/proof"
+	"github.com/agora-relay/agora/relay/witness"
+)
+
+type auditCmd struct {
+	cli.Reader
+	Follow   bool     `help:"Go on: read each new checkpoint of the relay and compare it with the one before, until interrupted."`
+	Policy   string   `placeholder:"FILE" help:"The witnesses that must have signed the relay's checkpoint (C2SP tlog-policy)."`
+	Offline  bool     `help:"Only compare the proofs with each other. Ask no relay and no witness."`
+	Evidence string   `default:"." placeholder:"FOLDER" help:"Where to write evidence (default: the current folder)."`
+	Files    []string `arg:"" optional:"" name:"file" help:"Proofs: files that --save-proofs has written, or that agora proof get has printed."`
+}
+
+// Exit codes of audit besides 0 and 1 (LOG L-23).
+const (
+	exitLoss     = 2
+	exitEvidence = 3
+)
+
+func (auditCmd) Help() string {
+	return "Checks that a relay has kept its word. Each proof must be valid, and no two may contradict each other. Then it asks the " +
+		"relay for its newest checkpoint: the tree of each proof must be the beginning of the tree there. With --policy, the " +
+		"witnesses must have signed it, and no message may have been dated back behind their signatures.\n\n" +
+		"If the relay has contradicted itself, the command writes evidence to a file. Anybody can check it with agora verify, " +
+		"without a network and without trust in you.\n\n" +
+		"Exit codes:\n" +
+		"    0  nothing found\n" +
+		"    1  something could not be checked\n" +
+		"    2  the relay has begun a new log, although the one before had continued: so it is after a backup was restored\n" +
+		"    3  evidence against the relay\n\n" +
+		"Examples:\n" +
+		"  agora audit proofs.jsonl --relay https://relay.example\n" +
+		"  agora audit --follow --relay https://relay.example --policy witnesses.txt\n" +
+		"  agora audit --offline mine.jsonl theirs.jsonl"
+}
+
+func (c auditCmd) Validate() error {
+	switch {
+	case c.Offline && len(c.Files) == 0:
+		return errors.New("name at least one file of proofs, or leave out --offline")
+	case c.Offline && (c.Follow || c.Policy != ""):
+		return errors.New("--follow and --policy ask the relay; leave out --offline")
+	}
+	return nil
+}
+
+// audit is one run of the command.
+type audit struct {
+	auditCmd
+	env        cli.Environment
+	policy     *proof.Policy // nil: none
+	statements []*proof.Statement
+	seen       []*proof.Checkpoint // of relays and witnesses
+	cosigned   []cosignedTree
+	unchecked  int  // what could not be checked
+	loss       bool // evidence of the kind chain was found
+	guilty     bool // other evidence was found
+	written    map[string]bool
+}
+
+// cosignedTree is a checkpoint that a witness has signed at a time.
+type cosignedTree struct {
+	*proof.Checkpoint
+	by proof.Cosigned
+}
+
+func (c auditCmd) Run(env cli.Environment) (err error) {
+	a := &audit{auditCmd: c, env: env, written: map[string]bool{}}
+	if a.policy, err = readPolicy(c.Policy); err != nil {
+		return fmt.Errorf("--policy: %w", err)
+	}
+	for _, file := range c.Files {
+		text, err := env.Input(file, "the proofs to check")
+		if err != nil {
+			return err
+		}
+		a.readProofs(file, text)
+	}
+	if c.Offline {
+		a.compare()
+		return a.end()
+	}
+	reader, _, err := c.Identity(env)
+	if err != nil {
+		return err
+	}
+	log, err := reader.Log(env.Ctx)
+	if err != nil {
+		return err
+	}
+	newest := a.ask(log)
+	a.compare()
+	if c.Follow && newest != nil && !a.guilty {
+		err = a.follow(log, newest)
+	}
+	return errors.Join(err, a.end())
+}
+
+// end prints what was found, and returns the exit status.
+func (a *audit) end() error {
+	status := 0
+	switch {
+	case a.guilty:
+		status = exitEvidence
+	case a.loss:
+		status = exitLoss
+	case a.unchecked > 0:
+		status = cli.ExitFailed
+	}
+	if status == 0 {
+		fmt.Fprintf(a.env.Stdout, "checked %s; nothing found\n", cli.Count(int64(len(a.statements)), "proof"))
+		return nil
+	}
+	return cli.ExitError{Code: status, Err: cli.ErrReported}
+}
+
+// problem reports what could not be checked.
+func (a *audit) problem(format string, args ...any) {
+	a.unchecked++
+	a.env.Say(format, args...)
+}
+
+// readProofs reads a file of proofs. A proof that is not valid shows nothing about a relay.
+func (a *audit) readProofs(file string, text []byte) {
+	if bytes.HasPrefix(text, []byte("c2sp.org/")) {
+		a.addProof(file, string(text), nil)
+		return
+	}
+	for n, line := range bytes.Split(text, []byte("\n")) {
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		where := fmt.Sprintf("%s:%d", file, n+1)
+		var saved cli.SavedProof
+		if err := json.Unmarshal(line, &saved); err != nil || saved.Proof == "" {
+			a.problem("%s: this is not a line with a proof", where)
+			continue
+		}
+		a.addProof(where, saved.Proof, saved.Event)
+	}
+}
+
+// addProof checks a proof. event is its message; nil: unknown.
+func (a *audit) addProof(where, text string, event json.RawMessage) {
+	s := &proof.Statement{}
+	var err error
+	if s.Proof, err = proof.Parse(text); err == nil {
+		s.Verified, err = s.Verify(a.keys()...)
+	}
+	if err == nil && event != nil {
+		if s.Event, err = envelope.Parse(event, proof.MaxEvidence); err == nil {
+			err = s.Event.Verify()
+		}
+		if err == nil {
+			err = s.CheckMessage(s.Event, s.Origin.DID)
+		}
+	}
+	if err != nil {
+		a.problem("%s: the proof is not valid: %s", where, cli.Printable(err.Error()))
+		return
+	}
+	a.statements = append(a.statements, s)
+	for _, by := range s.Cosigned {
+		a.cosigned = append(a.cosigned, cosignedTree{&s.Checkpoint, by})
+	}
+}
+
+func (a *audit) keys() []*proof.Witness {
+	if a.policy == nil {
+		return nil
+	}
+	return a.policy.Keys()
+}
+
+// compare compares all statements with each other.
+func (a *audit) compare() {
+	for _, e := range proof.Compare(a.statements, a.seen) {
+		a.accuse(e)
+	}
+	a.compareDates()
+}
+
+// accuse writes evidence to a file and reports it.
+func (a *audit) accuse(e *proof.Evidence) {
+	shown, err := e.Verify()
+	if err != nil {
+		a.problem("a contradiction cannot be shown: %v", err)
+		return
+	}
+	text, err := json.Marshal(e)
+	if err != nil {
+		a.problem("evidence cannot be written: %v", err)
+		return
+	}
+	sum := sha256.Sum256(text)
+	file := filepath.Join(a.Evidence, fmt.Sprintf("evidence-%s-%s.json", e.Kind, hex.EncodeToString(sum[:4])))
+	if a.written[file] {
+		return
+	}
+	a.written[file] = true
+	if e.Kind == proof.KindChain {
+		a.loss = true
+	} else {
+		a.guilty = true
+	}
+	if err := fsync.Replace(file, append(text, '\n')); err != nil {
+		a.problem("evidence cannot be written: %v", err)
+	}
+	a.env.Say("evidence against %s: %s. It is in %s; check it with agora verify", shown.Relay, shown.Text, cli.ShellQuoted(file))
+}
+
+// datingSlack is how far the clocks of a relay and of a witness may differ (LOG L-23).
+const datingSlack = 5 * time.Minute
+
+// compareDates compares the times of leaves with the times at which witnesses have signed trees with and without them.
+func (a *audit) compareDates() {
+	for _, s := range a.statements {
+		for _, t := range a.cosigned {
+			if s.Verified.Index == 0 || t.Origin != s.Origin {
+				continue
+			}
+			received, has := s.Leaf.Received, s.Verified.Index < t.Size
+			switch {
+			case !has && received.Before(t.by.At.Add(-datingSlack)):
+				a.wrongDate(s, "before %s, when the witness %s signed the log without it", t)
+			case has && received.After(t.by.At.Add(datingSlack)):
+				a.wrongDate(s, "after %s, when the witness %s signed the log with it", t)
+			default:
+				continue
+			}
+			break
+		}
+	}
+}
+
+func (a *audit) wrongDate(s *proof.Statement, format string, t cosignedTree) {
+	a.guilty = true
+	a.env.Say("%s says that the message of leaf %d arrived at %s: "+format, s.Origin.DID, s.Verified.Index,
+		envelope.FormatTime(s.Leaf.Received), envelope.FormatTime(t.by.At), cli.Printable(t.by.Witness.Name))
+}
+
+// ask compares all statements about the relay's log with its newest checkpoint, and that with the witnesses. It returns
+// the checkpoint; nil: it could not be read.
+func (a *audit) ask(log *client.Log) *proof.Checkpoint {
+	newest, cosigned, err := a.newest(log)
+	if err != nil {
+		a.problem("%s", cli.Printable(err.Error()))
+		return nil
+	}
+	a.seen = append(a.seen, newest)
+	for _, by := range cosigned {
+		a.cosigned = append(a.cosigned, cosignedTree{newest, by})
+	}
+	if a.policy != nil && !a.policy.Met(cosigned) {
+		a.problem("the checkpoint with %d leaves has not the signatures of witnesses that the policy needs", newest.Size)
+	}
+	compared := map[int64]bool{}
+	for _, s := range a.statements {
+		if s.Origin == log.Origin && !compared[s.Checkpoint.Size] {
+			compared[s.Checkpoint.Size] = true
+			a.prefix(log, &s.Checkpoint, newest)
+		}
+	}
+	a.askWitnesses(log, newest)
+	if start, err := log.Prove(newest, 0, log.Start); err == nil {
+		s := &proof.Statement{Proof: start}
+		if s.Verified, err = start.Verify(); err == nil {
+			a.statements = append(a.statements, s)
+		}
+	}
+	return newest
+}
+
+// publishTime is how long audit waits for a checkpoint that has the leaves of all proofs.
+const publishTime = 3 * followEvery
+
+// newest reads the published checkpoint. If a proof is newer, it waits until the relay has published another one.
+func (a *audit) newest(log *client.Log) (c *proof.Checkpoint, cosigned []proof.Cosigned, err error) {
+	var largest int64
+	for _, s := range a.statements {
+		if s.Origin == log.Origin {
+			largest = max(largest, s.Checkpoint.Size)
+		}
+	}
+	for began := time.Now(); ; {
+		c, cosigned, err = log.Checkpoint(a.keys()...)
+		if err != nil || c.Size >= largest || time.Since(began) > publishTime {
+			return c, cosigned, err
+		}
+		select {
+		case <-a.env.Ctx.Done():
+			return c, cosigned, a.env.Ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// prefix checks that the tree of the newest checkpoint continues that of another one.
+func (a *audit) prefix(log *client.Log, old, newest *proof.Checkpoint) {
+	if old.Size > newest.Size {
+		old, newest = newest, old
+	}
+	root, path, err := log.Prefix(newest, old.Size)
+	if err != nil {
+		a.problem("the trees with %d and %d leaves cannot be compared: %s", old.Size, newest.Size, cli.Printable(err.Error()))
+		return
+	}
+	if root == old.Root {
+		return
+	}
+	e := &proof.Evidence{Type: proof.EvidenceType, Kind: proof.KindFork, Checkpoints: []string{old.String(), newest.String()}}
+	if old.Size < newest.Size {
+		e.Root, e.Consistency = &root, path
+	}
+	a.accuse(e)
+}
+
+// askWitnesses compares the newest checkpoint with those that the witnesses of the policy hold.
+func (a *audit) askWitnesses(log *client.Log, newest *proof.Checkpoint) {
+	if a.policy == nil {
+		return
+	}
+	for _, held := range witness.NewClient(a.policy, nil, cli.NewLog(a.env)).Held(a.env.Ctx, log.Origin) {
+		if held.Size > newest.Size {
+			a.problem("a witness holds a checkpoint with %d leaves, and the relay shows only %d; if this stays so, its data was "+
+				"rolled back", held.Size, newest.Size)
+		}
+		a.seen = append(a.seen, &held)
+		a.prefix(log, &held, newest)
+	}
+}
+
+// followEvery is how often follow reads the checkpoint: as often as a relay publishes one (LOG L-18).
+const followEvery = 5 * time.Second
+
+// follow compares each new checkpoint with the one before, until it finds evidence or is interrupted.
+func (a *audit) follow(log *client.Log, newest *proof.Checkpoint) error {
+	hint := ""
+	if a.env.StderrIsTerminal {
+		hint = "; Ctrl-C ends it"
+	}
+	a.env.Say("the log has %d leaves; watching it%s", newest.Size, hint)
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	for !a.guilty {
+		select {
+		case <-a.env.Ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		next, cosigned, err := log.Checkpoint(a.keys()...)
+		if err != nil {
+			a.env.Say("%s", cli.Printable(err.Error())) // it may be there again in a moment
+			continue
+		}
+		if next.Size == newest.Size && next.Root == newest.Root {
+			continue
+		}
+		if next.Size < newest.Size {
+			a.problem("the log had %d leaves, and has %d now", newest.Size, next.Size)
+		}
+		a.prefix(log, newest, next)
+		if a.policy != nil && !a.policy.Met(cosigned) {
+			a.env.Say("too few witnesses of the policy have signed the checkpoint with %d leaves", next.Size)
+		}
+		a.env.Say("the log has %d leaves", next.Size)
+		newest = next
+	}
+	return nil
+}
