@@ -92,14 +92,14 @@ type Policy struct {
 // DefaultLogRetention is the LogRetention of the zero Policy.
 const DefaultLogRetention = 30 * 24 * time.Hour
 
-// LogKept is how long the leaves of the log are kept. A message is kept for a while after its MaxTTL, and its leaf with
-// it.
+// LogKept is how long the leaves of the log are kept at least.
 func (p Policy) LogKept() time.Duration {
-	return max(cmp.Or(p.LogRetention, DefaultLogRetention), p.Window.WithDefaults().MaxTTL+time.Hour)
+	return max(cmp.Or(p.LogRetention, DefaultLogRetention), p.Window.WithDefaults().MaxTTL)
 }
 
-// LeavesUntil returns the time up to which leaves of the log are due at now (LOG L-16).
-func (p Policy) LeavesUntil(now time.Time) time.Time { return now.Add(-p.LogKept()) }
+// LeavesUntil returns the time up to which leaves of the log are due at now (LOG L-16). A message is kept for a while
+// after its MaxTTL, and its leaf with it.
+func (p Policy) LeavesUntil(now time.Time) time.Time { return now.Add(-p.LogKept() - time.Hour) }
 
 // WindowOf returns the window for messages of a type.
 func (p Policy) WindowOf(t envelope.Type) replay.Window {

@@ -54,7 +54,7 @@ var storage = []mutant{
 	{"log: the last row of a log is removed", "store/sqlite writer.dropTiles", "r.First ==", always, "./store/sqlite -run LogStore/Retention"},
 	{"log: another node's publication is replaced", "store/sqlite Store.Publish", "ExecContext()", swapSQL("AND published = ?", "AND ? IS NOT NULL"),
 		"./store/sqlite -run LogStore/Published"},
-	{"log: the start does not compare the published checkpoint", "relay relayLog.check", "c.Root !=", never, "./relay -run LostLog"},
+	{"log: the start does not compare the published checkpoint", "relay relayLog.continues", "c.Root !=", never, "./relay -run LostLog"},
 	{"proof: any path is accepted", "proof Proof.Verify", "CheckRecord()", with("error(nil)"), "./testvectors -run TestLog"},
 	{"proof: a wrong signature of a witness is ignored", "proof Checkpoint.Verify", "ok !", never, "./testvectors -run TestLog"},
 	{"evidence: a RESULT by anybody may follow an ACCEPT", "proof contradicts", "other TypeResult", without, "./testvectors -run TestLog"},

@@ -359,7 +359,7 @@ func testLogRetention(t *testing.T, open Opener) {
 	f.advance(9 * 24 * time.Hour)
 	fill(300)
 	first(0)
-	f.advance(25 * time.Hour)
+	f.advance(26 * time.Hour)
 	first(3 * 256)
 	f.restart()
 	fill(300)
