@@ -50,20 +50,24 @@ type Key struct {
 // statement returns what the relay signs about its witness.
 func statement(vkey string) []byte { return []byte("agora-witness/1\n" + vkey) }
 
+// identity returns the key and the name of the witness of a relay with this key in this epoch (LOG L-21).
+func identity(relay didkey.Key, epoch uint32) (key didkey.Key, name string, err error) {
+	seed, err := relay.Derive(fmt.Sprintf("agora witness %08x", epoch))
+	if err == nil {
+		key, err = didkey.FromSeed(seed)
+	}
+	return key, fmt.Sprintf("%s/witness/%08x", relay.DID(), epoch), err
+}
+
 // New returns the witness of a relay with this key, for the logs of some other relays. Its name and its key belong to
 // the epoch of the relay's database: after a restore, when it has forgotten what it has signed, it is another witness
 // (LOG L-21). now is the clock; nil: time.Now.
 func New(r *relay.Relay, relayKey didkey.Key, of []didkey.DID, now func() time.Time) (*Witness, error) {
-	epoch := fmt.Sprintf("%08x", r.Epoch())
-	seed, err := relayKey.Derive("agora witness " + epoch)
+	key, name, err := identity(relayKey, r.Epoch())
 	if err != nil {
 		return nil, err
 	}
-	key, err := didkey.FromSeed(seed)
-	if err != nil {
-		return nil, err
-	}
-	w := &Witness{relay: r, key: key, name: fmt.Sprintf("%s/witness/%s", relayKey.DID(), epoch), of: map[didkey.DID]bool{}, now: now}
+	w := &Witness{relay: r, key: key, name: name, of: map[didkey.DID]bool{}, now: now}
 	if w.now == nil {
 		w.now = time.Now
 	}
@@ -101,23 +105,18 @@ type state struct {
 // signed is stored. Errors: *Conflict; *Inconsistent; refusals with CodeNotFound (an unknown log), CodeForbidden (it is not
 // signed by its relay, or there are too many logs), CodeInvalidRequest.
 func (w *Witness) Add(ctx context.Context, from relay.Peer, body []byte) (lines string, err error) {
-	s, err := proof.ParseSubmission(string(body))
-	if err != nil {
-		return "", envelope.Errorf(envelope.CodeInvalidRequest, "%v", err)
+	if err := w.relay.Gate().ChargeBody(from, len(body)); err != nil {
+		return "", err
 	}
+	var s proof.Submission
+	var cosignature proof.Signature
 	c := &s.Checkpoint
-	if !w.of[c.Origin.DID] {
-		return "", envelope.Errorf(envelope.CodeNotFound, "this relay is no witness of this log; its operator can name the log's "+
-			"relay with --peer")
-	}
-	if _, err := c.Verify(); err != nil {
-		return "", envelope.Errorf(envelope.CodeForbidden, "%v", err)
-	}
-	if s.Old > c.Size {
-		return "", envelope.Errorf(envelope.CodeInvalidRequest, "the checkpoint has %d leaves, fewer than the old size", c.Size)
-	}
-	cosignature, err := c.Cosign(w.name, w.key, w.now())
-	if err != nil {
+	if err := w.relay.Gate().Checking(from, func() (err error) {
+		if s, err = w.parse(body); err == nil {
+			cosignature, err = c.Cosign(w.name, w.key, w.now())
+		}
+		return err
+	}); err != nil {
 		return "", err
 	}
 	var refusal error
@@ -138,6 +137,25 @@ func (w *Witness) Add(ctx context.Context, from relay.Peer, body []byte) (lines 
 		err = refusal
 	}
 	return cosignature.String(), err
+}
+
+// parse checks what can be checked without the database.
+func (w *Witness) parse(body []byte) (s proof.Submission, err error) {
+	if s, err = proof.ParseSubmission(string(body)); err != nil {
+		return s, envelope.Errorf(envelope.CodeInvalidRequest, "%v", err)
+	}
+	c := &s.Checkpoint
+	if !w.of[c.Origin.DID] {
+		return s, envelope.Errorf(envelope.CodeNotFound, "this relay is no witness of this log; its operator can name the log's "+
+			"relay with --peer")
+	}
+	if _, err := c.Verify(); err != nil {
+		return s, envelope.Errorf(envelope.CodeForbidden, "%v", err)
+	}
+	if s.Old > c.Size {
+		return s, envelope.Errorf(envelope.CodeInvalidRequest, "the checkpoint has %d leaves, fewer than the old size", c.Size)
+	}
+	return s, nil
 }
 
 // check returns why the witness does not sign. It adds evidence to known.
