@@ -105,9 +105,6 @@ type state struct {
 // signed is stored. Errors: *Conflict; *Inconsistent; refusals with CodeNotFound (an unknown log), CodeForbidden (it is not
 // signed by its relay, or there are too many logs), CodeInvalidRequest.
 func (w *Witness) Add(ctx context.Context, from relay.Peer, body []byte) (lines string, err error) {
-	if err := w.relay.Gate().ChargeBody(from, len(body)); err != nil {
-		return "", err
-	}
 	var s proof.Submission
 	var cosignature proof.Signature
 	c := &s.Checkpoint
