@@ -16,7 +16,7 @@ lint fuzz interop mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 # Without a symbol table, the programs of the tests are linked in two thirds of the time.
 test check race postgres js python faults cluster operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off -ldflags=-s
 
-.PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults cluster operations nightly mutants reproducible sbom perf profile pgo bench-guard deb rpm release install-test
+.PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults cluster operations nightly mutants reproducible sbom perf profile pgo bench-guard bench-log deb rpm release install-test
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
@@ -150,6 +150,11 @@ operations:
 # and graphs again from the last results.
 perf: build
 	go run ./ci/perf -agora bin/agora -rows '$(ROWS)'
+
+# Measures what a log of proofs costs, in turns with a relay without one. Fails if it costs more than it may. Takes a
+# minute or two.
+bench-log: build
+	go run ./ci/perf -agora bin/agora -log
 
 # Measures how the CPU time of a post is divided among its stages, for docs/PERFORMANCE.md.
 profile:

@@ -4,6 +4,7 @@
 //	make perf [ROWS=post32,deliver]     or     go run ./ci/perf -agora bin/agora [-rows post32,deliver]
 //	make profile                        or     go run ./ci/perf -profile
 //	make pgo                            or     go run ./ci/perf -pgo
+//	make bench-log                      or     go run ./ci/perf -agora bin/agora -log
 //
 // Each measurement starts the given agora binary in a new folder, with its limits turned off. It then loads the relay
 // with package bench on the same machine. The results go to docs/perf/results.json. A measurement that was not selected
@@ -33,6 +34,7 @@ type settings struct {
 	temp     string
 	profile  bool
 	pgo      bool
+	log      bool
 }
 
 func main() {
@@ -48,6 +50,7 @@ func main() {
 	flag.StringVar(&s.temp, "temp", "", "folder for the relays' data, some GB (default: the system's temporary folder)")
 	flag.BoolVar(&s.profile, "profile", false, "only measure how the CPU time of a post is divided among its stages")
 	flag.BoolVar(&s.pgo, "pgo", false, "only measure which functions are busy, and write "+pgoFile+" for the compiler")
+	flag.BoolVar(&s.log, "log", false, "only measure what a log of proofs costs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -60,6 +63,9 @@ func main() {
 func run(ctx context.Context, s settings) error {
 	if s.pgo {
 		return updatePGO(ctx)
+	}
+	if s.log {
+		return measureLog(ctx, s)
 	}
 	results, err := load(s.docs)
 	if err != nil {
