@@ -59,21 +59,10 @@ type Witnesses interface {
 	Cosign(ctx context.Context, c proof.Checkpoint, prove func(ctx context.Context, old int64) ([]proof.Hash, error)) []proof.Signature
 }
 
-// noWitnesses are no witnesses.
-type noWitnesses struct{}
-
-func (noWitnesses) Held(context.Context, proof.Origin) []proof.Checkpoint { return nil }
-
-func (noWitnesses) Cosign(
-	context.Context, proof.Checkpoint, func(context.Context, int64) ([]proof.Hash, error),
-) []proof.Signature {
-	return nil
-}
-
 // relayLog is the log of a relay.
 type relayLog struct {
 	store     LogStore
-	witnesses Witnesses
+	witnesses Witnesses // nil: none
 	origin    proof.Origin
 	start     string       // the text of leaf 0
 	minimum   atomic.Int64 // LogStore.FirstLeaf, read with each publication
@@ -102,9 +91,6 @@ func (r *Relay) openLog(ctx context.Context, witnesses Witnesses) error {
 	if !ok {
 		return errors.New("this store cannot keep a log; turn off transparency")
 	}
-	if witnesses == nil {
-		witnesses = noWitnesses{}
-	}
 	l := &relayLog{store: store, witnesses: witnesses, origin: proof.Origin{DID: r.DID(), Epoch: r.Epoch()}}
 	var err error
 	if l.start, err = store.KeepLog(ctx, r.DID()); err != nil {
@@ -114,7 +100,7 @@ func (r *Relay) openLog(ctx context.Context, witnesses Witnesses) error {
 		return err
 	}
 	r.transparency = l
-	if err := l.publish(ctx, r.key); err != nil {
+	if err := l.publish(ctx, r.key, false); err != nil { // witnesses must not delay a start
 		r.log.Error("cannot publish a checkpoint of the log yet", "err", err)
 	}
 	return nil
@@ -123,7 +109,10 @@ func (r *Relay) openLog(ctx context.Context, witnesses Witnesses) error {
 // check fails if the log does not continue the one that was published last, and those that witnesses hold (LOG L-14,
 // L-22).
 func (l *relayLog) check(ctx context.Context) error {
-	held := l.witnesses.Held(ctx, l.origin)
+	var held []proof.Checkpoint
+	if l.witnesses != nil {
+		held = l.witnesses.Held(ctx, l.origin)
+	}
 	_, c, err := l.published(ctx)
 	if err != nil {
 		return err
@@ -179,8 +168,9 @@ func (l *relayLog) checkpoint(ctx context.Context, key didkey.Key, size int64) (
 	return proof.SignCheckpoint(key, l.origin, size, tree.Root())
 }
 
-// publish publishes a checkpoint if the log has grown. What is published never shrinks.
-func (l *relayLog) publish(ctx context.Context, key didkey.Key) error {
+// publish publishes a checkpoint if the log has grown, or if it was published without the signatures of witnesses. What
+// is published never shrinks. With ask, witnesses sign it first.
+func (l *relayLog) publish(ctx context.Context, key didkey.Key, ask bool) error {
 	first, err := l.store.FirstLeaf(ctx)
 	if err != nil {
 		return err
@@ -189,21 +179,27 @@ func (l *relayLog) publish(ctx context.Context, key didkey.Key) error {
 	if !l.store.Publishes() {
 		return nil
 	}
+	ask = ask && l.witnesses != nil
 	before, last, err := l.published(ctx)
 	if err != nil {
 		return err
 	}
 	size, err := l.store.LogSize(ctx)
-	if err != nil || last != nil && size <= last.Size {
+	if err != nil || last != nil && (size < last.Size || size == last.Size && (!ask || len(last.Signatures) > 1)) {
 		return err
 	}
 	c, err := l.checkpoint(ctx, key, size)
 	if err != nil {
 		return err
 	}
-	c.Signatures = append(c.Signatures, l.witnesses.Cosign(ctx, c, func(ctx context.Context, old int64) ([]proof.Hash, error) {
-		return l.consistency(ctx, c, old)
-	})...)
+	if ask {
+		signed := l.witnesses.Cosign(ctx, c, func(ctx context.Context, old int64) ([]proof.Hash, error) {
+			return l.consistency(ctx, c, old)
+		})
+		if c.Signatures = append(c.Signatures, signed...); last != nil && size == last.Size && len(signed) == 0 {
+			return nil
+		}
+	}
 	return l.store.Publish(ctx, before, c.String())
 }
 
@@ -220,17 +216,19 @@ func (r *Relay) publishing(ctx context.Context) {
 	tick := time.NewTicker(PublishEvery)
 	defer tick.Stop()
 	failing := false
-	for ended := false; !ended; {
+	for ended := false; ; {
+		err := r.transparency.publish(context.WithoutCancel(ctx), r.key, true)
+		if err != nil && !failing {
+			r.log.Error("cannot publish a checkpoint of the log; trying again every few seconds", "err", err)
+		}
+		if failing = err != nil; ended {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			ended = true // publish what has come since
 		case <-tick.C:
 		}
-		err := r.transparency.publish(context.WithoutCancel(ctx), r.key)
-		if err != nil && !failing {
-			r.log.Error("cannot publish a checkpoint of the log; trying again every few seconds", "err", err)
-		}
-		failing = err != nil
 	}
 }
 
