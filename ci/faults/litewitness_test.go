@@ -166,6 +166,6 @@ func (w *litewitness) mustHold(c proof.Checkpoint) {
 	must(w.t, err)
 	want := fmt.Sprintf("- %s\n  (size %d, root %s)", c.Origin, c.Size, c.Root)
 	if response.StatusCode != http.StatusOK || !strings.Contains(html.UnescapeString(string(text)), want) {
-		w.t.Errorf("the page of litewitness has the status %d and the text %q, without %q", response.StatusCode, text, want)
+		w.t.Errorf("the page of litewitness, with the status %d, has no %q: %q", response.StatusCode, want, text)
 	}
 }

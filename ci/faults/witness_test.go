@@ -63,7 +63,8 @@ func TestWitnesses(t *testing.T) {
 
 // newWitnessed starts a relay and litewitness. The relay is running before litewitness knows its log.
 func newWitnessed(t *testing.T) *witnessed {
-	w := &witnessed{bin: t.TempDir(), policy: filepath.Join(t.TempDir(), "policy"), both: filepath.Join(t.TempDir(), "both"),
+	folder := t.TempDir()
+	w := &witnessed{bin: folder, policy: filepath.Join(folder, "policy"), both: filepath.Join(folder, "both"),
 		keys: newKeys(t, 2)}
 	torchwood(t, w.bin)
 	w.lite = newLitewitness(t, w.bin)
@@ -299,7 +300,7 @@ func (w *witnessed) forget(other *server) {
 	if output := w.process.stderr.String(); !strings.Contains(output, "the data of this relay was rolled back") {
 		w.t.Errorf("the relay does not say that it was rolled back: %q", output)
 	}
-	w.feedFails(w.server, other, fmt.Sprintf("the witness knows the log with %d leaves", newest.Size))
+	w.feedFails(w.server, other, fmt.Sprintf("the witness knows %d leaves of the log", newest.Size))
 	w.post(5) // now the log has more leaves than before, but others
 	w.stop()
 	w.start()

@@ -5,12 +5,12 @@
 //	go -C ci/torchwood run . feed POLICY LOG WITNESS
 //
 // POLICY is a file (C2SP tlog-policy) with the key of the log. verify checks a proof (C2SP tlog-proof) of the leaf that
-// the proof itself has. feed reads the checkpoint of the log at the URL LOG, asks the witness at the URL WITNESS to sign
-// it, and prints it with the new signature. A consistency proof is made from the tiles of the log. Both commands fail
-// unless the checkpoint then meets the policy.
+// the proof itself contains. feed reads the checkpoint of the log at the URL LOG, asks the witness at the URL WITNESS to
+// sign it, and prints it with the new signature. It makes the consistency proof from the tiles of the log. Both commands
+// fail unless the checkpoint meets the policy in the end.
 //
-// The command is a separate module, so that Agora does not depend on these libraries. The module also has the version of
-// litewitness, which ci/witness builds here.
+// The command is a separate module, so that Agora does not depend on these libraries. The module also pins litewitness.
+// make witness builds and uses both programs.
 package main
 
 import (
@@ -104,7 +104,7 @@ func feed(ctx context.Context, log, at string) ([]byte, error) {
 	signatures, old, err := w.Update(ctx, 0, signed, nil)
 	if errors.Is(err, witness.ErrCheckpointStale) {
 		if old < 1 || old > uint64(checkpoint.N) {
-			return nil, fmt.Errorf("the witness knows the log with %d leaves, and the checkpoint has %d", old, checkpoint.N)
+			return nil, fmt.Errorf("the witness knows %d leaves of the log, the checkpoint has %d", old, checkpoint.N)
 		}
 		hashes := torchwood.TileHashReaderWithContext(ctx, checkpoint.Tree, tiles)
 		path, failed := tlog.ProveTree(checkpoint.N, int64(old), hashes)
