@@ -17,8 +17,8 @@ import (
 	"github.com/agora-relay/agora/relay/witness"
 )
 
-// TestWitnessThatKnewMore checks that the signatures go on after the data of a witness was put back, also if the witness
-// had known more leaves than the log has.
+// TestWitnessThatKnewMore checks that a witness signs after its data was put back, although it had known more leaves
+// than the log has.
 func TestWitnessThatKnewMore(t *testing.T) {
 	relayKey, witnessKey := key(t, 1), key(t, 2)
 	known := int64(10)
@@ -44,8 +44,8 @@ func TestWitnessThatKnewMore(t *testing.T) {
 		fmt.Fprint(w, signature.String())
 	}))
 	defer server.Close()
-	policy, err := proof.ParsePolicy(fmt.Sprintf("witness w %s %s\nquorum w\n", proof.VerifierKey("witness", witnessKey.DID()),
-		server.URL))
+	policy, err := proof.ParsePolicy(fmt.Sprintf("witness w %s %s\nquorum w\n",
+		proof.VerifierKey("witness", witnessKey.DID()), server.URL))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestWitnessThatKnewMore(t *testing.T) {
 		}
 		return client.Cosign(t.Context(), c, func(context.Context, int64) ([]proof.Hash, error) { return nil, nil })
 	}
-	if s := cosign(); len(s) > 0 || !strings.Contains(log.String(), "it has only 3: the data of this relay was rolled back") {
+	if s := cosign(); len(s) > 0 || !strings.Contains(log.String(), "has only 3: the data of this relay was rolled") {
 		t.Errorf("the relay was rolled back, and has %d signatures and the log %s", len(s), &log)
 	}
 	known = 0
