@@ -5,9 +5,9 @@
 //	go -C ci/torchwood run . feed POLICY LOG WITNESS
 //
 // POLICY is a file (C2SP tlog-policy) with the key of the log. verify checks a proof (C2SP tlog-proof) of the leaf that
-// POLICY is a file (C2SP tlog-policy) with the key of the log. verify checks a proof (C2SP tlog-proof) of the leaf that it
-// has itself. feed reads the checkpoint of the log at the URL LOG, asks the witness at the URL WITNESS to sign
-// it, and prints it with the new signature. It makes the consistency proof from the tiles of the log. Both fail unless
+// it has itself. feed reads the checkpoint of the log at the URL LOG, asks the witness at the URL WITNESS to sign it,
+// and prints it with the new signature. It makes the consistency proof from the tiles of the log. Both commands fail
+// unless the checkpoint meets the policy in the end.
 //
 // The command is a separate module, so that Agora does not depend on these libraries. The module also pins litewitness.
 // make witness builds and uses both programs.
