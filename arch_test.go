@@ -88,6 +88,7 @@ var allowedImports = map[string][]string{
 	"docs/diagrams":                         {},
 	"ci/faults":                             {},
 	"ci/sim":                                {},
+	"ci/torchwood":                          {},
 	"ci/faults/cluster":                     {},
 	"sdk/js":                                {},
 	"internal/bench/stage":                  {"didkey", "envelope"},

@@ -356,6 +356,8 @@ func hostileCalls() map[string][]string {
 		"proof get":    {"--relay URL EVE HOSTILE", "--relay URL HOSTILE msg_1", "--relay URL EVE msg_1", "--relay HOSTILE EVE msg_1"},
 		"proof verify": {"hostile.txt", "HOSTILE", "--event signed.json hostile.txt", "--event HOSTILE hostile.txt",
 			"--relay HOSTILE hostile.txt", "--witness HOSTILE hostile.txt"},
+		"audit": {"--relay URL", "--relay URL hostile.txt signed.json", "--offline hostile.json", "--offline HOSTILE",
+			"--relay URL --policy HOSTILE", "--relay URL --policy hostile.txt", "--relay URL --policy policy.txt", "--offline --evidence HOSTILE hostile.txt", "--relay HOSTILE"},
 		"admin status": {"--data HOSTILE", "--data DATA --json"},
 		"admin ban":    {"HOSTILE --data DATA", "192.0.2.1 --data HOSTILE --reason HOSTILE", "EVE --for HOSTILE"},
 		"admin unban":  {"HOSTILE", "192.0.2.1 --data HOSTILE"},
@@ -484,6 +486,7 @@ func newHostileFiles(t *testing.T, bob, eve didkey.Key) *hostileFiles {
 		"member.txt":    "cm_" + strings.Repeat("A", 43) + "\n",
 		"principal.txt": "cj_" + strings.Repeat("A", 43) + "\n",
 		"operator.txt":  "op_" + strings.Repeat("A", 43) + "\n",
+		"policy.txt":    "witness " + hostile + "\nquorum none\n",
 		"evidence.json": fmt.Sprintf(`{"typ":"agora-evidence/1","kind":%s,"proofs":[%s,%s]}`, text, text, text),
 		"signed.json":   string(signed(t, eve, envelope.Request{RequestID: hostile, Intent: hostile}, bob.DID())),
 	} {

@@ -169,9 +169,9 @@ func (c *Client) ask(
 		return nil, err
 	}
 	for attempt := 0; ; attempt++ {
-		s := proof.Submission{Old: r.old, Checkpoint: checkpoint}
+		s := proof.Submission{Old: min(r.old, checkpoint.Size), Checkpoint: checkpoint}
 		var err error
-		if s.Path, err = prove(ctx, r.old); err != nil {
+		if s.Path, err = prove(ctx, s.Old); err != nil {
 			return nil, err
 		}
 		text, status, err := c.request(ctx, http.MethodPost, r.url+"/add-checkpoint", s.String(), maxAnswer)
