@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -22,32 +23,39 @@ const PublishEvery = 5 * time.Second
 type LogStore interface {
 	Remover
 
-	// KeepLog makes the store append a leaf for each message that it accepts from now on. If the relay has no log in this
-	// epoch, one begins. start is the text of its leaf 0.
-	KeepLog(ctx context.Context, relay didkey.DID) (start string, err error)
+	// KeepLog makes the store append a leaf for each message that it accepts from now on, to the log of this relay. If the
+	// relay has no log in this epoch, one begins. all are the logs of the store. The number of the relay's is current.
+	KeepLog(ctx context.Context, relay didkey.DID) (all []StoredLog, current int64, err error)
 
-	// LogSize returns how many leaves are durable.
-	LogSize(ctx context.Context) (int64, error)
+	// LogSize returns how many leaves of a log are durable. log is the number of a log here and below.
+	LogSize(ctx context.Context, log int64) (int64, error)
 
-	// LogHashes returns n hashes of a level of the log, from the number first on, see proof.LoadTree. It returns fewer if
+	// LogHashes returns n hashes of a level of a log, from the number first on, see proof.LoadTree. It returns fewer if
 	// there are fewer.
-	LogHashes(ctx context.Context, level int, first, n int64) ([]proof.Hash, error)
+	LogHashes(ctx context.Context, log int64, level int, first, n int64) ([]proof.Hash, error)
 
-	// LogLeaf returns the leaf of a stored event. ok is false if the event has none in this log, or its salt is erased.
-	LogLeaf(ctx context.Context, event Seq) (index int64, leaf proof.Leaf, ok bool, err error)
+	// LogLeaf returns the leaf of a stored event. log is 0 if the event has none, or its salt is erased.
+	LogLeaf(ctx context.Context, event Seq) (log, index int64, leaf proof.Leaf, err error)
 
 	// FirstLeaf returns the lowest index whose leaf is kept, see Policy.LogRetention.
-	FirstLeaf(ctx context.Context) (index int64, err error)
+	FirstLeaf(ctx context.Context, log int64) (index int64, err error)
 
 	// Publishes reports whether this node publishes the checkpoints. Only one does.
 	Publishes() bool
 
-	// Published returns the last checkpoint that was stored with Publish; empty: none.
-	Published(ctx context.Context) (string, error)
+	// Published returns the last checkpoint of a log that was stored with Publish; empty: none.
+	Published(ctx context.Context, log int64) (string, error)
 
-	// Publish replaces the published checkpoint. It changes nothing if the published one is not before: then another node
+	// Publish replaces the published checkpoint of the present log. It changes nothing if the published one is not before: then another node
 	// was faster.
 	Publish(ctx context.Context, before, checkpoint string) error
+}
+
+// StoredLog is a log that a store has. Only the one of the present relay and epoch grows.
+type StoredLog struct {
+	Number int64 // 1 or more
+	Origin string
+	Start  string // the text of leaf 0
 }
 
 // Witnesses sign the checkpoints of a log, if these continue the ones that they have signed before (LOG §5).
@@ -62,6 +70,7 @@ type Witnesses interface {
 // relayLog is the log of a relay.
 type relayLog struct {
 	store     LogStore
+	number    int64     // see StoredLog
 	witnesses Witnesses // nil: none
 	origin    proof.Origin
 	start     string       // the text of leaf 0
@@ -91,15 +100,24 @@ func (r *Relay) openLog(ctx context.Context, witnesses Witnesses) error {
 	if !ok {
 		return errors.New("this store cannot keep a log; turn off transparency")
 	}
-	l := &relayLog{store: store, witnesses: witnesses, origin: proof.Origin{DID: r.DID(), Epoch: r.Epoch()}}
-	var err error
-	if l.start, err = store.KeepLog(ctx, r.DID()); err != nil {
+	all, current, err := store.KeepLog(ctx, r.DID())
+	if err != nil {
 		return err
 	}
+	for _, s := range all {
+		l := &relayLog{store: store, number: s.Number, start: s.Start}
+		if l.origin, err = proof.ParseOrigin(s.Origin); err != nil {
+			return err
+		}
+		if r.logs = append(r.logs, l); s.Number == current {
+			r.transparency = l
+		}
+	}
+	l := r.transparency
+	l.witnesses = witnesses
 	if err := l.check(ctx); err != nil {
 		return err
 	}
-	r.transparency = l
 	if err := l.publish(ctx, r.key, false); err != nil { // witnesses must not delay a start
 		r.log.Error("cannot publish a checkpoint of the log yet", "err", err)
 	}
@@ -117,7 +135,7 @@ func (l *relayLog) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	size, err := l.store.LogSize(ctx) // after the witnesses were asked
+	size, err := l.store.LogSize(ctx, l.number) // after the witnesses were asked
 	if err == nil && c != nil {
 		err = l.continues(ctx, size, *c, "this relay has published")
 	}
@@ -145,7 +163,7 @@ func (l *relayLog) continues(ctx context.Context, size int64, c proof.Checkpoint
 
 // published returns the published checkpoint as text and parsed; nil: there is none.
 func (l *relayLog) published(ctx context.Context) (text string, c *proof.Checkpoint, err error) {
-	if text, err = l.store.Published(ctx); err != nil || text == "" {
+	if text, err = l.store.Published(ctx, l.number); err != nil || text == "" {
 		return "", nil, err
 	}
 	parsed, err := proof.ParseCheckpoint(text)
@@ -155,7 +173,7 @@ func (l *relayLog) published(ctx context.Context) (text string, c *proof.Checkpo
 // tree returns the tree of the first size leaves.
 func (l *relayLog) tree(ctx context.Context, size int64) (proof.Tree, error) {
 	return proof.LoadTree(size, func(level int, first, n int64) ([]proof.Hash, error) {
-		return l.store.LogHashes(ctx, level, first, n)
+		return l.store.LogHashes(ctx, l.number, level, first, n)
 	})
 }
 
@@ -171,7 +189,7 @@ func (l *relayLog) checkpoint(ctx context.Context, key didkey.Key, size int64) (
 // publish publishes a checkpoint if the log has grown, or if it was published without the signatures of witnesses. What
 // is published never shrinks. With ask, witnesses sign it first.
 func (l *relayLog) publish(ctx context.Context, key didkey.Key, ask bool) error {
-	first, err := l.store.FirstLeaf(ctx)
+	first, err := l.store.FirstLeaf(ctx, l.number)
 	if err != nil {
 		return err
 	}
@@ -184,7 +202,7 @@ func (l *relayLog) publish(ctx context.Context, key didkey.Key, ask bool) error 
 	if err != nil {
 		return err
 	}
-	size, err := l.store.LogSize(ctx)
+	size, err := l.store.LogSize(ctx, l.number)
 	if err != nil || last != nil && (size < last.Size || size == last.Size && (!ask || len(last.Signatures) > 1)) {
 		return err
 	}
@@ -262,7 +280,7 @@ func (r *Relay) Checkpoint(ctx context.Context, p Peer, epoch string) (text stri
 		return "", err
 	}
 	err = r.timedSlice(ctx, &readJob{peer: p}, func(ctx context.Context) error {
-		text, err = l.store.Published(ctx)
+		text, err = l.store.Published(ctx, l.number)
 		return err
 	})
 	return text, err
@@ -273,11 +291,13 @@ func (r *Relay) logOf(epoch string) (*relayLog, error) {
 	if r.transparency == nil {
 		return nil, errNoLog
 	}
-	if epoch != fmt.Sprintf("%08x", r.transparency.origin.Epoch) {
-		return nil, envelope.Errorf(envelope.CodeNotFound, "this relay has no log with this epoch; the well-known document "+
-			"names its log")
+	for _, l := range slices.Backward(r.logs) {
+		if epoch == fmt.Sprintf("%08x", l.origin.Epoch) {
+			return l, nil
+		}
 	}
-	return r.transparency, nil
+	return nil, envelope.Errorf(envelope.CodeNotFound, "this relay has no log with this epoch; the well-known document names "+
+		"its log")
 }
 
 // Tile returns a tile of the log with this epoch (C2SP tlog-tiles). path is LEVEL/N or LEVEL/N.p/WIDTH. Errors:
@@ -311,7 +331,7 @@ func (l *relayLog) tile(ctx context.Context, t tlog.Tile) (data []byte, err erro
 	if t.N > math.MaxInt64>>tileHeight {
 		return nil, nil
 	}
-	hashes, err := l.store.LogHashes(ctx, t.L, t.N<<tileHeight, int64(t.W))
+	hashes, err := l.store.LogHashes(ctx, l.number, t.L, t.N<<tileHeight, int64(t.W))
 	if err != nil || len(hashes) < t.W {
 		return nil, err
 	}
@@ -355,8 +375,7 @@ var errNoProof = envelope.Errorf(envelope.CodeNotFound,
 // ProofOf returns the proof of a stored message. Errors: CodeNotFound; CodeUnauthorized if only parties may see messages
 // and the read is not signed.
 func (r *Relay) ProofOf(ctx context.Context, p Peer, sender didkey.DID, id string) (text string, err error) {
-	l := r.transparency
-	if l == nil {
+	if r.transparency == nil {
 		return "", errNoLog
 	}
 	if err := r.draining(); err != nil {
@@ -364,7 +383,7 @@ func (r *Relay) ProofOf(ctx context.Context, p Peer, sender didkey.DID, id strin
 	}
 	viewer := r.viewer(p)
 	err = r.timedSlice(ctx, &readJob{peer: p}, func(ctx context.Context) error {
-		seq, err := l.store.Known(ctx, sender, id)
+		seq, err := r.transparency.store.Known(ctx, sender, id)
 		if err != nil || seq == 0 {
 			return err
 		}
@@ -373,11 +392,12 @@ func (r *Relay) ProofOf(ctx context.Context, p Peer, sender didkey.DID, id strin
 		if err != nil || len(page.Events) == 0 {
 			return err
 		}
-		index, leaf, ok, err := l.store.LogLeaf(ctx, seq)
-		if err != nil || !ok {
+		number, index, leaf, err := r.transparency.store.LogLeaf(ctx, seq)
+		i := slices.IndexFunc(r.logs, func(l *relayLog) bool { return l.number == number })
+		if err != nil || i < 0 {
 			return err
 		}
-		text, err = l.prove(ctx, r.key, index, leaf.String())
+		text, err = r.logs[i].prove(ctx, r.key, index, leaf.String())
 		return err
 	})
 	switch {
@@ -391,12 +411,15 @@ func (r *Relay) ProofOf(ctx context.Context, p Peer, sender didkey.DID, id strin
 }
 
 // prove returns the proof of a leaf: under the published checkpoint if that has the leaf, else under a new one. The text
-// is empty if the leaves beside it are not kept any more.
+// is empty if the leaves beside it are not kept any more, or key is not that of the log.
 func (l *relayLog) prove(ctx context.Context, key didkey.Key, index int64, leaf string) (string, error) {
 	_, c, err := l.published(ctx)
 	if err == nil && (c == nil || index >= c.Size) {
+		if l.origin.DID != key.DID() {
+			return "", nil
+		}
 		var size int64
-		if size, err = l.store.LogSize(ctx); err == nil {
+		if size, err = l.store.LogSize(ctx, l.number); err == nil {
 			var next proof.Checkpoint
 			next, err = l.checkpoint(ctx, key, size)
 			c = &next

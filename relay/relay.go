@@ -82,6 +82,7 @@ type Relay struct {
 	screening    *screening // nil: all messages may be stored
 	openPolls    atomic.Int64
 	transparency *relayLog                      // nil: the relay keeps no log
+	logs         []*relayLog                    // all that the store has, the oldest first; empty: it keeps no log
 	sweepError   atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not fail
 }
 

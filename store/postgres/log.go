@@ -35,7 +35,7 @@ const (
 )
 
 // KeepLog implements relay.LogStore.
-func (s *Store) KeepLog(ctx context.Context, did didkey.DID) (start string, err error) {
+func (s *Store) KeepLog(ctx context.Context, did didkey.DID) (all []relay.StoredLog, current int64, err error) {
 	origin := proof.Origin{DID: did, Epoch: s.epoch}
 	err = s.task(ctx, func(w *writer) error {
 		return w.transact(func() (err error) {
@@ -43,45 +43,57 @@ func (s *Store) KeepLog(ctx context.Context, did didkey.DID) (start string, err 
 			if err := w.flush(); err != nil {
 				return err
 			}
-			start, err = w.keepLog(origin)
+			all, err = w.keepLog(origin)
 			return err
 		})
 	})
-	return start, err
+	return all, s.log.Load(), err
 }
 
-// keepLog begins the log with this origin, if there is none, and reads its tree for the ledger. The transaction has the
-// lock.
-func (w *writer) keepLog(origin proof.Origin) (start string, err error) {
+// keepLog begins the log with this origin, if there is none, and reads its tree for the ledger. It returns all logs. The
+// transaction has the lock.
+func (w *writer) keepLog(origin proof.Origin) (all []relay.StoredLog, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), groupTime)
 	defer cancel()
 	var n int64
 	find := func() error {
-		return w.conn.QueryRow(ctx, "SELECT n, start FROM log WHERE origin = $1", origin.String()).Scan(&n, &start)
+		all, n = nil, 0
+		rows, err := w.conn.Query(ctx, "SELECT n, origin, start FROM log ORDER BY n")
+		if err != nil {
+			return err
+		}
+		var l relay.StoredLog
+		_, err = pgx.ForEachRow(rows, []any{&l.Number, &l.Origin, &l.Start}, func() error {
+			if all = append(all, l); l.Origin == origin.String() {
+				n = l.Number
+			}
+			return nil
+		})
+		return err
 	}
-	if err = find(); errors.Is(err, pgx.ErrNoRows) {
+	if err = find(); err == nil && n == 0 {
 		if err = w.beginLog(ctx, origin); err == nil {
 			err = find()
 		}
 	}
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	log, err := readLog(ctx, w.conn, n)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var lost bool
 	if err := w.conn.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM event WHERE leaf IS NOT NULL AND seq > "+
 		"(SELECT max(seq) FROM log_leaf))").Scan(&lost); err != nil {
-		return "", err
+		return nil, err
 	}
 	if lost {
-		return "", ledger.ErrLogLost
+		return nil, ledger.ErrLogLost
 	}
 	w.store.log.Store(n)
 	w.ledger.KeepLog(log)
-	return start, nil
+	return all, nil
 }
 
 // beginLog stores leaf 0 of a new log.
@@ -215,10 +227,10 @@ func (s *Store) readingLog(ctx context.Context, f func(ctx context.Context, conn
 }
 
 // LogSize implements relay.LogStore. What another node has stored may not be durable yet, so it waits (LOG L-10).
-func (s *Store) LogSize(ctx context.Context) (size int64, err error) {
+func (s *Store) LogSize(ctx context.Context, log int64) (size int64, err error) {
 	var last ledger.LogRow
 	err = s.readingLog(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		last, err = scanLogRow(conn.QueryRow(ctx, newestRow, s.log.Load()))
+		last, err = scanLogRow(conn.QueryRow(ctx, newestRow, log))
 		return err
 	})
 	if err == nil {
@@ -228,44 +240,44 @@ func (s *Store) LogSize(ctx context.Context) (size int64, err error) {
 }
 
 // LogHashes implements relay.LogStore.
-func (s *Store) LogHashes(ctx context.Context, level int, first, n int64) (hashes []proof.Hash, err error) {
+func (s *Store) LogHashes(ctx context.Context, log int64, level int, first, n int64) (hashes []proof.Hash, err error) {
 	const most, levels = 1 << 40, 5 // as in package sqlite
 	if level < 0 || level > levels || first < 0 || n < 0 || n > most || first > most-n {
 		return nil, nil
 	}
 	err = s.readingLog(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		hashes, err = readHashes(ctx, conn, s.log.Load(), level, first, n)
+		hashes, err = readHashes(ctx, conn, log, level, first, n)
 		return err
 	})
 	return hashes, err
 }
 
-// LogLeaf implements relay.LogStore.
-func (s *Store) LogLeaf(ctx context.Context, event relay.Seq) (index int64, leaf proof.Leaf, ok bool, err error) {
+// LogLeaf implements relay.LogStore. The logs follow each other, so the event is in the first one that reaches its number.
+func (s *Store) LogLeaf(ctx context.Context, event relay.Seq) (log, index int64, leaf proof.Leaf, err error) {
 	err = s.readingLog(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var received int64
 		var salt, body []byte
 		var row ledger.Row
-		err := conn.QueryRow(ctx, "SELECT e.leaf, e.salt, e.received, e.body, coalesce(t.record, '') FROM event e "+
-			"LEFT JOIN thread t ON t.n = e.thread AND e.thread > 0 WHERE e.seq = $1 AND e.leaf IS NOT NULL AND e.salt IS NOT NULL "+
-			"AND e.seq > coalesce((SELECT seq FROM log_leaf WHERE log < $2 ORDER BY log DESC, first DESC LIMIT 1), 0)", int64(event),
-			s.log.Load()).Scan(&index, &salt, &received, &body, &row.Record)
+		err := conn.QueryRow(ctx, "SELECT (SELECT min(n) FROM log WHERE e.seq <= "+
+			"(SELECT seq FROM log_leaf WHERE log_leaf.log = log.n ORDER BY first DESC LIMIT 1)), e.leaf, e.salt, e.received, e.body, "+
+			"coalesce(t.record, '') FROM event e LEFT JOIN thread t ON t.n = e.thread AND e.thread > 0 "+
+			"WHERE e.seq = $1 AND e.leaf IS NOT NULL AND e.salt IS NOT NULL", int64(event)).
+			Scan(&log, &index, &salt, &received, &body, &row.Record)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
 		if err == nil {
 			leaf, err = ledger.LeafOf(body, salt, received, row)
 		}
-		ok = err == nil
 		return err
 	})
-	return index, leaf, ok, err
+	return log, index, leaf, err
 }
 
 // FirstLeaf implements relay.LogStore.
-func (s *Store) FirstLeaf(ctx context.Context) (index int64, err error) {
+func (s *Store) FirstLeaf(ctx context.Context, log int64) (index int64, err error) {
 	err = s.readingLog(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, "SELECT first FROM log_leaf WHERE log = $1 ORDER BY first LIMIT 1", s.log.Load()).Scan(&index)
+		return conn.QueryRow(ctx, "SELECT first FROM log_leaf WHERE log = $1 ORDER BY first LIMIT 1", log).Scan(&index)
 	})
 	return index, err
 }
@@ -274,9 +286,9 @@ func (s *Store) FirstLeaf(ctx context.Context) (index int64, err error) {
 func (s *Store) Publishes() bool { return s.Leads() }
 
 // Published implements relay.LogStore.
-func (s *Store) Published(ctx context.Context) (checkpoint string, err error) {
+func (s *Store) Published(ctx context.Context, log int64) (checkpoint string, err error) {
 	err = s.readingLog(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, "SELECT published FROM log WHERE n = $1", s.log.Load()).Scan(&checkpoint)
+		return conn.QueryRow(ctx, "SELECT published FROM log WHERE n = $1", log).Scan(&checkpoint)
 	})
 	return checkpoint, err
 }

@@ -72,9 +72,9 @@ func TestNodesLog(t *testing.T) {
 	var start string
 	for i := range nodes {
 		nodes[i] = open(t, place, Options{})
-		var err error
-		start, err = nodes[i].KeepLog(t.Context(), key(99).DID())
+		all, _, err := nodes[i].KeepLog(t.Context(), key(99).DID())
 		must(t, err)
+		start = all[0].Start
 	}
 	p := &proved{leaves: map[int64]proof.Hash{}}
 	together := func(nodes []*Store, round, each int) {
@@ -106,7 +106,7 @@ func TestNodesLog(t *testing.T) {
 	together(nodes[:], 4, 5)
 	p.check(t, start)
 	for _, node := range nodes {
-		if size, err := node.LogSize(t.Context()); size != int64(len(p.leaves)) || err != nil {
+		if size, err := node.LogSize(t.Context(), 1); size != int64(len(p.leaves)) || err != nil {
 			t.Errorf("a node sees %d leaves of %d, %v", size, len(p.leaves), err)
 		}
 	}
@@ -119,9 +119,9 @@ func TestFarBehind(t *testing.T) {
 	var start string
 	for i := range nodes {
 		nodes[i] = open(t, place, Options{})
-		var err error
-		start, err = nodes[i].KeepLog(t.Context(), key(99).DID())
+		all, _, err := nodes[i].KeepLog(t.Context(), key(99).DID())
 		must(t, err)
+		start = all[0].Start
 	}
 	p := &proved{leaves: map[int64]proof.Hash{}}
 	for n := range 255 { // single rows
@@ -145,12 +145,12 @@ func TestOneLogPublishes(t *testing.T) {
 	place := t.TempDir()
 	leader, other := open(t, place, Options{}), open(t, place, Options{})
 	for _, s := range []relay.LogStore{leader, other} {
-		_, err := s.KeepLog(t.Context(), key(99).DID())
+		_, _, err := s.KeepLog(t.Context(), key(99).DID())
 		must(t, err)
 	}
 	must(t, other.Publish(t.Context(), "", "other"))
 	must(t, leader.Publish(t.Context(), "", "leader"))
-	if found, err := other.Published(t.Context()); found != "leader" || err != nil {
+	if found, err := other.Published(t.Context(), 1); found != "leader" || err != nil {
 		t.Errorf("%q is published, %v", found, err)
 	}
 }

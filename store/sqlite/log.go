@@ -25,44 +25,54 @@ const (
 var _ relay.LogStore = (*Store)(nil)
 
 // KeepLog implements relay.LogStore.
-func (s *Store) KeepLog(ctx context.Context, did didkey.DID) (start string, err error) {
+func (s *Store) KeepLog(ctx context.Context, did didkey.DID) (all []relay.StoredLog, current int64, err error) {
 	err = s.task(ctx, func(w *writer) (err error) {
-		start, err = w.keepLog(proof.Origin{DID: did, Epoch: s.epoch})
+		all, err = w.keepLog(proof.Origin{DID: did, Epoch: s.epoch})
 		return err
 	})
-	return start, err
+	return all, s.log.Load(), err
 }
 
-// keepLog reads the tree of a log for the ledger. If there is no such log, it begins one.
-func (w *writer) keepLog(origin proof.Origin) (start string, err error) {
+// keepLog reads the tree of a log for the ledger. If there is no such log, it begins one. It returns all logs.
+func (w *writer) keepLog(origin proof.Origin) (all []relay.StoredLog, err error) {
 	ctx := context.Background()
 	var n int64
 	find := func() error {
-		return w.conn.QueryRowContext(ctx, "SELECT n, start FROM log WHERE origin = ?", origin.String()).Scan(&n, &start)
+		all, n = nil, 0
+		return eachRow(func(scan scanner) error {
+			var l relay.StoredLog
+			err := scan(&l.Number, &l.Origin, &l.Start)
+			if all = append(all, l); l.Origin == origin.String() {
+				n = l.Number
+			}
+			return err
+		}, func() (*sql.Rows, error) {
+			return w.conn.QueryContext(ctx, "SELECT n, origin, start FROM log ORDER BY n")
+		})
 	}
-	if err = find(); errors.Is(err, sql.ErrNoRows) {
+	if err = find(); err == nil && n == 0 {
 		if err = w.transact(func() error { return w.beginLog(ctx, origin) }); err == nil {
 			err = find()
 		}
 	}
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	log, err := readLog(ctx, w.conn, n)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var lost bool
 	if err := w.conn.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM event WHERE leaf IS NOT NULL AND seq > "+
 		"(SELECT max(seq) FROM log_leaf))").Scan(&lost); err != nil {
-		return "", err
+		return nil, err
 	}
 	if lost {
-		return "", ledger.ErrLogLost
+		return nil, ledger.ErrLogLost
 	}
 	w.store.log.Store(n)
 	w.ledger.KeepLog(log)
-	return start, nil
+	return all, nil
 }
 
 // beginLog stores leaf 0 of a new log.
@@ -171,11 +181,11 @@ func readHashes(ctx context.Context, conn rowQueryer, log int64, level int, firs
 }
 
 // LogSize implements relay.LogStore.
-func (s *Store) LogSize(ctx context.Context) (size int64, err error) {
+func (s *Store) LogSize(ctx context.Context, log int64) (size int64, err error) {
 	err = s.readLog(ctx, func() error {
 		var first, bytes int64
 		err := s.readDB.QueryRowContext(ctx, "SELECT at, length(hashes) FROM log_leaf WHERE at < ? ORDER BY at DESC LIMIT 1",
-			(s.log.Load()+1)<<leafShift).Scan(&first, &bytes)
+			(log+1)<<leafShift).Scan(&first, &bytes)
 		size = first&(1<<leafShift-1) + bytes/int64(len(proof.Hash{}))
 		return err
 	})
@@ -195,47 +205,47 @@ func (s *Store) readLog(ctx context.Context, f func() error) error {
 }
 
 // LogHashes implements relay.LogStore.
-func (s *Store) LogHashes(ctx context.Context, level int, first, n int64) (hashes []proof.Hash, err error) {
+func (s *Store) LogHashes(ctx context.Context, log int64, level int, first, n int64) (hashes []proof.Hash, err error) {
 	const most, levels = 1 << leafShift, leafShift / 8 // leaves of a log, and levels above them; the keys have no more room
 	if level < 0 || level > levels || first < 0 || n < 0 || n > most || first > most-n {
 		return nil, nil
 	}
 	err = s.readLog(ctx, func() (err error) {
-		hashes, err = readHashes(ctx, s.readDB, s.log.Load(), level, first, n)
+		hashes, err = readHashes(ctx, s.readDB, log, level, first, n)
 		return err
 	})
 	return hashes, err
 }
 
-// LogLeaf implements relay.LogStore.
-func (s *Store) LogLeaf(ctx context.Context, event relay.Seq) (index int64, leaf proof.Leaf, ok bool, err error) {
+// LogLeaf implements relay.LogStore. The logs follow each other, so the event is in the first one that reaches its number.
+func (s *Store) LogLeaf(ctx context.Context, event relay.Seq) (log, index int64, leaf proof.Leaf, err error) {
 	err = s.readLog(ctx, func() error {
 		var received int64
 		var salt, body []byte
 		var row ledger.Row
-		err := s.readDB.QueryRowContext(ctx, "SELECT e.leaf, e.salt, e.received, e.body, ifnull(t.record, x'') FROM event e "+
-			"LEFT JOIN thread t ON t.n = e.thread WHERE e.seq = ? AND e.leaf IS NOT NULL AND e.salt IS NOT NULL "+
-			"AND e.seq > ifnull((SELECT seq FROM log_leaf WHERE at < ? ORDER BY at DESC LIMIT 1), 0)", int64(event),
-			s.log.Load()<<leafShift).Scan(&index, &salt, &received, &body, &row.Record)
+		err := s.readDB.QueryRowContext(ctx, "SELECT (SELECT min(n) FROM log WHERE e.seq <= "+
+			"(SELECT seq FROM log_leaf WHERE at < (log.n + 1) << ? ORDER BY at DESC LIMIT 1)), e.leaf, e.salt, e.received, e.body, "+
+			"ifnull(t.record, x'') FROM event e LEFT JOIN thread t ON t.n = e.thread "+
+			"WHERE e.seq = ? AND e.leaf IS NOT NULL AND e.salt IS NOT NULL", leafShift, int64(event)).
+			Scan(&log, &index, &salt, &received, &body, &row.Record)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
 		if err == nil {
 			leaf, err = ledger.LeafOf(body, salt, received, row)
 		}
-		ok = err == nil
 		return err
 	})
-	return index, leaf, ok, err
+	return log, index, leaf, err
 }
 
 // Publishes implements relay.LogStore.
 func (s *Store) Publishes() bool { return true }
 
 // Published implements relay.LogStore.
-func (s *Store) Published(ctx context.Context) (checkpoint string, err error) {
+func (s *Store) Published(ctx context.Context, log int64) (checkpoint string, err error) {
 	err = s.readLog(ctx, func() error {
-		return s.readDB.QueryRowContext(ctx, "SELECT published FROM log WHERE n = ?", s.log.Load()).Scan(&checkpoint)
+		return s.readDB.QueryRowContext(ctx, "SELECT published FROM log WHERE n = ?", log).Scan(&checkpoint)
 	})
 	return checkpoint, err
 }
@@ -255,10 +265,10 @@ func (s *Store) Publish(ctx context.Context, before, checkpoint string) error {
 }
 
 // FirstLeaf implements relay.LogStore.
-func (s *Store) FirstLeaf(ctx context.Context) (index int64, err error) {
+func (s *Store) FirstLeaf(ctx context.Context, log int64) (index int64, err error) {
 	err = s.readLog(ctx, func() error {
 		return s.readDB.QueryRowContext(ctx, "SELECT at & ? FROM log_leaf WHERE at >= ? ORDER BY at LIMIT 1", 1<<leafShift-1,
-			s.log.Load()<<leafShift).Scan(&index)
+			log<<leafShift).Scan(&index)
 	})
 	return index, err
 }

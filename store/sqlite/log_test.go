@@ -22,7 +22,7 @@ func logKey() didkey.Key { return key(99) }
 func openLog(t testing.TB, path string) *Store {
 	t.Helper()
 	s := openWith(t, path, Options{mergeEvents: 16})
-	_, err := s.KeepLog(t.Context(), logKey().DID())
+	_, _, err := s.KeepLog(t.Context(), logKey().DID())
 	must(t, err)
 	return s
 }
@@ -82,7 +82,7 @@ func TestLogIsIntact(t *testing.T) {
 	}
 	later := time.Now().Add(100 * 24 * time.Hour)
 	must(t, s.Expire(t.Context(), later, func(thread.Thread, time.Time) []*envelope.Envelope { return nil }))
-	if first, err := s.FirstLeaf(t.Context()); first != 3*256 || err != nil {
+	if first, err := s.FirstLeaf(t.Context(), 1); first != 3*256 || err != nil {
 		t.Errorf("the first leaf is %d, %v", first, err)
 	}
 	wantIntact(t, path, later)
@@ -113,7 +113,7 @@ func TestLostLeaves(t *testing.T) {
 	appendLogged(t, s, request(t, key(1), ""))
 	must(t, s.Close())
 	spoil(t, path, "DELETE FROM log_leaf WHERE at = (SELECT max(at) FROM log_leaf)")
-	if _, err := openAt(t, path).KeepLog(t.Context(), logKey().DID()); err == nil || !strings.Contains(err.Error(), "lacks the leaves") {
+	if _, _, err := openAt(t, path).KeepLog(t.Context(), logKey().DID()); err == nil || !strings.Contains(err.Error(), "lacks the leaves") {
 		t.Errorf("the log continues: %v", err)
 	}
 }

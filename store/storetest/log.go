@@ -31,6 +31,7 @@ type logFixture struct {
 	*fixture
 	relay.LogStore
 	key    didkey.Key // of the relay
+	number int64      // of its log
 	start  string
 	leaves []proof.Hash // what the log must have
 }
@@ -51,9 +52,14 @@ func (f *logFixture) keep() {
 		f.Fatal("the store is not a relay.LogStore")
 	}
 	f.LogStore = store
-	var err error
-	f.start, err = store.KeepLog(f.Context(), f.key.DID())
+	all, current, err := store.KeepLog(f.Context(), f.key.DID())
 	f.must(err)
+	f.number = current
+	i := slices.IndexFunc(all, func(l relay.StoredLog) bool { return l.Number == current })
+	if i < 0 || all[i].Origin != f.origin().String() {
+		f.Fatalf("the log %d is not among %+v", current, all)
+	}
+	f.start = all[i].Start
 }
 
 func (f *logFixture) restart() {
@@ -107,15 +113,15 @@ func (f *logFixture) ask() relay.Entry {
 // same checks that the store has exactly the leaves that it must have.
 func (f *logFixture) same() {
 	f.Helper()
-	size, err := f.LogSize(f.Context())
+	size, err := f.LogSize(f.Context(), f.number)
 	f.must(err)
-	found, err := f.LogHashes(f.Context(), 0, 0, size+1)
+	found, err := f.LogHashes(f.Context(), f.number, 0, 0, size+1)
 	f.must(err)
 	if size != int64(len(f.leaves)) || !slices.Equal(found, f.leaves) {
 		f.Fatalf("the log has the size %d and %d leaves, want these %d", size, len(found), len(f.leaves))
 	}
 	tree, err := proof.LoadTree(size, func(level int, first, n int64) ([]proof.Hash, error) {
-		return f.LogHashes(f.Context(), level, first, n)
+		return f.LogHashes(f.Context(), f.number, level, first, n)
 	})
 	f.must(err)
 	var want proof.Tree
@@ -215,13 +221,13 @@ func testTiles(t *testing.T, open Opener) {
 		f.same()
 	}
 	for _, part := range [][2]int64{{0, 1}, {255, 2}, {256, 256}, {511, 1}, {700, 424}} {
-		hashes, err := f.LogHashes(t.Context(), 0, part[0], part[1])
+		hashes, err := f.LogHashes(t.Context(), f.number, 0, part[0], part[1])
 		f.must(err)
 		if !slices.Equal(hashes, f.leaves[part[0]:part[0]+part[1]]) {
 			t.Errorf("%d leaves from %d on are wrong", part[1], part[0])
 		}
 	}
-	nodes, err := f.LogHashes(t.Context(), 1, 0, 9)
+	nodes, err := f.LogHashes(t.Context(), f.number, 1, 0, 9)
 	f.must(err)
 	var second proof.Tree
 	second.Grow(f.leaves[256:512])
@@ -229,7 +235,7 @@ func testTiles(t *testing.T, open Opener) {
 		t.Errorf("level 1 has %d hashes, or the second is wrong", len(nodes))
 	}
 	for _, part := range [][3]int64{{-1, 0, 1}, {9, 0, 1}, {0, -1, 1}, {0, 0, -1}, {0, 1 << 62, 1 << 62}, {2, 0, 1}, {1, 99, 1}} {
-		if hashes, err := f.LogHashes(t.Context(), int(part[0]), part[1], part[2]); err != nil || len(hashes) > 0 {
+		if hashes, err := f.LogHashes(t.Context(), f.number, int(part[0]), part[1], part[2]); err != nil || len(hashes) > 0 {
 			t.Errorf("%v: %d hashes, %v", part, len(hashes), err)
 		}
 	}
@@ -241,16 +247,16 @@ func testSalts(t *testing.T, open Opener) {
 	e := f.ask()
 	receipt := f.append(e)
 	v := f.logged(e, receipt)
-	index, leaf, ok, err := f.LogLeaf(t.Context(), receipt.Cursor.Seq)
+	log, index, leaf, err := f.LogLeaf(t.Context(), receipt.Cursor.Seq)
 	f.must(err)
-	if !ok || index != v.Index || leaf.String() != receipt.Logged.Leaf {
+	if log != f.number || index != v.Index || leaf.String() != receipt.Logged.Leaf {
 		t.Errorf("the leaf %d is %q, want %d and %q", index, leaf.String(), v.Index, receipt.Logged.Leaf)
 	}
-	if _, _, ok, err := f.LogLeaf(t.Context(), receipt.Cursor.Seq+1); ok || err != nil {
+	if log, _, _, err := f.LogLeaf(t.Context(), receipt.Cursor.Seq+1); log != 0 || err != nil {
 		t.Errorf("an event that is not stored has a leaf: %v", err)
 	}
 	f.remove([]relay.Seq{receipt.Cursor.Seq}, receipt.Cursor.Seq)
-	if _, _, ok, err := f.LogLeaf(t.Context(), receipt.Cursor.Seq); ok || err != nil {
+	if log, _, _, err := f.LogLeaf(t.Context(), receipt.Cursor.Seq); log != 0 || err != nil {
 		t.Errorf("a removed event still has its salt: %v", err)
 	}
 	f.same()
@@ -276,8 +282,8 @@ func testLogClock(t *testing.T, open Opener) {
 	f.same()
 }
 
-// testLogs checks L-1 and L-2: another relay has another log, which names the one before, and the old one has no leaves
-// of it.
+// testLogs checks L-1 and L-2: another relay has another log, which names the one before. What the old one has can still
+// be read.
 func testLogs(t *testing.T, open Opener) {
 	f := newLogFixture(t, open, relay.Policy{})
 	e := f.ask()
@@ -295,20 +301,25 @@ func testLogs(t *testing.T, open Opener) {
 	if p := start.Previous; p == nil || p.Origin != origin || p.Size != 2 || p.Root != before.Root() {
 		t.Errorf("the second log begins with %q", f.start)
 	}
-	if _, _, ok, err := f.LogLeaf(t.Context(), old.Cursor.Seq); ok || err != nil {
-		t.Errorf("an event of the first log has a leaf in the second: %v", err)
+	first := f.number - 1
+	if log, index, leaf, err := f.LogLeaf(t.Context(), old.Cursor.Seq); log != first || index != 1 || leaf.String() != old.Logged.Leaf ||
+		err != nil {
+		t.Errorf("an event of the first log has the leaf %d of the log %d, %v", index, log, err)
+	}
+	if size, err := f.LogSize(t.Context(), first); size != 2 || err != nil {
+		t.Errorf("the first log has the size %d, %v", size, err)
 	}
 	e = f.ask()
 	receipt := f.append(e)
 	f.logged(e, receipt)
 	f.same()
-	if index, _, ok, err := f.LogLeaf(t.Context(), receipt.Cursor.Seq); !ok || index != 1 || err != nil {
-		t.Errorf("the leaf of the second log has the index %d, %v", index, err)
+	if log, index, _, err := f.LogLeaf(t.Context(), receipt.Cursor.Seq); log != f.number || index != 1 || err != nil {
+		t.Errorf("the leaf of the second log has the index %d in the log %d, %v", index, log, err)
 	}
 	f.reopen()
 	f.key = node
 	f.keep()
-	if size, err := f.LogSize(t.Context()); size != 2 || err != nil {
+	if size, err := f.LogSize(t.Context(), f.number); size != 2 || err != nil {
 		t.Errorf("the first log has the size %d when it is kept again, %v", size, err)
 	}
 }
@@ -320,12 +331,12 @@ func testPublished(t *testing.T, open Opener) {
 		{"", "one", "one"}, {"", "two", "one"}, {"one", "two", "two"}, {"one", "three", "two"},
 	} {
 		f.must(f.Publish(t.Context(), step.before, step.next))
-		if found, err := f.Published(t.Context()); found != step.want || err != nil {
+		if found, err := f.Published(t.Context(), f.number); found != step.want || err != nil {
 			t.Errorf("after %v, %q is published, %v", step, found, err)
 		}
 	}
 	f.restart()
-	if found, err := f.Published(t.Context()); found != "two" || err != nil {
+	if found, err := f.Published(t.Context(), f.number); found != "two" || err != nil {
 		t.Errorf("after a restart, %q is published, %v", found, err)
 	}
 }
@@ -350,7 +361,7 @@ func testLogRetention(t *testing.T, open Opener) {
 	first := func(want int64) {
 		t.Helper()
 		f.must(f.Expire(t.Context(), f.now, func(thread.Thread, time.Time) []*envelope.Envelope { return nil }))
-		if found, err := f.FirstLeaf(t.Context()); found != want || err != nil {
+		if found, err := f.FirstLeaf(t.Context(), f.number); found != want || err != nil {
 			t.Errorf("the first leaf that is kept is %d, want %d, %v", found, want, err)
 		}
 	}
@@ -363,10 +374,10 @@ func testLogRetention(t *testing.T, open Opener) {
 	first(3 * 256)
 	f.restart()
 	fill(300)
-	size, err := f.LogSize(t.Context())
+	size, err := f.LogSize(t.Context(), f.number)
 	f.must(err)
 	tree, err := proof.LoadTree(size, func(level int, first, n int64) ([]proof.Hash, error) {
-		return f.LogHashes(t.Context(), level, first, n)
+		return f.LogHashes(t.Context(), f.number, level, first, n)
 	})
 	f.must(err)
 	var want proof.Tree
@@ -376,7 +387,7 @@ func testLogRetention(t *testing.T, open Opener) {
 	}
 	f.advance(400 * 24 * time.Hour)
 	first(size - size%256)
-	if found, err := f.LogHashes(t.Context(), 0, 0, 10); len(found) > 0 || err != nil {
+	if found, err := f.LogHashes(t.Context(), f.number, 0, 0, 10); len(found) > 0 || err != nil {
 		t.Errorf("%d removed leaves are still there, %v", len(found), err)
 	}
 	for len(f.leaves)%256 > 0 { // the last row of a log stays, also if it is a full tile
@@ -390,7 +401,7 @@ func testLogRetention(t *testing.T, open Opener) {
 	f.reopen()
 	f.key = node
 	f.keep()
-	if found, err := f.LogSize(t.Context()); found != int64(len(f.leaves)) || err != nil {
+	if found, err := f.LogSize(t.Context(), f.number); found != int64(len(f.leaves)) || err != nil {
 		t.Errorf("the log has %d leaves after another one, want %d, %v", found, len(f.leaves), err)
 	}
 }

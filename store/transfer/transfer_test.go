@@ -140,9 +140,9 @@ func TestThereAndBack(t *testing.T) {
 	first := embedded("first.db")
 	keep := func(s relay.Store) (start string) {
 		t.Helper()
-		start, err := s.(relay.LogStore).KeepLog(t.Context(), key(9).DID())
+		all, _, err := s.(relay.LogStore).KeepLog(t.Context(), key(9).DID())
 		must(t, err)
-		return start
+		return all[0].Start
 	}
 	start := keep(first)
 	fill(t, first)
@@ -150,7 +150,7 @@ func TestThereAndBack(t *testing.T) {
 		t.Fatalf("removed %v, %v", removed, err)
 	}
 	want := seen(t, first)
-	size, err := first.LogSize(t.Context())
+	size, err := first.LogSize(t.Context(), 1)
 	must(t, err)
 
 	there := server()
@@ -185,10 +185,10 @@ func TestThereAndBack(t *testing.T) {
 		if keep(s) != start {
 			t.Errorf("%s: another log begins", name)
 		}
-		_, leaf, ok, err := s.(relay.LogStore).LogLeaf(t.Context(), 4)
+		log, index, leaf, err := s.(relay.LogStore).LogLeaf(t.Context(), 4)
 		must(t, err)
-		if want, wanted, _, err := first.LogLeaf(t.Context(), 4); !ok || err != nil || leaf != wanted {
-			t.Errorf("%s: leaf %d is %v, %v", name, want, leaf, err)
+		if _, wantIndex, want, err := first.LogLeaf(t.Context(), 4); log != 1 || err != nil || index != wantIndex || leaf != want {
+			t.Errorf("%s: leaf %d of the log %d is %v, %v", name, index, log, leaf, err)
 		}
 		page, err := s.Read(t.Context(), relay.Query{Limit: 1})
 		must(t, err)
