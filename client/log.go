@@ -17,7 +17,7 @@ import (
 // Log is a reader of a relay's log (docs/PROOFS.md). It trusts nothing that the relay has not signed.
 type Log struct {
 	Origin proof.Origin
-	Start  string // the text of leaf 0, as the relay's document has it
+	Start  string // the text of leaf 0, as the relay's document has it; empty: unknown
 
 	client *Client
 	ctx    context.Context // of the calls of the methods that package tlog makes
@@ -49,6 +49,11 @@ func (c *Client) Log(ctx context.Context) (*Log, error) {
 		return nil, errors.New("client: the log in the relay's document is that of another relay")
 	}
 	return l, nil
+}
+
+// Earlier returns a reader of another log of the same relay.
+func (l *Log) Earlier(epoch uint32) *Log {
+	return &Log{Origin: proof.Origin{DID: l.Origin.DID, Epoch: epoch}, client: l.client, ctx: l.ctx, tiles: map[tlog.Tile][]byte{}}
 }
 
 func (l *Log) read(path string, limit int) (text string, err error) {

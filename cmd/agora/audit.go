@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/client"
@@ -105,6 +106,9 @@ func (c auditCmd) Run(env cli.Environment) (err error) {
 		return err
 	}
 	newest := a.ask(log)
+	for _, epoch := range a.earlier(log) {
+		a.ask(log.Earlier(epoch))
+	}
 	a.compare()
 	if c.Follow && newest != nil && !a.guilty {
 		err = a.follow(log, newest)
@@ -255,12 +259,22 @@ func (a *audit) wrongDate(s *proof.Statement, format string, t cosignedTree) {
 		envelope.FormatTime(s.Leaf.Received), envelope.FormatTime(t.by.At), cli.Printable(t.by.Witness.Name))
 }
 
+// earlier returns the epochs of the other logs of the relay that proofs are of.
+func (a *audit) earlier(log *client.Log) (epochs []uint32) {
+	for _, s := range a.statements {
+		if s.Origin.DID == log.Origin.DID && s.Origin != log.Origin && !slices.Contains(epochs, s.Origin.Epoch) {
+			epochs = append(epochs, s.Origin.Epoch)
+		}
+	}
+	return epochs
+}
+
 // ask compares all statements about the relay's log with its newest checkpoint, and that with the witnesses. It returns
 // the checkpoint; nil: it could not be read.
 func (a *audit) ask(log *client.Log) *proof.Checkpoint {
 	newest, cosigned, err := a.newest(log)
 	if err != nil {
-		a.problem("%s", cli.Printable(err.Error()))
+		a.problem("the log %s: %s", log.Origin, cli.Printable(err.Error()))
 		return nil
 	}
 	a.seen = append(a.seen, newest)
@@ -278,6 +292,9 @@ func (a *audit) ask(log *client.Log) *proof.Checkpoint {
 		}
 	}
 	a.askWitnesses(log, newest)
+	if log.Start == "" {
+		return newest
+	}
 	if start, err := log.Prove(newest, 0, log.Start); err == nil {
 		s := &proof.Statement{Proof: start}
 		if s.Verified, err = start.Verify(); err == nil {
