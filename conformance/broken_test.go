@@ -86,6 +86,20 @@ func faultyRelays() []faultyRelay {
 				"C-17": "the relay accepted it",
 				"S-24": "the relay accepted it",
 			}},
+		{name: "takes messages for other homes", middleware: acceptsRefusals(func(e, a map[string]any) bool {
+			details, _ := a["details"].(map[string]any)
+			return details["reason"] == "home"
+		}), fails: map[string]string{"X-86": "the relay accepted it"}},
+		{name: "takes malformed homes", middleware: acceptsRefusals(func(e, a map[string]any) bool {
+			return a["error"] == "INVALID_REQUEST" && strings.Contains(string(encode(a)), "meta.home")
+		}), fails: map[string]string{"X-87": "the relay accepted it"}},
+		{name: "takes any hash", middleware: acceptsRefusals(func(e, a map[string]any) bool {
+			return a["error"] == "INVALID_REQUEST" && strings.Contains(string(encode(a)), "must be the hash")
+		}), fails: map[string]string{"X-87": "the relay accepted it"}},
+		{name: "refuses its own home", middleware: refusesPosts(func(e map[string]any) bool {
+			meta, _ := e["meta"].(map[string]any)
+			return meta["home"] != nil
+		}), fails: map[string]string{"X-85": "the relay refused it", "X-86": "status 403"}},
 		{name: "ignores meta.ttl", store: func(s relay.Store) relay.Store { return neverExpires{s} },
 			fails: map[string]string{"C-45": "still delivered"}},
 		{name: "ignores the filter recipient", middleware: dropsParameter("recipient"),

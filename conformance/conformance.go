@@ -120,6 +120,7 @@ func themes() []theme {
 		{"Server-sent events", "", streamChecks},
 		{"Posting many messages", "", bulkChecks},
 		{"Proofs", "log.json", proofChecks},
+		{"Homes", "", homeChecks},
 	}
 }
 

@@ -80,6 +80,21 @@ func acceptsRefusals(when func(envelope, answer map[string]any) bool) func(http.
 	}
 }
 
+// refusesPosts is a middleware that refuses the messages for which when is true.
+func refusesPosts(when func(envelope map[string]any) bool) func(http.Handler) http.Handler {
+	return func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !isPost(r) || !when(decode(readBody(r))) {
+				h.ServeHTTP(w, r)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = w.Write(encode(map[string]any{"ok": false, "error": "FORBIDDEN", "message": "no", "retryable": false}))
+		})
+	}
+}
+
 func refusedFor(code string) func(e, a map[string]any) bool {
 	return func(_, a map[string]any) bool { return a["error"] == code }
 }

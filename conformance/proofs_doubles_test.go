@@ -316,8 +316,8 @@ type forks struct{ relay.LogStore }
 
 func forked(s relay.Store) relay.Store { return forks{s.(relay.LogStore)} }
 
-func (f forks) LogHashes(ctx context.Context, level int, first, n int64) ([]proof.Hash, error) {
-	hashes, err := f.LogStore.LogHashes(ctx, level, first, n)
+func (f forks) LogHashes(ctx context.Context, log int64, level int, first, n int64) ([]proof.Hash, error) {
+	hashes, err := f.LogStore.LogHashes(ctx, log, level, first, n)
 	if level == 0 && first == 0 && len(hashes) > 0 {
 		hashes = slices.Clone(hashes)
 		hashes[0] = proof.Hash{}

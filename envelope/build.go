@@ -30,6 +30,9 @@ type Draft struct {
 	Thread     string        // empty: the payload's request_id; a new id if that of a Request is not a valid id
 	TTL        time.Duration // whole seconds; 0: DraftTTL
 	Relays     []string      // origins of the relays that may accept the message; nil: any relay
+	Home       *Home         // the relay that decides the thread; nil: the one that stores the message
+	Re         Hash          // the message that this one answers; zero: it does not say
+	Continues  Hash          // for a Request: the first REQUEST of the job; zero: it is the first one
 	Seal       bool          // encrypt the payload to the recipient (docs/SEALING.md); never sign it unencrypted
 }
 
@@ -81,13 +84,9 @@ func (d Draft) Sign(signer Signer, now time.Time) (*Envelope, error) {
 	if d.SenderURL != "" {
 		sender["url"] = d.SenderURL
 	}
-	meta := map[string]any{"ttl": int64(d.TTL / time.Second)}
-	if d.Relays != nil {
-		meta["relay"] = d.Relays
-	}
 	message := map[string]any{
 		"version": Version, "id": d.ID, "ts": FormatTime(d.TS), "type": d.Payload.messageType(),
-		"sender": sender, "payload": d.Payload, "meta": meta,
+		"sender": sender, "payload": d.Payload, "meta": d.meta(),
 	}
 	if d.Recipient != "" {
 		message["recipient"] = map[string]any{"id": d.Recipient}
@@ -101,6 +100,23 @@ func (d Draft) Sign(signer Signer, now time.Time) (*Envelope, error) {
 		}
 	}
 	return sign(signer, message)
+}
+
+// meta returns the member meta.
+func (d Draft) meta() map[string]any {
+	meta := map[string]any{"ttl": int64(d.TTL / time.Second)}
+	if d.Relays != nil {
+		meta["relay"] = d.Relays
+	}
+	if d.Home != nil {
+		meta["home"] = d.Home
+	}
+	for name, hash := range map[string]Hash{"re": d.Re, "continues": d.Continues} {
+		if hash != (Hash{}) {
+			meta[name] = hash.String()
+		}
+	}
+	return meta
 }
 
 // seal replaces the payload of message by the sealed payload.

@@ -40,6 +40,7 @@ const (
 	DetailStored    = "stored" // false: nothing was stored, with CodeUnavailable
 	DetailNow       = "now"    // the time on the relay's clock
 	DetailAudience  = "aud"    // the relay's origin
+	DetailHome      = "home"   // meta.home of a message that was posted to another relay
 	DetailReason    = "reason" // one of the Reason constants: why a read or a signed call was refused
 )
 
@@ -75,6 +76,7 @@ const (
 	ReasonUsed          = "used"           // the token was used before
 	ReasonRemoved       = "removed"        // the operator has removed the message with this id, with CodeForbidden
 	ReasonPolicy        = "policy"         // the policy of the operator refuses the message, with CodeForbidden
+	ReasonHome          = "home"           // meta.home names another relay; DetailHome has it, with CodeForbidden
 	ReasonUnknownCursor = "unknown_cursor" // the cursor belongs to another database, with CodeInvalidRequest
 )
 

@@ -13,6 +13,7 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"reflect"
 	"slices"
@@ -65,9 +66,30 @@ type Envelope struct {
 	TTL       time.Duration
 	Hop       int
 	Relays    []string // meta.relay: origins of the relays that may accept the message; nil: any relay
+	Home      *Home    // meta.home; nil: none
+	Re        Hash     // meta.re: the message that this one answers; zero: it does not say
+	Continues Hash     // meta.continues, only of a REQUEST: the first REQUEST of the job; zero: it is the first one
 
 	sig       string
 	canonical []byte
+}
+
+// Hash is a content hash, see Envelope.Hash.
+type Hash [sha256.Size]byte
+
+// String returns h in lower-case hex.
+func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+
+// ParseHash reads the form that String returns.
+func ParseHash(text string) (h Hash, ok bool) {
+	n, err := hex.Decode(h[:], []byte(text[:min(len(text), 2*len(h))]))
+	return h, err == nil && n == len(h) && h.String() == text
+}
+
+// Home is the one relay that decides a thread (RELAYS §1).
+type Home struct {
+	DID didkey.DID `json:"did"`
+	URL string     `json:"url"` // its origin, where to reach it
 }
 
 // Canonical returns the RFC 8785 form of the whole envelope. These are the bytes to store and deliver. Callers must not

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -292,9 +293,53 @@ func (e *Envelope) decodeMeta(w *wire) error {
 			if e.Relays, ok = origins(value); !ok {
 				return Errorf(CodeForbidden, "meta.relay must be an origin such as https://relay.example, or a list of them")
 			}
+		case "home":
+			if e.Home = parseHome(value); e.Home == nil {
+				return Errorf(CodeInvalidRequest, "meta.home must have exactly the did of a relay and its url, an origin such as "+
+					"https://relay.example")
+			}
+		case "re", "continues":
+			text, _ := stringValue(value)
+			hash, ok := ParseHash(text)
+			if !ok || name == "continues" && e.Type != TypeRequest {
+				return Errorf(CodeInvalidRequest, "meta.%s must be the hash of a message, 64 hex digits in lower case; only a REQUEST "+
+					"has continues", name)
+			}
+			if name == "re" {
+				e.Re = hash
+			} else {
+				e.Continues = hash
+			}
 		}
 	}
 	return nil
+}
+
+// parseHome reads meta.home (RELAYS R-1); nil: it has another form.
+func parseHome(value []byte) *Home {
+	h, names := Home{}, 0
+	for name, value := range members(value) {
+		text, ok := stringValue(value)
+		names++
+		switch {
+		case ok && name == "did":
+			h.DID = didkey.DID(text)
+		case ok && name == "url":
+			h.URL = text
+		default:
+			return nil
+		}
+	}
+	if _, err := didkey.Parse(string(h.DID)); err != nil || names != 2 || !isObject(value) || !isOrigin(h.URL) {
+		return nil
+	}
+	return &h
+}
+
+// isOrigin reports whether text is the origin of a URL, with http or https.
+func isOrigin(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && text == u.Scheme+"://"+u.Host
 }
 
 // origins reads meta.relay. If ok is true, list is not nil: an empty list means that no relay may accept the message.

@@ -402,6 +402,11 @@ func (r *Relay) check(body []byte) (Entry, error) {
 		return Entry{}, envelope.Errorf(envelope.CodeForbidden, "meta.relay does not name this relay; "+
 			"post the message to a relay that it names")
 	}
+	if e.Home != nil && e.Home.DID != r.DID() {
+		return Entry{}, &envelope.Error{Code: envelope.CodeForbidden,
+			Message: "meta.home names another relay; post the message there",
+			Details: map[string]any{envelope.DetailReason: envelope.ReasonHome, envelope.DetailHome: e.Home}}
+	}
 	if err := e.VerifyWith(r.keys.Parse); err != nil {
 		return Entry{}, err
 	}

@@ -187,6 +187,8 @@ func TestPostChecksBeforeItStores(t *testing.T) {
 		expired.TS, expired.TTL = now.Add(-2*time.Second), time.Second
 		otherRelay := good
 		otherRelay.Relays = []string{"https://there.example"}
+		otherHome := good
+		otherHome.Home = &envelope.Home{DID: other.DID(), URL: "https://there.example"}
 		noRelay := good
 		noRelay.Relays = []string{}
 		for name, c := range map[string]struct {
@@ -196,6 +198,7 @@ func TestPostChecksBeforeItStores(t *testing.T) {
 			"too early":           {early, envelope.CodeStaleTimestamp},
 			"expired on arrival":  {expired, envelope.CodeExpired},
 			"for another relay":   {otherRelay, envelope.CodeForbidden},
+			"with another home":   {otherHome, envelope.CodeForbidden},
 			"for no relay at all": {noRelay, envelope.CodeForbidden},
 			"no such thread": {envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t1"},
 				envelope.CodeThreadNotFound},
@@ -221,6 +224,14 @@ func TestPostChecksBeforeItStores(t *testing.T) {
 		bound := good
 		bound.Relays = []string{"https://there.example", "https://here.example"}
 		post(t, r, sign(t, client, bound))
+		_, err := r.Post(t.Context(), local, sign(t, client, otherHome).Canonical())
+		refusal, _ := errors.AsType[*envelope.Error](err)
+		if home, _ := refusal.Details["home"].(*envelope.Home); refusal.Details["reason"] != "home" || *home != *otherHome.Home {
+			t.Errorf("the details are %v", refusal.Details)
+		}
+		otherHome.Home.DID, otherHome.Home.URL = r.DID(), "https://anywhere.example" // the url decides nothing
+		otherHome.Thread = "t2"
+		post(t, r, sign(t, client, otherHome))
 	})
 }
 

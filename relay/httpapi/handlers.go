@@ -318,7 +318,7 @@ func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, from relay.Pe
 // features returns what this relay can do for a client.
 func (a *api) features(from relay.Peer) []string {
 	features := []string{"cursor", "before", "sse", "broadcast", "threads", "agents", "duplicate-receipts", "openapi",
-		"bulk"}
+		"bulk", "home"}
 	if len(a.options.Origins) > 0 {
 		features = append(features, "cors")
 	}
