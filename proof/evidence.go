@@ -279,8 +279,8 @@ func chain(a, b *Verified) (string, error) {
 		start, before := pair[0], pair[1]
 		p := start.Start.Previous
 		if start.Index == 0 && p != nil && p.Origin == before.Origin && before.Index >= p.Size {
-			return fmt.Sprintf("the log %s says that the log %s had ended with %d leaves, but that has a leaf %d",
-				start.Origin, before.Origin, p.Size, before.Index), nil
+			return fmt.Sprintf("the log %s says that the log %s ended with %d leaves, but that has a leaf number %d",
+				start.Origin, before.Origin, p.Size, before.Index+1), nil
 		}
 	}
 	return "", errors.New("neither log contradicts the other")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -60,8 +61,8 @@ type StoredLog struct {
 
 // Witnesses sign the checkpoints of a log, if these continue the ones that they have signed before (LOG §5).
 type Witnesses interface {
-	// Held returns the checkpoints that they hold. The relay has signed these.
-	Held(ctx context.Context, o proof.Origin) []proof.Checkpoint
+	// Held returns the checkpoints that they hold. The relay has signed these. The error says which witnesses do not answer.
+	Held(ctx context.Context, o proof.Origin) ([]proof.Checkpoint, error)
 	// Cosign returns the signatures of a checkpoint that come within two seconds. prove returns the proof that the
 	// checkpoint continues the log with old leaves.
 	Cosign(ctx context.Context, c proof.Checkpoint, prove func(ctx context.Context, old int64) ([]proof.Hash, error)) []proof.Signature
@@ -115,9 +116,14 @@ func (r *Relay) openLog(ctx context.Context, witnesses Witnesses) error {
 	}
 	l := r.transparency
 	l.witnesses = witnesses
-	if err := l.check(ctx); err != nil {
+	if err := l.check(ctx, r.log); err != nil {
 		return err
 	}
+	size, err := store.LogSize(ctx, current)
+	if err != nil {
+		return err
+	}
+	r.log.Info("keeping a log of proofs", "origin", l.origin.String(), "leaves", size)
 	if err := l.publish(ctx, r.key, false); err != nil { // witnesses must not delay a start
 		r.log.Error("cannot publish a checkpoint of the log yet", "err", err)
 	}
@@ -126,10 +132,13 @@ func (r *Relay) openLog(ctx context.Context, witnesses Witnesses) error {
 
 // check fails if the log does not continue the one that was published last, and those that witnesses hold (LOG L-14,
 // L-22).
-func (l *relayLog) check(ctx context.Context) error {
+func (l *relayLog) check(ctx context.Context, log *slog.Logger) error {
 	var held []proof.Checkpoint
 	if l.witnesses != nil {
-		held = l.witnesses.Held(ctx, l.origin)
+		var failed error
+		if held, failed = l.witnesses.Held(ctx, l.origin); failed != nil {
+			log.Warn("a log that was rolled back may not be noticed", "err", failed)
+		}
 	}
 	_, c, err := l.published(ctx)
 	if err != nil {
@@ -149,14 +158,12 @@ func (l *relayLog) check(ctx context.Context) error {
 
 // continues fails if the log, which has this size, is not a continuation of c.
 func (l *relayLog) continues(ctx context.Context, size int64, c proof.Checkpoint, holder string) error {
-	lost := fmt.Errorf("the log has lost leaves: it has %d leaves, and the checkpoint that %s has %d or others; %w", size, holder,
-		c.Size, ErrLogLost)
 	if size < c.Size {
-		return lost
+		return fmt.Errorf("the log has lost leaves: it has %d, and the checkpoint that %s has %d; %w", size, holder, c.Size, ErrLogLost)
 	}
 	tree, err := l.tree(ctx, c.Size)
 	if err == nil && tree.Root() != c.Root {
-		err = lost
+		err = fmt.Errorf("the first %d leaves of the log are not those of the checkpoint that %s; %w", c.Size, holder, ErrLogLost)
 	}
 	return err
 }

@@ -7,12 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/fsync"
 	"github.com/agora-relay/agora/proof"
@@ -24,7 +27,7 @@ type auditCmd struct {
 	Follow   bool     `help:"Go on: read each new checkpoint of the relay and compare it with the one before, until interrupted."`
 	Policy   string   `placeholder:"FILE" help:"The witnesses that must have signed the relay's checkpoint (C2SP tlog-policy)."`
 	Offline  bool     `help:"Only compare the proofs with each other. Ask no relay and no witness."`
-	Evidence string   `default:"." placeholder:"FOLDER" help:"Where to write evidence (default: the current folder)."`
+	Evidence string   `default:"." placeholder:"FOLDER" help:"Where to write evidence (default: the current folder). It is created if it does not exist."`
 	Files    []string `arg:"" optional:"" name:"file" help:"Proofs: files that --save-proofs has written, or that agora proof get has printed."`
 }
 
@@ -67,11 +70,13 @@ type audit struct {
 	env        cli.Environment
 	policy     *proof.Policy // nil: none
 	statements []*proof.Statement
+	proofs     int                 // how many of them come from files
 	seen       []*proof.Checkpoint // of relays and witnesses
 	cosigned   []cosignedTree
-	unchecked  int  // what could not be checked
-	loss       bool // evidence of the kind chain was found
-	guilty     bool // other evidence was found
+	compared   []string // with which logs, in words
+	unchecked  int      // what could not be checked
+	loss       bool     // evidence of the kind chain was found
+	guilty     bool     // other evidence was found
 	written    map[string]bool
 }
 
@@ -86,6 +91,9 @@ func (c auditCmd) Run(env cli.Environment) (err error) {
 	if a.policy, err = readPolicy(c.Policy); err != nil {
 		return fmt.Errorf("--policy: %w", err)
 	}
+	if err := os.MkdirAll(c.Evidence, 0o700); err != nil {
+		return fmt.Errorf("--evidence: %w", err)
+	}
 	for _, file := range c.Files {
 		text, err := env.Input(file, "the proofs to check")
 		if err != nil {
@@ -94,9 +102,11 @@ func (c auditCmd) Run(env cli.Environment) (err error) {
 		a.readProofs(file, text)
 	}
 	if c.Offline {
+		a.proofs = len(a.statements)
 		a.compare()
 		return a.end()
 	}
+	a.proofs = len(a.statements)
 	reader, _, err := c.Identity(env)
 	if err != nil {
 		return err
@@ -105,13 +115,14 @@ func (c auditCmd) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
+	a.others(log)
 	newest := a.ask(log)
 	for _, epoch := range a.earlier(log) {
 		a.ask(log.Earlier(epoch))
 	}
 	a.compare()
 	if c.Follow && newest != nil && !a.guilty {
-		err = a.follow(log, newest)
+		err = a.follow(reader, log, newest)
 	}
 	return errors.Join(err, a.end())
 }
@@ -128,8 +139,12 @@ func (a *audit) end() error {
 		status = cli.ExitFailed
 	}
 	if status == 0 {
-		fmt.Fprintf(a.env.Stdout, "checked %s; nothing found\n", cli.Count(int64(len(a.statements)), "proof"))
-		return nil
+		with := ""
+		if len(a.compared) > 0 {
+			with = ", and compared with " + strings.Join(a.compared, ", and ")
+		}
+		_, err := fmt.Fprintf(a.env.Stdout, "checked %s%s; nothing found\n", cli.Count(int64(a.proofs), "proof"), with)
+		return err
 	}
 	return cli.ExitError{Code: status, Err: cli.ErrReported}
 }
@@ -223,10 +238,15 @@ func (a *audit) accuse(e *proof.Evidence) {
 	} else {
 		a.guilty = true
 	}
+	place := "It is in " + cli.ShellQuoted(file) + "; check it with agora verify"
 	if err := fsync.Replace(file, append(text, '\n')); err != nil {
-		a.problem("evidence cannot be written: %v", err)
+		a.unchecked++
+		place = fmt.Sprintf("It cannot be written: %v", err)
 	}
-	a.env.Say("evidence against %s: %s. It is in %s; check it with agora verify", shown.Relay, shown.Text, cli.ShellQuoted(file))
+	if e.Kind == proof.KindChain {
+		place += ". This is so, too, when an operator restores a backup that lacks the newest messages"
+	}
+	a.env.Say("evidence against %s: %s. %s", shown.Relay, shown.Text, place)
 }
 
 // datingSlack is how far the clocks of a relay and of a witness may differ (LOG L-23).
@@ -281,15 +301,27 @@ func (a *audit) ask(log *client.Log) *proof.Checkpoint {
 	for _, by := range cosigned {
 		a.cosigned = append(a.cosigned, cosignedTree{newest, by})
 	}
+	with := fmt.Sprintf("the log %08x of %s", log.Origin.Epoch, countLeaves(newest.Size))
+	if a.policy != nil {
+		with += ", signed by " + signers(cosigned)
+	}
+	a.compared = append(a.compared, with)
 	if a.policy != nil && !a.policy.Met(cosigned) {
-		a.problem("the checkpoint with %d leaves has not the signatures of witnesses that the policy needs", newest.Size)
+		a.problem("the policy wants more witnesses of the checkpoint with %s: %s signed it, and these have not: %s", countLeaves(newest.Size),
+			signers(cosigned), a.missing(cosigned))
 	}
 	compared := map[int64]bool{}
 	for _, s := range a.statements {
-		if s.Origin == log.Origin && !compared[s.Checkpoint.Size] {
-			compared[s.Checkpoint.Size] = true
-			a.prefix(log, &s.Checkpoint, newest)
+		size := s.Checkpoint.Size
+		if s.Origin != log.Origin || compared[size] {
+			continue
 		}
+		if compared[size] = true; size > newest.Size {
+			a.problem("the relay shows a log of %s, but has signed one of %s for you; if this stays so, its data was rolled back",
+				countLeaves(newest.Size), countLeaves(size))
+			continue
+		}
+		a.prefix(log, &s.Checkpoint, newest)
 	}
 	a.askWitnesses(log, newest)
 	if log.Start == "" {
@@ -302,6 +334,49 @@ func (a *audit) ask(log *client.Log) *proof.Checkpoint {
 		}
 	}
 	return newest
+}
+
+// others reports proofs by other relays, which cannot be compared with this one's log.
+func (a *audit) others(log *client.Log) {
+	by := map[didkey.DID]int{}
+	for _, s := range a.statements {
+		if s.Origin.DID != log.Origin.DID {
+			by[s.Origin.DID]++
+		}
+	}
+	for did, n := range by {
+		a.problem("%s by the relay %s, but this relay is %s; not compared with a log", cli.Count(int64(n), "proof"), did, log.Origin.DID)
+	}
+}
+
+func countLeaves(n int64) string {
+	if n == 1 {
+		return "1 leaf"
+	}
+	return fmt.Sprintf("%d leaves", n)
+}
+
+// signers returns the names of witnesses.
+func signers(cosigned []proof.Cosigned) string {
+	var names []string
+	for _, c := range cosigned {
+		names = append(names, cli.Printable(c.Witness.Name))
+	}
+	if names == nil {
+		return "nobody"
+	}
+	return strings.Join(names, ", ")
+}
+
+// missing returns the names of the witnesses of the policy that have not signed.
+func (a *audit) missing(cosigned []proof.Cosigned) string {
+	var names []string
+	for _, w := range a.policy.Witnesses {
+		if !slices.ContainsFunc(cosigned, func(c proof.Cosigned) bool { return c.Witness == w.Key }) {
+			names = append(names, cli.Printable(w.Name))
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // publishTime is how long audit waits for a checkpoint that has the leaves of all proofs.
@@ -353,10 +428,15 @@ func (a *audit) askWitnesses(log *client.Log, newest *proof.Checkpoint) {
 	if a.policy == nil {
 		return
 	}
-	for _, held := range witness.NewClient(a.policy, nil, cli.NewLog(a.env)).Held(a.env.Ctx, log.Origin) {
+	all, err := witness.NewClient(a.policy, nil, cli.NewLog(a.env)).Held(a.env.Ctx, log.Origin)
+	if err != nil {
+		a.problem("%s", cli.Printable(err.Error()))
+	}
+	for _, held := range all {
 		if held.Size > newest.Size {
-			a.problem("a witness holds a checkpoint with %d leaves, and the relay shows only %d; if this stays so, its data was "+
-				"rolled back", held.Size, newest.Size)
+			a.problem("a witness holds a checkpoint with %s, and the relay shows only %s; if this stays so, its data was rolled back",
+				countLeaves(held.Size), countLeaves(newest.Size))
+			continue
 		}
 		a.seen = append(a.seen, &held)
 		a.prefix(log, &held, newest)
@@ -367,12 +447,12 @@ func (a *audit) askWitnesses(log *client.Log, newest *proof.Checkpoint) {
 const followEvery = 5 * time.Second
 
 // follow compares each new checkpoint with the one before, until it finds evidence or is interrupted.
-func (a *audit) follow(log *client.Log, newest *proof.Checkpoint) error {
+func (a *audit) follow(reader *client.Client, log *client.Log, newest *proof.Checkpoint) error {
 	hint := ""
 	if a.env.StderrIsTerminal {
 		hint = "; Ctrl-C ends it"
 	}
-	a.env.Say("the log has %d leaves; watching it%s", newest.Size, hint)
+	a.env.Say("the log has %s; watching it%s", countLeaves(newest.Size), hint)
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
 	for !a.guilty {
@@ -381,7 +461,24 @@ func (a *audit) follow(log *client.Log, newest *proof.Checkpoint) error {
 			return nil
 		case <-tick.C:
 		}
-		next, cosigned, err := log.Checkpoint(a.keys()...)
+		now, err := reader.Log(a.env.Ctx)
+		switch {
+		case envelope.CodeOf(err) == envelope.CodeNotFound:
+			a.problem("the relay keeps no log any more")
+			return nil
+		case err == nil && now.Origin != log.Origin:
+			a.problem("the relay has begun a new log, %08x, after %08x", now.Origin.Epoch, log.Origin.Epoch)
+			if log, newest = now, a.ask(now); newest == nil {
+				return nil
+			}
+			a.compare()
+			continue
+		}
+		var next *proof.Checkpoint
+		var cosigned []proof.Cosigned
+		if err == nil {
+			next, cosigned, err = log.Checkpoint(a.keys()...)
+		}
 		if err != nil {
 			a.env.Say("%s", cli.Printable(err.Error())) // it may be there again in a moment
 			continue
@@ -390,13 +487,14 @@ func (a *audit) follow(log *client.Log, newest *proof.Checkpoint) error {
 			continue
 		}
 		if next.Size < newest.Size {
-			a.problem("the log had %d leaves, and has %d now", newest.Size, next.Size)
+			a.problem("the log had %s, and has %s now", countLeaves(newest.Size), countLeaves(next.Size))
 		}
 		a.prefix(log, newest, next)
 		if a.policy != nil && !a.policy.Met(cosigned) {
-			a.env.Say("too few witnesses of the policy have signed the checkpoint with %d leaves", next.Size)
+			a.env.Say("the policy wants more witnesses of the checkpoint with %s; these have not signed it: %s", countLeaves(next.Size),
+				a.missing(cosigned))
 		}
-		a.env.Say("the log has %d leaves", next.Size)
+		a.env.Say("the log has %s", countLeaves(next.Size))
 		newest = next
 	}
 	return nil

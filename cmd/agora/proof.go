@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/hex"
 	"encoding/json"
@@ -105,14 +106,17 @@ func (c proofVerifyCmd) Run(env cli.Environment) error {
 	if err != nil {
 		return err
 	}
+	if bytes.HasPrefix(text, []byte("{")) {
+		return errors.New("this is no proof, but JSON; agora audit checks files that --save-proofs has written")
+	}
 	var message *envelope.Envelope
 	if c.Event != "" {
 		body, err := env.Input(c.Event, "the message of the proof")
-		if err == nil {
-			message, err = verifyCmd{}.check(unwrapFollowed(body), time.Time{})
-		}
 		if err != nil {
 			return err
+		}
+		if message, err = (verifyCmd{}).check(unwrapFollowed(body), time.Time{}); err != nil {
+			return reportInvalid(env, fmt.Errorf("the message: %w", err))
 		}
 	}
 	v, err := c.verify(string(text), message)

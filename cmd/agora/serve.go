@@ -39,7 +39,7 @@ type serveCmd struct {
 	ThreadRetention       time.Duration     `default:"24h" placeholder:"DURATION" help:"How long a thread's record is kept after its messages have expired (default: ${default})."`
 	MaxDisk               int64             `type:"bytes" default:"64GiB" placeholder:"SIZE" help:"Maximum size of the database. At this size, messages are refused until others have expired (default: ${default})."`
 	AcceptLoss            bool              `configure:"no" help:"Start even if acknowledged messages are missing from the database. Without this flag the relay then refuses to start. All readers have to start again from the oldest message."`
-	NewEpoch              bool              `configure:"no" help:"Give the database a new epoch, once, and so begin a new log. Use it if the clock was wrong and the log cannot continue. All readers have to start again from the oldest message."`
+	NewEpoch              bool              `configure:"no" help:"Give the database a new epoch at this start, and so begin a new log. Use it once if the clock was wrong and the log cannot continue. All readers have to start again from the oldest message."`
 	NewIdentity           bool              `configure:"no" help:"Create a new identity if the file relay.key of a used database is missing. Without this flag the relay then refuses to start. Clients that know the relay by its did will not recognize it."`
 	Page                  bool              `default:"true" negatable:"" help:"Serve a web page that shows the relay at its address (on by default; --page=false or --no-page turns it off)."`
 	Configuration         configFlags       `embed:"" group:"Configuration"`
@@ -305,6 +305,13 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 	}
 	if c.Limits.proxies().UnixSockets && !c.Addr.IsUnix() {
 		all = append(all, "--trusted-proxy unix has no effect, because --addr is not a Unix socket")
+	}
+	if !c.keepsLog() && (c.WitnessPolicy != "" || len(c.Peer) > 0) {
+		all = append(all, "the relay keeps no log (--transparency "+c.Transparency+", --reads "+string(c.Reads)+"), so no witness watches it; "+
+			"turn the log on with --transparency on")
+	}
+	if c.NewEpoch {
+		all = append(all, "--new-epoch begins a new log at each start; leave it out next time")
 	}
 	if name := c.Gateways.first(); name != "" && c.PublicURL == "" && !loopbackOnly {
 		all = append(all, "--"+name+" is given and --public-url is not: the URLs that the gateway hands out have the address "+

@@ -115,12 +115,18 @@ func (c verifyCmd) Run(env cli.Environment) error {
 	}{true, e.ID, e.Sender.ID})
 }
 
-// unwrapFollowed returns the signed envelope if body is a line that agora follow prints for a decrypted message. It
-// returns any other body unchanged.
+// unwrapFollowed returns the signed envelope if body is a line that agora follow prints for a decrypted message, or a
+// line that --save-proofs has written. It returns any other body unchanged.
 func unwrapFollowed(body []byte) []byte {
-	var line struct{ Envelope, Opened json.RawMessage }
-	if json.Unmarshal(body, &line) == nil && line.Envelope != nil && line.Opened != nil {
+	var line struct {
+		Envelope, Opened json.RawMessage
+		cli.SavedProof
+	}
+	switch err := json.Unmarshal(body, &line); {
+	case err == nil && line.Envelope != nil && line.Opened != nil:
 		return line.Envelope
+	case err == nil && line.Event != nil && line.Proof != "":
+		return line.Event
 	}
 	return body
 }

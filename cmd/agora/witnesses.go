@@ -43,5 +43,5 @@ func (s *server) witness(key didkey.Key) (*witness.Witness, error) {
 	for _, p := range s.Peer {
 		dids = append(dids, p.DID)
 	}
-	return witness.New(s.relay, key, dids, nil)
+	return witness.New(s.relay, key, dids, s.log, nil)
 }

@@ -67,11 +67,11 @@ type remote struct {
 	url  string // where it takes submissions
 	peer *Peer  // nil: a witness of the policy
 
-	mu      sync.Mutex
-	key     *proof.Witness // nil: not read from the peer yet
-	asked   time.Time      // when its document was read last
-	old     int64          // the size that the witness has signed, as far as known
-	failing bool           // the last request failed, and this was logged
+	mu    sync.Mutex
+	key   *proof.Witness // nil: not read from the peer yet
+	asked time.Time      // when its document was read last
+	old   int64          // the size that the witness has signed, as far as known
+	state string         // the outcome of the last request, as it was logged
 }
 
 // NewClient returns a client of the witnesses of a policy, which may be nil, and of peers. Only their addresses are
@@ -93,35 +93,48 @@ func NewClient(policy *proof.Policy, peers []Peer, log *slog.Logger) *Client {
 }
 
 // Held returns the checkpoints that the witnesses hold of a log, as far as they answer in time (LOG L-22). A checkpoint
-// counts only if its relay has signed it.
-func (c *Client) Held(ctx context.Context, o proof.Origin) []proof.Checkpoint {
+// counts only if its relay has signed it. The error names the witnesses that do not answer as they must.
+func (c *Client) Held(ctx context.Context, o proof.Origin) (held []proof.Checkpoint, err error) {
 	ctx, cancel := context.WithTimeout(ctx, heldTime)
 	defer cancel()
-	return gather(c.remote, func(r *remote) (held []proof.Checkpoint) {
-		text, status, err := c.request(ctx, http.MethodGet, r.url+"/"+HashOf(o)+"/checkpoint", "", maxAnswer)
-		if err == nil && status == http.StatusNotFound {
-			return nil
-		}
-		var checkpoint proof.Checkpoint
-		if err == nil && status != http.StatusOK {
-			err = fmt.Errorf("the witness answers with the status %d", status)
-		}
-		if err == nil {
-			checkpoint, err = proof.ParseCheckpoint(text)
-		}
-		if err == nil {
-			_, err = checkpoint.Verify()
-		}
-		if err == nil && checkpoint.Origin != o {
-			err = errors.New("the witness answers with another log")
-		}
+	type answer struct {
+		held *proof.Checkpoint
+		err  error
+	}
+	for _, a := range gather(c.remote, func(r *remote) []answer {
+		checkpoint, err := c.held(ctx, r, o)
 		if err != nil {
-			c.log.Warn("a witness does not say what it knows of this relay's log; a log that was rolled back may not be noticed",
-				"witness", r.url, "err", err)
-			return nil
+			err = fmt.Errorf("the witness %s does not say what it knows of the log: %w", r.url, err)
 		}
-		return []proof.Checkpoint{checkpoint}
-	})
+		return []answer{{checkpoint, err}}
+	}) {
+		if a.held != nil {
+			held = append(held, *a.held)
+		}
+		err = errors.Join(err, a.err)
+	}
+	return held, err
+}
+
+// held returns the checkpoint that a witness holds; nil: none.
+func (c *Client) held(ctx context.Context, r *remote, o proof.Origin) (*proof.Checkpoint, error) {
+	text, status, err := c.request(ctx, http.MethodGet, r.url+"/"+HashOf(o)+"/checkpoint", "", maxAnswer)
+	switch {
+	case err != nil:
+		return nil, err
+	case status == http.StatusNotFound:
+		return nil, nil
+	case status != http.StatusOK:
+		return nil, fmt.Errorf("status %d", status)
+	}
+	checkpoint, err := proof.ParseCheckpoint(text)
+	if err == nil {
+		_, err = checkpoint.Verify()
+	}
+	if err == nil && checkpoint.Origin != o {
+		err = errors.New("its answer is about another log")
+	}
+	return &checkpoint, err
 }
 
 // gather calls f for all witnesses at once, and joins the results.
@@ -151,16 +164,40 @@ func (c *Client) Cosign(
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		s, err := c.ask(ctx, r, checkpoint, prove)
-		switch {
-		case err != nil && !r.failing:
-			c.log.Warn("a witness has not signed the checkpoint of this relay's log", "witness", r.url, "err", err)
-		case err == nil && r.failing:
-			c.log.Info("a witness signs the checkpoints of this relay's log again", "witness", r.url)
-		}
-		r.failing = err != nil
+		r.report(c.log, err)
 		return s
 	})
 }
+
+// report logs the outcome of a request to the witness, if it is another one than before.
+func (r *remote) report(log *slog.Logger, err error) {
+	refusal, refuses := errors.AsType[*refused](err)
+	state := "signs"
+	switch {
+	case refuses:
+		state = refusal.Error()
+	case err != nil:
+		state = "fails"
+	}
+	if state == r.state {
+		return
+	}
+	r.state = state
+	switch {
+	case err == nil:
+		log.Info("a witness signs the checkpoints of this relay's log", "witness", r.url)
+	case refuses:
+		log.Error("a witness refuses to sign the checkpoint of this relay's log", "witness", r.url, "err", err)
+	default:
+		log.Warn("a witness has not signed the checkpoint of this relay's log; it is asked again every few seconds",
+			"witness", r.url, "err", err)
+	}
+}
+
+// refused is the error of a witness that knows another history of the log.
+type refused struct{ text string }
+
+func (r *refused) Error() string { return r.text }
 
 func (c *Client) ask(
 	ctx context.Context, r *remote, checkpoint proof.Checkpoint, prove func(context.Context, int64) ([]proof.Hash, error),
@@ -190,9 +227,11 @@ func (c *Client) ask(
 				return nil, errors.New("the witness names no size of the log that it knows")
 			}
 			if r.old > checkpoint.Size {
-				return nil, fmt.Errorf("the witness knows this log with %d leaves, and it has only %d: the data of this relay "+
-					"was rolled back", r.old, checkpoint.Size)
+				return nil, &refused{fmt.Sprintf("the witness knows this log with %d leaves, and it has only %d: the data of this relay "+
+					"was rolled back", r.old, checkpoint.Size)}
 			}
+		case status == http.StatusUnprocessableEntity, status == http.StatusConflict:
+			return nil, &refused{fmt.Sprintf("the witness knows another history of this log (status %d): %.200q", status, text)}
 		default:
 			if r.peer != nil {
 				r.key = nil // perhaps it has another epoch now
@@ -233,7 +272,7 @@ func (c *Client) meet(ctx context.Context, r *remote) error {
 	if r.key != nil {
 		return nil
 	}
-	if time.Since(r.asked) < retryPeer && r.failing {
+	if time.Since(r.asked) < retryPeer && r.state != "" {
 		return errors.New("its document could not be read, and is read again later")
 	}
 	r.asked = time.Now()

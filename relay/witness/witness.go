@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -39,6 +40,7 @@ type Witness struct {
 	about Key
 	of    map[didkey.DID]bool
 	now   func() time.Time
+	log   *slog.Logger
 }
 
 // Key is how the well-known document of a relay describes its witness. Sig is the relay's signature.
@@ -61,13 +63,13 @@ func identity(relay didkey.Key, epoch uint32) (key didkey.Key, name string, err 
 
 // New returns the witness of a relay with this key, for the logs of some other relays. Its name and its key belong to
 // the epoch of the relay's database: after a restore, when it has forgotten what it has signed, it is another witness
-// (LOG L-21). now is the clock; nil: time.Now.
-func New(r *relay.Relay, relayKey didkey.Key, of []didkey.DID, now func() time.Time) (*Witness, error) {
+// (LOG L-21). It logs the forks that it is shown. now is the clock; nil: time.Now.
+func New(r *relay.Relay, relayKey didkey.Key, of []didkey.DID, log *slog.Logger, now func() time.Time) (*Witness, error) {
 	key, name, err := identity(relayKey, r.Epoch())
 	if err != nil {
 		return nil, err
 	}
-	w := &Witness{relay: r, key: key, name: name, of: map[didkey.DID]bool{}, now: now}
+	w := &Witness{relay: r, key: key, name: name, of: map[didkey.DID]bool{}, now: now, log: log}
 	if w.now == nil {
 		w.now = time.Now
 	}
@@ -99,6 +101,7 @@ func (i *Inconsistent) Error() string { return i.err.Error() }
 type state struct {
 	checkpoint proof.Checkpoint // of size 0: none
 	evidence   []json.RawMessage
+	news       json.RawMessage // the last of evidence, if it is new
 }
 
 // Add checks a submission and signs its checkpoint. It returns the lines of its signature. Before it answers, what it has
@@ -117,6 +120,7 @@ func (w *Witness) Add(ctx context.Context, from relay.Peer, body []byte) (lines 
 		return "", err
 	}
 	var refusal error
+	var fork json.RawMessage // new evidence
 	err = w.relay.Update(ctx, from, func(tx relay.ExtTx) error {
 		known, err := read(tx, c.Origin)
 		if err != nil {
@@ -125,13 +129,17 @@ func (w *Witness) Add(ctx context.Context, from relay.Peer, body []byte) (lines 
 		if refusal = w.check(tx, s, &known); refusal == nil {
 			known.checkpoint = *c
 			known.checkpoint.Signatures = append(c.Signatures[:len(c.Signatures):len(c.Signatures)], cosignature)
-		} else if len(known.evidence) == 0 {
+		} else if fork = known.news; fork == nil {
 			return nil
 		}
 		return write(tx, c.Origin, known)
 	})
 	if err == nil {
 		err = refusal
+	}
+	if fork != nil {
+		w.log.Error("a relay has shown two histories of its log; the evidence is in the database, and here", "relay", c.Origin.DID,
+			"evidence", string(fork))
 	}
 	return cosignature.String(), err
 }
@@ -200,7 +208,7 @@ func (s *state) note(e proof.Evidence) {
 			return
 		}
 	}
-	s.evidence = append(s.evidence, text)
+	s.evidence, s.news = append(s.evidence, text), text
 }
 
 // Checkpoint returns the last checkpoint that the witness has signed of the log whose origin has this SHA-256, in hex,
