@@ -21,7 +21,7 @@ func published(t *testing.T, r *relay.Relay) proof.Checkpoint {
 	if !ok {
 		t.Fatal("the relay keeps no log")
 	}
-	_, epoch, _ := strings.Cut(info.Origin.String(), "/")
+	_, epoch, _ := strings.Cut(info.Origin, "/")
 	text, err := r.Checkpoint(t.Context(), relay.Peer{Local: true}, epoch)
 	if err != nil {
 		t.Fatal(err)
