@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -22,6 +23,7 @@ import (
 const (
 	typeNote        = 0x01 // Ed25519 of the text
 	typeCosignature = 0x04 // Ed25519 of a time and the text
+	typeMLDSA       = 0x06 // ML-DSA-44 of a time and a tree
 )
 
 const (
@@ -30,6 +32,7 @@ const (
 	signatureMark = "— " // begins the line of a signature
 	keyHashSize   = 4
 	timeSize      = 8
+	mlDSAKeySize  = 1312
 	// maxSize is the largest size of a log. Package tlog never ends for sizes above 2^62. JSON numbers are exact up to here.
 	maxSize = 1<<53 - 1
 )
@@ -118,6 +121,11 @@ func (s Signature) String() string {
 	return signatureMark + s.Name + " " + base64.StdEncoding.EncodeToString(raw) + "\n"
 }
 
+// isBy reports whether s is said to be by the key with this name and hash.
+func (s *Signature) isBy(name string, hash [keyHashSize]byte) bool {
+	return s.Name == name && s.KeyHash == hash
+}
+
 // hashOfKey returns the key hash (C2SP signed-note) of a public key.
 func hashOfKey(name string, kind byte, public ed25519.PublicKey) [keyHashSize]byte {
 	sum := sha256.Sum256(append([]byte(name+"\n"), append([]byte{kind}, public...)...))
@@ -134,13 +142,13 @@ func (c *Checkpoint) Verify(witnesses ...*Witness) (cosigned []Cosigned, err err
 	body, name := c.Body(), c.Origin.String()
 	known, signed := hashOfKey(name, typeNote, c.Origin.DID.PublicKey()), false
 	for _, s := range c.Signatures {
-		if s.Name == name && s.KeyHash == known {
+		if s.isBy(name, known) {
 			if signed = relay.Verify([]byte(body), s.Bytes); !signed {
 				return nil, errors.New("the relay's signature of the checkpoint is wrong")
 			}
 		}
 		for _, w := range witnesses {
-			if s.Name != w.Name || s.KeyHash != w.hash {
+			if !s.isBy(w.Name, w.hash) {
 				continue
 			}
 			at, ok := w.verify(body, s.Bytes)
@@ -154,6 +162,21 @@ func (c *Checkpoint) Verify(witnesses ...*Witness) (cosigned []Cosigned, err err
 		return nil, fmt.Errorf("the relay %s has not signed the checkpoint", c.Origin.DID)
 	}
 	return cosigned, nil
+}
+
+// Only returns c with one signature by its relay and one by each of the witnesses, as far as c has them. Everybody can
+// add lines to a checkpoint, so a program that keeps or publishes one keeps only these.
+func (c *Checkpoint) Only(witnesses ...*Witness) Checkpoint {
+	only := Checkpoint{Origin: c.Origin, Size: c.Size, Root: c.Root}
+	name := c.Origin.String()
+	relay := &Witness{Name: name, hash: hashOfKey(name, typeNote, c.Origin.DID.PublicKey())}
+	for _, w := range append([]*Witness{relay}, witnesses...) {
+		i := slices.IndexFunc(c.Signatures, func(s Signature) bool { return s.isBy(w.Name, w.hash) })
+		if i >= 0 {
+			only.Signatures = append(only.Signatures, c.Signatures[i])
+		}
+	}
+	return only
 }
 
 // Extends checks that c's tree continues the tree with this size and root (RFC 9162 §2.1.4.2). The consistency proof is
@@ -182,24 +205,49 @@ type Cosigned struct {
 	At      time.Time
 }
 
-// ParseWitness parses a verifier key of type 0x04 (C2SP tlog-cosignature): NAME+HASH+KEY.
-func ParseWitness(key string) (*Witness, error) {
-	name, rest, _ := strings.Cut(key, "+")
+// verifierKey is a key of the form NAME+HASH+KEY (C2SP signed-note).
+type verifierKey struct {
+	name   string
+	hash   [keyHashSize]byte
+	kind   byte
+	public []byte
+}
+
+func parseVerifierKey(text string) (k verifierKey, err error) {
+	name, rest, _ := strings.Cut(text, "+")
 	hash, encoded, _ := strings.Cut(rest, "+")
 	raw, err := parseBase64(encoded)
-	if err != nil || !validName(name) || len(raw) != 1+ed25519.PublicKeySize || raw[0] != typeCosignature {
+	id, failed := hex.DecodeString(hash)
+	if err != nil || failed != nil || !validName(name) || len(id) != keyHashSize || hex.EncodeToString(id) != hash {
+		return k, errors.New("a key has the form NAME+HASH+KEY")
+	}
+	return verifierKey{name, [keyHashSize]byte(id), raw[0], raw[1:]}, nil
+}
+
+// checkHash checks the hash of a key for cosignatures. Other keys may have other hashes.
+func (k verifierKey) checkHash() error {
+	if k.hash != hashOfKey(k.name, k.kind, k.public) {
+		return fmt.Errorf("the hash in the key of the witness %s is wrong", k.name)
+	}
+	return nil
+}
+
+// ParseWitness parses a verifier key of type 0x04 (C2SP tlog-cosignature): NAME+HASH+KEY.
+func ParseWitness(key string) (*Witness, error) {
+	k, err := parseVerifierKey(key)
+	if err != nil || k.kind != typeCosignature || len(k.public) != ed25519.PublicKeySize {
 		return nil, errors.New("the key of a witness has the form NAME+HASH+KEY, and a key of the type 4")
 	}
-	did, err := didkey.FromPublicKey(raw[1:])
+	did, err := didkey.FromPublicKey(k.public)
 	if err != nil {
-		return nil, fmt.Errorf("the key of the witness %s: %w", name, err)
+		return nil, fmt.Errorf("the key of the witness %s: %w", k.name, err)
 	}
-	w := &Witness{Name: name, hash: hashOfKey(name, raw[0], raw[1:])}
+	w := &Witness{Name: k.name, hash: k.hash}
 	if w.verifier, err = didkey.ParseVerifier(string(did)); err != nil {
 		return nil, err
 	}
-	if hex.EncodeToString(w.hash[:]) != hash {
-		return nil, fmt.Errorf("the hash in the key of the witness %s is wrong", name)
+	if err := k.checkHash(); err != nil {
+		return nil, err
 	}
 	return w, nil
 }

@@ -83,8 +83,15 @@ func TestLimits(t *testing.T) {
 	if _, err := ParseEvidence(make([]byte, MaxEvidence+1)); envelope.CodeOf(err) != envelope.CodePayloadTooLarge {
 		t.Errorf("large evidence: %v", err)
 	}
-	for _, key := range []string{"", "name", "name+00000000", "name+00000000+AA==",
-		"na me+" + strings.Repeat("0", 8) + "+" + strings.Repeat("A", 44), "+00000000+BAAA"} {
+	good := VerifierKey("witness.example/1", seeded(t, 5).DID())
+	name, rest, _ := strings.Cut(good, "+")
+	hash, public, _ := strings.Cut(rest, "+")
+	if _, err := ParseWitness(name + "+" + hash + "+" + public); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"", "name", "name+00000000", "name+00000000+AA==", "+00000000+BAAA",
+		"na me+" + hash + "+" + public, name + "+" + strings.ToUpper(hash) + "+" + public,
+		name + "+" + hash[:6] + "+" + public, name + "+" + hash + "00+" + public, name + "+0000000g+" + public, name + "+00000000+" + public} {
 		if _, err := ParseWitness(key); err == nil {
 			t.Errorf("%q is taken as the key of a witness", key)
 		}

@@ -100,45 +100,71 @@ type Policy struct {
 type PolicyWitness struct {
 	Name string   // in the policy
 	URL  string   // where it takes submissions; empty: unknown
-	Key  *Witness // nil: a key of a type that this program does not know, so it counts as absent
+	Key  *Witness // nil: a key for ML-DSA, which this program cannot verify, so the witness counts as absent (LOG L-21)
 }
 
 // policyGroup needs the cosignatures of some of its members, which are witnesses or groups.
 type policyGroup struct {
-	threshold int
+	threshold int64
 	members   []string
 }
 
-const maxPolicy = 64 << 10 // bytes of a policy
+const maxPolicy = 256 << 10 // bytes of a policy; room for more than 32 logs and 32 witnesses with keys for ML-DSA
 
-// ParsePolicy reads a policy. The lines for logs are ignored: the origin of a log has the key of its relay.
+// ParsePolicy reads a policy. The logs are not used: the origin of a log has the key of its relay.
 func ParsePolicy(text string) (*Policy, error) {
 	if len(text) > maxPolicy {
 		return nil, fmt.Errorf("the policy has more than %d bytes", maxPolicy)
 	}
-	p := &Policy{groups: map[string]policyGroup{}}
+	p := policyReader{Policy{groups: map[string]policyGroup{}}, map[string]bool{}}
 	for n, line := range strings.Split(text, "\n") {
-		words := strings.Fields(line)
-		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
-			continue
-		}
-		if err := p.add(words); err != nil {
+		if err := p.readLine(line); err != nil {
 			return nil, fmt.Errorf("line %d of the policy: %w", n+1, err)
 		}
 	}
 	if p.quorum == "" {
 		return nil, errors.New("the policy has no line with a quorum; add: quorum none, or the name of a witness or group")
 	}
-	return p, nil
+	return &p.Policy, nil
 }
 
 // noQuorum is the quorum of a policy that needs no cosignature.
 const noQuorum = "none"
 
-func (p *Policy) add(words []string) error {
+// policyReader reads the lines of a policy.
+type policyReader struct {
+	Policy
+	taken map[string]bool // what must not be there again, see take
+}
+
+// Kinds of what may be in a policy only once.
+const (
+	policyLog     = "log "     // a public key
+	policyWitness = "witness " // a public key
+	policyName    = "name "    // of a witness or a group
+	policyMember  = "member "  // the name of a member of a group
+)
+
+// take reports whether the policy has not had this before.
+func (p *policyReader) take(kind, what string) bool {
+	before := p.taken[kind+what]
+	p.taken[kind+what] = true
+	return !before
+}
+
+// has reports whether a witness or group has this name.
+func (p *policyReader) has(name string) bool { return p.taken[policyName+name] }
+
+func (p *policyReader) readLine(line string) error {
+	if strings.ContainsFunc(line, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		return errors.New("there is a control character; lines end with LF only")
+	}
+	words := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' })
 	switch {
-	case words[0] == "log" && len(words) >= 2 && len(words) <= 3:
+	case len(words) == 0 || strings.HasPrefix(words[0], "#"):
 		return nil
+	case words[0] == "log" && (len(words) == 2 || len(words) == 3):
+		return p.addLog(words[1])
 	case words[0] == "witness" && (len(words) == 3 || len(words) == 4):
 		return p.addWitness(words[1], words[2], strings.Join(words[3:], ""))
 	case words[0] == "group" && len(words) >= 4:
@@ -150,61 +176,68 @@ func (p *Policy) add(words []string) error {
 		p.quorum = words[1]
 		return nil
 	}
-	return errors.New("a line is one of: log KEY [URL], witness NAME KEY [URL], group NAME THRESHOLD MEMBER…, quorum NAME " +
-		"(once)")
+	return errors.New("a line is one of: log KEY [URL], witness NAME KEY [URL], group NAME THRESHOLD MEMBER…, " +
+		"quorum NAME (once)")
 }
 
-func (p *Policy) has(name string) bool {
-	if _, ok := p.groups[name]; ok {
-		return true
+func (p *policyReader) addLog(key string) error {
+	k, err := parseVerifierKey(key)
+	if err == nil && !p.take(policyLog, string(k.public)) {
+		err = fmt.Errorf("the key of the log %.50q is there already", k.name)
 	}
-	for _, w := range p.Witnesses {
-		if w.Name == name {
-			return true
-		}
-	}
-	return false
+	return err
 }
 
-func (p *Policy) addWitness(name, key, url string) error {
-	if name == noQuorum || p.has(name) {
+func (p *policyReader) addName(name string) error {
+	if name == noQuorum || !p.take(policyName, name) {
 		return fmt.Errorf("the name %.50q is used already", name)
 	}
-	w := PolicyWitness{Name: name, URL: strings.TrimSuffix(url, "/")}
-	var err error
-	if w.Key, err = ParseWitness(key); err != nil && !isOtherKey(key) {
-		return err
-	}
-	p.Witnesses = append(p.Witnesses, w)
 	return nil
 }
 
-// isOtherKey reports whether key is a verifier key of a type other than 0x04.
-func isOtherKey(key string) bool {
-	_, rest, _ := strings.Cut(key, "+")
-	_, encoded, _ := strings.Cut(rest, "+")
-	raw, err := parseBase64(encoded)
-	return err == nil && len(raw) > 1 && raw[0] != typeCosignature
+func (p *policyReader) addWitness(name, key, url string) error {
+	if err := p.addName(name); err != nil {
+		return err
+	}
+	k, err := parseVerifierKey(key)
+	if err != nil {
+		return err
+	}
+	if !p.take(policyWitness, string(k.public)) {
+		return fmt.Errorf("another witness has the key of the witness %.50q", name)
+	}
+	w := PolicyWitness{Name: name, URL: strings.TrimSuffix(url, "/")}
+	if k.kind == typeMLDSA && len(k.public) == mlDSAKeySize {
+		err = k.checkHash()
+	} else {
+		w.Key, err = ParseWitness(key)
+	}
+	p.Witnesses = append(p.Witnesses, w)
+	return err
 }
 
-func (p *Policy) addGroup(name, threshold string, members []string) error {
-	if name == noQuorum || p.has(name) {
-		return fmt.Errorf("the name %.50q is used already", name)
-	}
+func (p *policyReader) addGroup(name, threshold string, members []string) error {
 	for _, member := range members {
 		if !p.has(member) {
 			return fmt.Errorf("there is no witness and no group %.50q above", member)
 		}
+		if !p.take(policyMember, member) {
+			return fmt.Errorf("%.50q is a member of a group already", member)
+		}
 	}
-	n, err := strconv.Atoi(threshold)
+	if err := p.addName(name); err != nil {
+		return err
+	}
+	all := int64(len(members))
+	n, err := parseNumber(threshold)
 	switch threshold {
 	case "any":
 		n, err = 1, nil
 	case "all":
-		n, err = len(members), nil
+		n, err = all, nil
 	}
-	if err != nil || n < 1 || n > len(members) {
-		return fmt.Errorf("a threshold is any, all, or a number from 1 to the number of members, %d", len(members))
+	if err != nil || n < 1 || n > all {
+		return fmt.Errorf("a threshold is any, all, or a number from 1 to the number of members, %d", all)
 	}
 	p.groups[name] = policyGroup{n, members}
 	return nil
@@ -222,28 +255,29 @@ func (p *Policy) Keys() (keys []*Witness) {
 
 // Met reports whether these cosignatures, which Verify has returned, are enough.
 func (p *Policy) Met(cosigned []Cosigned) bool {
-	met := map[string]bool{noQuorum: true}
+	signed := map[string]bool{noQuorum: true}
 	for _, w := range p.Witnesses {
 		for _, c := range cosigned {
-			met[w.Name] = met[w.Name] || c.Witness == w.Key
+			if c.Witness == w.Key {
+				signed[w.Name] = true
+			}
 		}
 	}
-	return p.met(p.quorum, met)
+	return p.met(p.quorum, signed)
 }
 
-// met computes whether a name is met. The members of a group stand above it, so the depth is that of the policy.
-func (p *Policy) met(name string, known map[string]bool) bool {
-	met, ok := known[name]
+// met computes whether a name is met. The members of a group stand above it, and each is a member of one group only. So
+// no name is visited twice.
+func (p *Policy) met(name string, signed map[string]bool) bool {
 	group, isGroup := p.groups[name]
-	if ok || !isGroup {
-		return met
+	if !isGroup {
+		return signed[name]
 	}
-	n := 0
+	var n int64
 	for _, member := range group.members {
-		if p.met(member, known) {
+		if p.met(member, signed) {
 			n++
 		}
 	}
-	known[name] = n >= group.threshold
-	return known[name]
+	return n >= group.threshold
 }

@@ -18,7 +18,7 @@ import (
 // minVectors is the minimum number of vectors in each file. If vectors are removed from a file, change the number here.
 var minVectors = map[string]int{
 	"didkey.json": 169, "canonicalize.json": 209, "sign.json": 18, "verify.json": 387, "window.json": 54, "threads.json": 468,
-	"conversations.json": 28, "reads.json": 47, "sealing.json": 118, "log.json": 191,
+	"conversations.json": 28, "reads.json": 47, "sealing.json": 118, "log.json": 197,
 }
 
 // vector has the members that the vectors of all files have, as well as the steps of conversations.

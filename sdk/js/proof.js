@@ -6,6 +6,7 @@ import {
 const HEADER = 'c2sp.org/tlog-proof@v1', MARK = '— ';
 const NOTE = 1, COSIGNATURE = 4; // types of signatures
 const MAX_PROOF = 64 << 10, MAX_EVIDENCE = 1 << 20, MAX_PATH = 63, MAX_SIGNATURES = 100, MAX_NUMBER = 2n ** 63n - 1n;
+const MAX_SIZE = BigInt(Number.MAX_SAFE_INTEGER); // of a log
 const MINUTE = 60_000;
 const MAX_SKEW = 5 * MINUTE; // between the ts of a message and its arrival
 const MAX_DATING = 20 * MINUTE; // how much earlier than a leaf before it a leaf may be
@@ -122,7 +123,7 @@ function readCheckpoint(text) {
   const lines = lineReader(text);
   const { origin, did, epoch } = readOrigin(lines.next());
   const size = numberOf(lines.next()), root = hashOf(lines.next());
-  must(size > 0n, 'a log has at least one leaf');
+  must(size > 0n && size <= MAX_SIZE, 'a log has from 1 to 2^53 - 1 leaves');
   const body = text.slice(0, text.length - lines.rest().length);
   must(lines.rest().startsWith('\n'), 'an empty line must follow the root of a checkpoint');
   lines.next();

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -47,14 +48,8 @@ func (l treeLog) hashes(size int) (all []nodeHash) {
 	return all
 }
 
-// split returns the largest power of two below n.
-func split(n int) int {
-	k := 1
-	for 2*k < n {
-		k *= 2
-	}
-	return k
-}
+// split returns the largest power of two below n, which is at least 2.
+func split(n int) int { return 1 << (bits.Len(uint(n-1)) - 1) }
 
 func rootOf(hashes []nodeHash) nodeHash {
 	if len(hashes) == 1 {
@@ -73,6 +68,21 @@ func pathOf(i int, hashes []nodeHash) []nodeHash {
 		return append(pathOf(i, hashes[:k]), rootOf(hashes[k:]))
 	}
 	return append(pathOf(i-k, hashes[k:]), rootOf(hashes[:k]))
+}
+
+// huge returns the root of a tree with n leaves that has this leaf at i, and the path from there. The hashes beside the
+// path are invented.
+func huge(leaf nodeHash, i, n int) (root nodeHash, path []nodeHash) {
+	if n == 1 {
+		return leaf, nil
+	}
+	k, beside := split(n), nodeHash{byte(bits.Len(uint(n)))}
+	if i < k {
+		root, path = huge(leaf, i, k)
+		return node(root, beside), append(path, beside)
+	}
+	root, path = huge(leaf, i-k, n-k)
+	return node(beside, root), append(path, beside)
 }
 
 // consistencyOf returns SUBPROOF(m, hashes, complete) of RFC 6962 §2.1.2.
@@ -98,8 +108,10 @@ func hashLines(hashes []nodeHash) (lines []string) {
 }
 
 // body returns the signed part of the checkpoint of the first size leaves.
-func (l treeLog) body(size int) string {
-	root := rootOf(l.hashes(size))
+func (l treeLog) body(size int) string { return l.bodyOf(size, rootOf(l.hashes(size))) }
+
+// bodyOf returns the signed part of a checkpoint.
+func (l treeLog) bodyOf(size int, root nodeHash) string {
 	return fmt.Sprintf("%s\n%d\n%s\n", l.origin(), size, base64.StdEncoding.EncodeToString(root[:]))
 }
 
@@ -134,10 +146,10 @@ func witnessKey(name string, k key) string {
 }
 
 // checkpoint returns the checkpoint of the first size leaves.
-func (l treeLog) checkpoint(size int) string {
-	body := l.body(size)
-	return body + "\n" + signedNote(l.origin(), l.key, body)
-}
+func (l treeLog) checkpoint(size int) string { return l.signed(l.body(size)) }
+
+// signed returns the checkpoint with this body.
+func (l treeLog) signed(body string) string { return body + "\n" + signedNote(l.origin(), l.key, body) }
 
 // proofText is a proof in parts, so that a table can change one of them.
 type proofText struct {
@@ -163,6 +175,21 @@ func (l treeLog) proof(index, size int) proofText {
 		index: fmt.Sprint(index), path: hashLines(pathOf(index, l.hashes(size))), gap: "\n", body: body, gap2: "\n",
 		signatures: []string{signedNote(l.origin(), l.key, body)}}
 }
+
+// hugeProof returns the proof of a leaf in a log with size leaves, more than l has.
+func (l treeLog) hugeProof(index, size int) proofText {
+	p := l.proof(index, len(l.leaves))
+	root, path := huge(l.hashes(index + 1)[index], index, size)
+	p.path, p.body = hashLines(path), l.bodyOf(size, root)
+	p.signatures = []string{signedNote(l.origin(), l.key, p.body)}
+	return p
+}
+
+// The largest log, and a size near the end of 63 bits.
+const (
+	largestLog  = 1<<53 - 1
+	enormousLog = 1<<62 + 1
+)
 
 // millis returns the time this number of milliseconds after noon.
 func millis(n int) string {

@@ -77,6 +77,13 @@ func forks(show showFunc, refuse refuseFunc) {
 	slices.Reverse(swapped.Checkpoints)
 	show("fork-larger-first", "fork", swapped.text())
 
+	// vast is a fork of two checkpoints of this size.
+	vast := func(size int) evidence {
+		return fork(l.signed(l.bodyOf(size, nodeHash{1})), l.signed(l.bodyOf(size, nodeHash{2})))
+	}
+	show("fork-of-the-largest-log", "fork", vast(largestLog).text())
+	refuse("fork-of-a-log-too-large", "The log has 2^53 leaves.", vast(largestLog+1).text())
+
 	refuse("fork-of-one-tree", "The checkpoints agree.", fork(l.checkpoint(5), l.checkpoint(5)).text())
 	refuse("fork-of-a-log-that-grew", "The larger tree continues the smaller one.", grown(l, 4, l, 9).text())
 	missing := grown(l.other(2), 4, l, 9)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/agora-relay/agora/testvectors"
@@ -62,9 +63,11 @@ func goodProofs() []testvectors.LogVector {
 		good("larger-tree", l, 3, 14),
 		good("tree-of-a-power-of-two", l, 6, 8),
 	}
+	largest := good("largest-log", l, 3, 5)
+	largest.Proof, largest.Size = l.hugeProof(3, largestLog).text(), largestLog
 	before := l.origin() + " 5 " + hashLines([]nodeHash{rootOf(l.hashes(5))})[0]
 	after := treeLog{logRelay, "00000001", []string{startText(before)}}
-	vectors = append(vectors, good("start-after-another-log", after, 0, 1))
+	vectors = append(vectors, largest, good("start-after-another-log", after, 0, 1))
 	for _, late := range []int{5, -5} {
 		one := treeLog{logRelay, logEpoch, []string{startText("-"), leafText(9, logAccept, 2000+60_000*late, logRequest)}}
 		vectors = append(vectors, of(good(fmt.Sprintf("received-%d-minutes-late", late), one, 1, 2), logAccept))
@@ -244,8 +247,12 @@ func checkpointFaults(l treeLog) []badProof {
 			return strings.Join(lines, "\n")
 		})
 	}
+	of := func(size int) func(*proofText) { return func(p *proofText) { *p = l.hugeProof(3, size) } }
 	root := hashLines([]nodeHash{rootOf(l.hashes(5))})[0]
 	return []badProof{
+		{"log-too-large", "The log has 2^53 leaves.", of(largestLog + 1)},
+		{"enormous-log", "The log has 2^62 + 1 leaves.", of(enormousLog)},
+		{"largest-number-of-63-bits", "The log has 2^63 - 1 leaves.", of(math.MaxInt64)},
 		{"origin-in-upper-case", "The epoch has upper-case letters.", line(0, logRelay.did+"/94C3EE3D")},
 		{"short-epoch", "The epoch has seven digits.", line(0, logRelay.did+"/4c3ee3d")},
 		{"no-epoch", "The origin has no epoch.", line(0, logRelay.did)},

@@ -16,6 +16,7 @@ from .jsontext import canonicalize, parse
 _HEADER, _MARK = "c2sp.org/tlog-proof@v1", "— "
 _NOTE, _COSIGNATURE = b"\x01", b"\x04"  # types of signatures
 _MAX_PROOF, _MAX_EVIDENCE, _MAX_PATH, _MAX_SIGNATURES, _MAX_NUMBER = 64 << 10, 1 << 20, 63, 100, 2**63 - 1
+_MAX_SIZE = 2**53 - 1  # of a log
 _MINUTE = 60 * 10**9
 _MAX_SKEW = 5 * _MINUTE  # between the ts of a message and its arrival
 _MAX_DATING = 20 * _MINUTE  # how much earlier than a leaf before it a leaf may be
@@ -241,7 +242,7 @@ def _read_checkpoint(text: str) -> _Checkpoint:
     origin = lines.next()
     did, epoch = _read_origin(origin)
     size, root = _number(lines.next()), _hash(lines.next())
-    _must(size > 0, "a log has at least one leaf")
+    _must(0 < size <= _MAX_SIZE, "a log has from 1 to 2^53 - 1 leaves")
     body = text[: len(text) - len(lines.rest)]
     _must(lines.rest.startswith("\n"), "an empty line must follow the root of a checkpoint")
     lines.next()
