@@ -1,17 +1,21 @@
 // Package witness lets relays watch each other's logs (docs/PROOFS.md, LOG §5). A witness signs a checkpoint only if it
 // continues the one that the witness has signed before. So a relay that shows two histories, or goes back, is noticed.
 //
-// Witness is the side that signs. Client is the side that asks. The formats are C2SP's, so other witnesses and logs work
-// too.
+// Witness is the side that signs. Client is the side that asks. The formats are C2SP's, so other witnesses and logs
+// work too.
 package witness
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -50,6 +54,9 @@ type Key struct {
 // statement returns what the relay signs about its witness.
 func statement(vkey string) []byte { return []byte("agora-witness/1\n" + vkey) }
 
+// nameOf returns the names of the witnesses of a relay, without the epoch.
+func nameOf(did didkey.DID) string { return string(did) + "/witness/" }
+
 // New returns the witness of a relay with this key, for the logs of some other relays. Its name and its key belong to
 // the epoch of the relay's database: after a restore, when it has forgotten what it has signed, it is another witness
 // (LOG L-21). now is the clock; nil: time.Now.
@@ -63,9 +70,9 @@ func New(r *relay.Relay, relayKey didkey.Key, of []didkey.DID, now func() time.T
 	if err != nil {
 		return nil, err
 	}
-	w := &Witness{relay: r, key: key, name: fmt.Sprintf("%s/witness/%s", relayKey.DID(), epoch), of: map[didkey.DID]bool{}, now: now}
-	if w.now == nil {
-		w.now = time.Now
+	w := &Witness{relay: r, key: key, name: nameOf(relayKey.DID()) + epoch, of: map[didkey.DID]bool{}, now: time.Now}
+	if now != nil {
+		w.now = now
 	}
 	for _, did := range of {
 		w.of[did] = true
@@ -97,99 +104,120 @@ type state struct {
 	evidence   []json.RawMessage
 }
 
-// Add checks a submission and signs its checkpoint. It returns the lines of its signature. Before it answers, what it has
-// signed is stored. Errors: *Conflict; *Inconsistent; refusals with CodeNotFound (an unknown log), CodeForbidden (it is not
-// signed by its relay, or there are too many logs), CodeInvalidRequest.
-func (w *Witness) Add(ctx context.Context, from relay.Peer, body []byte) (lines string, err error) {
+// errUnknown is the refusal of logs that the witness does not sign.
+var errUnknown = envelope.Errorf(envelope.CodeNotFound, "this relay is no witness of this log; its operator can name "+
+	"the log's relay with --peer")
+
+// Add checks a submission and signs its checkpoint. It returns the line of its signature. Before it answers, what it
+// has signed is stored. Errors: *Conflict; *Inconsistent; refusals with CodeNotFound (an unknown log), CodeForbidden
+// (it is not signed by its relay, or there are too many logs), CodeInvalidRequest.
+func (w *Witness) Add(ctx context.Context, from relay.Peer, body []byte) (line string, err error) {
 	s, err := proof.ParseSubmission(string(body))
+	if errors.Is(err, proof.ErrOrigin) {
+		return "", errUnknown
+	}
 	if err != nil {
 		return "", envelope.Errorf(envelope.CodeInvalidRequest, "%v", err)
 	}
-	c := &s.Checkpoint
-	if !w.of[c.Origin.DID] {
-		return "", envelope.Errorf(envelope.CodeNotFound, "this relay is no witness of this log; its operator can name the log's "+
-			"relay with --peer")
+	if !w.of[s.Checkpoint.Origin.DID] {
+		return "", errUnknown
 	}
-	if _, err := c.Verify(); err != nil {
+	if _, err := s.Checkpoint.Verify(); err != nil {
 		return "", envelope.Errorf(envelope.CodeForbidden, "%v", err)
 	}
-	if s.Old > c.Size {
-		return "", envelope.Errorf(envelope.CodeInvalidRequest, "the checkpoint has %d leaves, fewer than the old size", c.Size)
+	if s.Old > s.Checkpoint.Size {
+		return "", envelope.Errorf(envelope.CodeInvalidRequest, "the checkpoint has %d leaves, fewer than the old size",
+			s.Checkpoint.Size)
 	}
-	cosignature, err := c.Cosign(w.name, w.key, w.now())
+	s.Checkpoint = s.Checkpoint.Only()
+	cosignature, err := s.Checkpoint.Cosign(w.name, w.key, w.now())
 	if err != nil {
 		return "", err
 	}
 	var refusal error
 	err = w.relay.Update(ctx, from, func(tx relay.ExtTx) error {
-		known, err := read(tx, c.Origin)
+		known, err := read(tx, s.Checkpoint.Origin)
 		if err != nil {
 			return err
 		}
-		if refusal = w.check(tx, s, &known); refusal == nil {
-			known.checkpoint = *c
-			known.checkpoint.Signatures = append(c.Signatures[:len(c.Signatures):len(c.Signatures)], cosignature)
-		} else if len(known.evidence) == 0 {
-			return nil
+		if refusal = known.check(s); refusal != nil {
+			return known.keepFork(tx, s.Checkpoint)
 		}
-		return write(tx, c.Origin, known)
+		if known.checkpoint.Size == 0 {
+			if err := checkLogs(tx, s.Checkpoint.Origin.DID); err != nil {
+				return err
+			}
+		}
+		known.checkpoint = s.Checkpoint
+		known.checkpoint.Signatures = append(known.checkpoint.Signatures, cosignature)
+		return write(tx, known)
 	})
-	if err == nil {
-		err = refusal
-	}
-	return cosignature.String(), err
+	return cosignature.String(), cmp.Or(err, refusal)
 }
 
-// check returns why the witness does not sign. It adds evidence to known.
-func (w *Witness) check(tx relay.ExtTx, s proof.Submission, known *state) error {
-	c, last := &s.Checkpoint, &known.checkpoint
-	if last.Size == 0 && s.Old == 0 {
-		if len(s.Path) > 0 {
-			return envelope.Errorf(envelope.CodeInvalidRequest, "a first checkpoint has no consistency proof")
-		}
-		n := 0
-		err := tx.Query(func(scan func(...any) error) error { return scan(&n) },
-			"SELECT count(*) FROM witness_log WHERE relay = ?", string(c.Origin.DID))
-		if err == nil && n >= maxLogs {
-			err = envelope.Errorf(envelope.CodeForbidden, "this witness already knows %d logs of this relay", maxLogs)
-		}
-		return err
-	}
-	if c.Size == last.Size && c.Root != last.Root {
-		known.note(proof.Evidence{Type: proof.EvidenceType, Kind: proof.KindFork, Checkpoints: []string{last.String(), c.String()}})
+// check returns why the witness, which knows k of the log, does not sign.
+func (k *state) check(s proof.Submission) error {
+	c, last := &s.Checkpoint, &k.checkpoint
+	switch {
+	case s.Old != last.Size || k.forks(c):
 		return &Conflict{last.Size}
-	}
-	if s.Old != last.Size {
-		return &Conflict{last.Size}
-	}
-	if c.Size == last.Size {
-		if len(s.Path) > 0 {
-			return envelope.Errorf(envelope.CodeInvalidRequest, "a checkpoint of the same size has no consistency proof")
+	case s.Old > 0:
+		if err := c.Extends(last.Size, last.Root, s.Path); err != nil {
+			return &Inconsistent{err}
 		}
-		return nil
-	}
-	if err := c.Extends(last.Size, last.Root, s.Path); err != nil {
-		return &Inconsistent{err}
+	case len(s.Path) > 0:
+		return &Inconsistent{errors.New("a first checkpoint has no consistency proof")}
 	}
 	return nil
 }
 
-// note keeps evidence against the relay.
-func (s *state) note(e proof.Evidence) {
-	text, err := json.Marshal(e)
-	if err != nil || len(s.evidence) >= maxEvidence { // a struct of strings is always encoded
-		return
+// forks reports whether c and the last checkpoint are of two trees with one size.
+func (k *state) forks(c *proof.Checkpoint) bool {
+	return c.Size == k.checkpoint.Size && c.Root != k.checkpoint.Root
+}
+
+// checkLogs refuses another log of a relay if the witness knows as many as it may (LOG L-19).
+func checkLogs(tx relay.ExtTx, of didkey.DID) error {
+	n := 0
+	err := tx.Query(func(scan func(...any) error) error { return scan(&n) },
+		"SELECT count(*) FROM witness_log WHERE relay = ?", string(of))
+	if err == nil && n >= maxLogs {
+		err = envelope.Errorf(envelope.CodeForbidden, "this witness already knows %d logs of this relay", maxLogs)
 	}
-	for _, known := range s.evidence {
-		if string(known) == string(text) {
-			return
+	return err
+}
+
+// keepFork stores evidence against the relay if c shows a fork (LOG L-20).
+func (k *state) keepFork(tx relay.ExtTx, c proof.Checkpoint) error {
+	if !k.forks(&c) {
+		return nil
+	}
+	last := k.checkpoint.Only()
+	text, err := json.Marshal(proof.Evidence{Type: proof.EvidenceType, Kind: proof.KindFork,
+		Checkpoints: []string{last.String(), c.String()}})
+	if err != nil || slices.ContainsFunc(k.evidence, func(e json.RawMessage) bool { return bytes.Equal(e, text) }) {
+		return err
+	}
+	n := 0
+	err = tx.Query(func(scan func(...any) error) error {
+		var list []byte
+		var all []json.RawMessage
+		err := scan(&list)
+		if err == nil {
+			err = json.Unmarshal(list, &all)
 		}
+		n += len(all)
+		return err
+	}, "SELECT evidence FROM witness_log WHERE relay = ?", string(c.Origin.DID))
+	if err != nil || n >= maxEvidence {
+		return err
 	}
-	s.evidence = append(s.evidence, text)
+	k.evidence = append(k.evidence, text)
+	return write(tx, *k)
 }
 
 // Checkpoint returns the last checkpoint that the witness has signed of the log whose origin has this SHA-256, in hex,
-// with its signature. Errors: CodeNotFound.
+// with its signature and that of the log's relay. Errors: CodeNotFound.
 func (w *Witness) Checkpoint(ctx context.Context, from relay.Peer, hash string) (text string, err error) {
 	err = w.relay.View(ctx, from, func(q relay.Querier) error {
 		return q.Query(func(scan func(...any) error) error { return scan(&text) },
@@ -211,7 +239,7 @@ func read(tx relay.ExtTx, o proof.Origin) (s state, err error) {
 	err = tx.Query(func(scan func(...any) error) error {
 		var checkpoint, evidence string
 		err := scan(&checkpoint, &evidence)
-		if err == nil && checkpoint != "" {
+		if err == nil {
 			s.checkpoint, err = proof.ParseCheckpoint(checkpoint)
 		}
 		if err == nil {
@@ -222,11 +250,12 @@ func read(tx relay.ExtTx, o proof.Origin) (s state, err error) {
 	return s, err
 }
 
-func write(tx relay.ExtTx, o proof.Origin, s state) error {
+func write(tx relay.ExtTx, s state) error {
 	evidence, err := json.Marshal(s.evidence)
 	if err != nil {
 		return err
 	}
+	o := s.checkpoint.Origin
 	_, err = tx.Exec("INSERT INTO witness_log (hash, relay, checkpoint, evidence) VALUES (?, ?, ?, ?) "+
 		"ON CONFLICT (hash) DO UPDATE SET checkpoint = excluded.checkpoint, evidence = excluded.evidence",
 		HashOf(o), string(o.DID), s.checkpoint.String(), string(evidence))
