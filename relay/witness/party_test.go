@@ -89,7 +89,7 @@ func (p *party) open() (err error) {
 		p.Fatal(err)
 	}
 	p.relay, err = relay.New(p.Context(), relay.Config{Store: p.store, Key: p.key, Log: quiet, Transparency: true,
-		Witnesses: p.witnesses})
+		Witnesses: p.witnesses, Limits: relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}})
 	if err != nil {
 		return errors.Join(err, p.store.Close())
 	}
