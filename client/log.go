@@ -23,7 +23,7 @@ type Log struct {
 	ctx    context.Context // of the calls of the methods that package tlog makes
 
 	mu    sync.Mutex
-	tiles map[tlog.Tile][]byte // full ones
+	tiles map[tlog.Tile][]byte
 }
 
 // Log returns a reader of the relay's log. ctx is for all its requests. Errors: CodeNotFound if the relay keeps no log.
@@ -146,7 +146,7 @@ func (l *Log) SaveTiles(tiles []tlog.Tile, data [][]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, tile := range tiles {
-		if tile.W == 1<<tileHeight && len(l.tiles) < maxTiles {
+		if len(l.tiles) < maxTiles {
 			l.tiles[tile] = data[i]
 		}
 	}

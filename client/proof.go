@@ -66,7 +66,9 @@ func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 	if err == nil {
 		err = failed
 	}
-	return Receipt{}, fmt.Errorf("%w, and %w: %w", ErrUnproved, ErrUnknownOutcome, err)
+	c.relay.Store(nil) // perhaps the relay has another identity now
+	// The error is not wrapped: it could be a refusal of the read, and the message was not refused.
+	return Receipt{}, fmt.Errorf("%w, and %w: %v", ErrUnproved, ErrUnknownOutcome, err)
 }
 
 // report calls Options.Proved.

@@ -116,6 +116,11 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 	if opts.Concurrency <= 0 {
 		opts.Concurrency = defaultConcurrency
 	}
+	if c.opts.Proofs == ProofsRequired {
+		if known, err := c.proves(ctx); err == nil && !known {
+			return errors.New("client: this relay keeps no log, so it proves no ACCEPT; use another relay, or ProofsPrefer")
+		}
+	}
 	if handler.Quote == nil {
 		handler.Quote = free
 	}

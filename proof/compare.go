@@ -87,7 +87,13 @@ func (c *comparison) tree(checkpoint *Checkpoint) {
 func (c *comparison) leaf(s *Statement) {
 	at := place{s.Origin, s.Verified.Index}
 	if known := c.leaves[at]; known != nil {
-		c.report(KindIndex, known, s)
+		switch {
+		case known.hash != s.hash:
+			c.report(KindIndex, known, s)
+		case known.Event == nil && s.Event != nil:
+			known.Event = s.Event
+			c.step(known)
+		}
 		return
 	}
 	c.leaves[at] = s
@@ -106,6 +112,11 @@ func (c *comparison) leaf(s *Statement) {
 		return
 	}
 	c.events[s.Origin][s.Leaf.Event] = s
+	c.step(s)
+}
+
+// step compares a message with the others of its thread.
+func (c *comparison) step(s *Statement) {
 	if s.Event == nil || s.Leaf.Request == (Hash{}) {
 		return
 	}
@@ -114,11 +125,20 @@ func (c *comparison) leaf(s *Statement) {
 	}
 	others := c.threads[s.Origin.DID][s.Leaf.Request]
 	for _, other := range others[max(0, len(others)-maxCompared):] {
-		if c.report(KindSteps, other, s) {
+		if s.mayContradict(other) && c.report(KindSteps, other, s) {
 			break
 		}
 	}
 	c.threads[s.Origin.DID][s.Leaf.Request] = append(others, s)
+}
+
+// mayContradict reports whether two messages of a thread contradict each other, by their contents alone.
+func (s *Statement) mayContradict(other *Statement) bool {
+	first, second := other, s
+	if first.Verified.Index > second.Verified.Index {
+		first, second = second, first
+	}
+	return sameEnd(s.Event, other.Event) || s.Origin == other.Origin && contradicts(first.Event, second.Event)
 }
 
 // maxCompared is how many messages of a thread Compare compares a message with. A thread of the protocol has fewer.

@@ -22,15 +22,18 @@ type Origin struct {
 // String returns the origin as it stands in a checkpoint: DID/EPOCH.
 func (o Origin) String() string { return fmt.Sprintf("%s/%08x", o.DID, o.Epoch) }
 
+// ErrOrigin is in the error of parsing a text that is not about the log of a relay.
+var ErrOrigin = errors.New("the origin of a log is DID/EPOCH")
+
 // ParseOrigin parses the text that String returns.
 func ParseOrigin(text string) (o Origin, err error) {
 	did, epoch, _ := strings.Cut(text, "/")
 	if o.DID, err = didkey.Parse(did); err != nil {
-		return Origin{}, fmt.Errorf("the origin of a log is DID/EPOCH: %w", err)
+		return Origin{}, fmt.Errorf("%w: %w", ErrOrigin, err)
 	}
 	n, err := strconv.ParseUint(epoch, 16, 32)
 	if o.Epoch = uint32(n); err != nil || o.String() != text {
-		return Origin{}, fmt.Errorf("the origin of a log is DID/EPOCH, not %.80q", text)
+		return Origin{}, fmt.Errorf("%w, not %.80q", ErrOrigin, text)
 	}
 	return o, nil
 }

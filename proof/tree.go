@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -65,6 +66,9 @@ func (t *Tree) Grow(leaves []Hash) *Growth {
 // tile is how many nodes of one level a node of the next level has (C2SP tlog-tiles).
 const tile = 256
 
+// ErrMissing is in the error of LoadTree if there are too few hashes.
+var ErrMissing = errors.New("hashes of the log are missing")
+
 // LoadTree returns the tree of a log with this size. read returns n hashes of a level of tlog-tiles, from a number on:
 // those of leaves at level 0, and those of complete subtrees with 256^level leaves above.
 func LoadTree(size int64, read func(level int, first, n int64) ([]Hash, error)) (t Tree, err error) {
@@ -74,8 +78,7 @@ func LoadTree(size int64, read func(level int, first, n int64) ([]Hash, error)) 
 			return Tree{}, err
 		}
 		if int64(len(hashes)) != nodes%tile {
-			return Tree{}, fmt.Errorf("level %d of the log has %d hashes of its last tile, not %d", level, len(hashes),
-				nodes%tile)
+			return Tree{}, fmt.Errorf("%w: level %d has %d hashes of its last tile, not %d", ErrMissing, level, len(hashes), nodes%tile)
 		}
 		var part Tree
 		if len(hashes) > 0 {

@@ -61,6 +61,8 @@ type StoredLog struct {
 
 // Witnesses sign the checkpoints of a log, if these continue the ones that they have signed before (LOG §5).
 type Witnesses interface {
+	// Len returns how many there are.
+	Len() int
 	// Held returns the checkpoints that they hold. The relay has signed these. The error says which witnesses do not answer.
 	Held(ctx context.Context, o proof.Origin) ([]proof.Checkpoint, error)
 	// Cosign returns the signatures of a checkpoint that come within two seconds. prove returns the proof that the
@@ -161,6 +163,10 @@ func (l *relayLog) continues(ctx context.Context, size int64, c proof.Checkpoint
 	if size < c.Size {
 		return fmt.Errorf("the log has lost leaves: it has %d, and the checkpoint that %s has %d; %w", size, holder, c.Size, ErrLogLost)
 	}
+	first, err := l.store.FirstLeaf(ctx, l.number)
+	if err != nil || first > c.Size-c.Size%tileLeaves {
+		return err // the last leaves of this tree are not kept any more
+	}
 	tree, err := l.tree(ctx, c.Size)
 	if err == nil && tree.Root() != c.Root {
 		err = fmt.Errorf("the first %d leaves of the log are not those of the checkpoint that %s; %w", c.Size, holder, ErrLogLost)
@@ -210,7 +216,7 @@ func (l *relayLog) publish(ctx context.Context, key didkey.Key, ask bool) error 
 		return err
 	}
 	size, err := l.store.LogSize(ctx, l.number)
-	if err != nil || last != nil && (size < last.Size || size == last.Size && (!ask || len(last.Signatures) > 1)) {
+	if err != nil || last != nil && (size < last.Size || size == last.Size && (!ask || len(last.Signatures) > l.witnesses.Len())) {
 		return err
 	}
 	c, err := l.checkpoint(ctx, key, size)
@@ -221,7 +227,8 @@ func (l *relayLog) publish(ctx context.Context, key didkey.Key, ask bool) error 
 		signed := l.witnesses.Cosign(ctx, c, func(ctx context.Context, old int64) ([]proof.Hash, error) {
 			return l.consistency(ctx, c, old)
 		})
-		if c.Signatures = append(c.Signatures, signed...); last != nil && size == last.Size && len(signed) == 0 {
+		c.Signatures = append(c.Signatures, signed...)
+		if last != nil && size == last.Size && len(c.Signatures) <= len(last.Signatures) {
 			return nil
 		}
 	}
@@ -320,8 +327,11 @@ func (r *Relay) Tile(ctx context.Context, p Peer, epoch, path string) ([]byte, e
 			"tile/LEVEL/N.p/WIDTH (C2SP tlog-tiles)")
 	}
 	var data []byte
-	err = r.timedSlice(ctx, &readJob{peer: p}, func(ctx context.Context) (err error) {
-		data, err = l.tile(ctx, t)
+	err = r.timedSlice(ctx, &readJob{peer: p}, func(ctx context.Context) error {
+		size, err := l.store.LogSize(ctx, l.number) // what is not durable could change
+		if err == nil && size>>(tileHeight*t.L) >= t.N<<tileHeight+int64(t.W) {
+			data, err = l.tile(ctx, t)
+		}
 		return err
 	})
 	if err == nil && data == nil {
@@ -331,7 +341,10 @@ func (r *Relay) Tile(ctx context.Context, p Peer, epoch, path string) ([]byte, e
 }
 
 // tileHeight is the height of tiles: 2^tileHeight hashes.
-const tileHeight = 8
+const (
+	tileHeight = 8
+	tileLeaves = 1 << tileHeight
+)
 
 // tile returns the hashes of a tile, nil if the log is not so large.
 func (l *relayLog) tile(ctx context.Context, t tlog.Tile) (data []byte, err error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -252,30 +254,39 @@ func (a *audit) accuse(e *proof.Evidence) {
 // datingSlack is how far the clocks of a relay and of a witness may differ (LOG L-23).
 const datingSlack = 5 * time.Minute
 
-// compareDates compares the times of leaves with the times at which witnesses have signed trees with and without them.
+// compareDates compares the times of leaves with the times at which witnesses have signed trees with and without them:
+// with the latest one without the leaf, and the earliest one with it.
 func (a *audit) compareDates() {
+	trees := map[proof.Origin][]cosignedTree{}
+	for _, t := range a.cosigned {
+		trees[t.Origin] = append(trees[t.Origin], t)
+	}
+	for _, of := range trees {
+		slices.SortFunc(of, func(a, b cosignedTree) int { return cmp.Compare(a.Size, b.Size) })
+	}
+	at := func(a, b cosignedTree) int { return a.by.At.Compare(b.by.At) }
 	for _, s := range a.statements {
-		for _, t := range a.cosigned {
-			if s.Verified.Index == 0 || t.Origin != s.Origin {
-				continue
-			}
-			received, has := s.Leaf.Received, s.Verified.Index < t.Size
-			switch {
-			case !has && received.Before(t.by.At.Add(-datingSlack)):
+		of := trees[s.Origin]
+		if s.Verified.Index == 0 {
+			continue
+		}
+		with := sort.Search(len(of), func(i int) bool { return of[i].Size > s.Verified.Index })
+		if with > 0 {
+			if t := slices.MaxFunc(of[:with], at); s.Leaf.Received.Before(t.by.At.Add(-datingSlack)) {
 				a.wrongDate(s, "before %s, when the witness %s signed the log without it", t)
-			case has && received.After(t.by.At.Add(datingSlack)):
-				a.wrongDate(s, "after %s, when the witness %s signed the log with it", t)
-			default:
-				continue
 			}
-			break
+		}
+		if with < len(of) {
+			if t := slices.MinFunc(of[with:], at); s.Leaf.Received.After(t.by.At.Add(datingSlack)) {
+				a.wrongDate(s, "after %s, when the witness %s signed the log with it", t)
+			}
 		}
 	}
 }
 
+// wrongDate reports a date that does not fit. It is no evidence, because the clock of the witness may be wrong.
 func (a *audit) wrongDate(s *proof.Statement, format string, t cosignedTree) {
-	a.guilty = true
-	a.env.Say("%s says that the message of leaf %d arrived at %s: "+format, s.Origin.DID, s.Verified.Index,
+	a.problem("%s says that the message of leaf %d arrived at %s: "+format, s.Origin.DID, s.Verified.Index,
 		envelope.FormatTime(s.Leaf.Received), envelope.FormatTime(t.by.At), cli.Printable(t.by.Witness.Name))
 }
 
@@ -292,7 +303,8 @@ func (a *audit) earlier(log *client.Log) (epochs []uint32) {
 // ask compares all statements about the relay's log with its newest checkpoint, and that with the witnesses. It returns
 // the checkpoint; nil: it could not be read.
 func (a *audit) ask(log *client.Log) *proof.Checkpoint {
-	newest, cosigned, err := a.newest(log)
+	held := a.held(log)
+	newest, cosigned, err := a.newest(log, held)
 	if err != nil {
 		a.problem("the log %s: %s", log.Origin, cli.Printable(err.Error()))
 		return nil
@@ -323,15 +335,27 @@ func (a *audit) ask(log *client.Log) *proof.Checkpoint {
 		}
 		a.prefix(log, &s.Checkpoint, newest)
 	}
-	a.askWitnesses(log, newest)
+	for _, c := range held {
+		if c.Size > newest.Size {
+			a.problem("a witness holds a checkpoint with %s, and the relay shows only %s; if this stays so, its data was rolled back",
+				countLeaves(c.Size), countLeaves(newest.Size))
+			continue
+		}
+		a.seen = append(a.seen, &c)
+		a.prefix(log, &c, newest)
+	}
 	if log.Start == "" {
 		return newest
 	}
-	if start, err := log.Prove(newest, 0, log.Start); err == nil {
-		s := &proof.Statement{Proof: start}
-		if s.Verified, err = start.Verify(); err == nil {
-			a.statements = append(a.statements, s)
-		}
+	s := &proof.Statement{}
+	if s.Proof, err = log.Prove(newest, 0, log.Start); err == nil {
+		s.Verified, err = s.Verify()
+	}
+	switch {
+	case err == nil:
+		a.statements = append(a.statements, s)
+	case !errors.Is(err, client.ErrNoTile): // leaf 0 may be too old
+		a.problem("the start in the relay's document is not that of its log: %s", cli.Printable(err.Error()))
 	}
 	return newest
 }
@@ -382,9 +406,15 @@ func (a *audit) missing(cosigned []proof.Cosigned) string {
 // publishTime is how long audit waits for a checkpoint that has the leaves of all proofs.
 const publishTime = 3 * followEvery
 
-// newest reads the published checkpoint. If a proof is newer, it waits until the relay has published another one.
-func (a *audit) newest(log *client.Log) (c *proof.Checkpoint, cosigned []proof.Cosigned, err error) {
+// newest reads the published checkpoint. If a proof is newer, or a witness holds a larger one, it waits until the relay
+// has published another one.
+func (a *audit) newest(
+	log *client.Log, held []proof.Checkpoint,
+) (c *proof.Checkpoint, cosigned []proof.Cosigned, err error) {
 	var largest int64
+	for _, c := range held {
+		largest = max(largest, c.Size)
+	}
 	for _, s := range a.statements {
 		if s.Origin == log.Origin {
 			largest = max(largest, s.Checkpoint.Size)
@@ -423,24 +453,16 @@ func (a *audit) prefix(log *client.Log, old, newest *proof.Checkpoint) {
 	a.accuse(e)
 }
 
-// askWitnesses compares the newest checkpoint with those that the witnesses of the policy hold.
-func (a *audit) askWitnesses(log *client.Log, newest *proof.Checkpoint) {
+// held returns the checkpoints of the log that the witnesses of the policy hold.
+func (a *audit) held(log *client.Log) []proof.Checkpoint {
 	if a.policy == nil {
-		return
+		return nil
 	}
-	all, err := witness.NewClient(a.policy, nil, cli.NewLog(a.env)).Held(a.env.Ctx, log.Origin)
+	held, err := witness.NewClient(a.policy, nil, cli.NewLog(a.env)).Held(a.env.Ctx, log.Origin)
 	if err != nil {
 		a.problem("%s", cli.Printable(err.Error()))
 	}
-	for _, held := range all {
-		if held.Size > newest.Size {
-			a.problem("a witness holds a checkpoint with %s, and the relay shows only %s; if this stays so, its data was rolled back",
-				countLeaves(held.Size), countLeaves(newest.Size))
-			continue
-		}
-		a.seen = append(a.seen, &held)
-		a.prefix(log, &held, newest)
-	}
+	return held
 }
 
 // followEvery is how often follow reads the checkpoint: as often as a relay publishes one (LOG L-18).
@@ -491,7 +513,7 @@ func (a *audit) follow(reader *client.Client, log *client.Log, newest *proof.Che
 		}
 		a.prefix(log, newest, next)
 		if a.policy != nil && !a.policy.Met(cosigned) {
-			a.env.Say("the policy wants more witnesses of the checkpoint with %s; these have not signed it: %s", countLeaves(next.Size),
+			a.problem("the policy wants more witnesses of the checkpoint with %s; these have not signed it: %s", countLeaves(next.Size),
 				a.missing(cosigned))
 		}
 		a.env.Say("the log has %s", countLeaves(next.Size))

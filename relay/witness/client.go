@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,6 +54,9 @@ const (
 	maxAnswer = proof.MaxBytes   // bytes of an answer
 	maxAbout  = 256 << 10        // bytes of a well-known document
 	retryPeer = 30 * time.Second // how often the document of a peer is read that could not be read
+	// maxSignatures is how large all signatures of a checkpoint may be, in bytes. So there are fewer than 100, and proofs
+	// with them are not too large.
+	maxSignatures = 10 << 10
 )
 
 // Client asks witnesses to cosign the checkpoints of one log. It implements relay.Witnesses.
@@ -91,6 +95,9 @@ func NewClient(policy *proof.Policy, peers []Peer, log *slog.Logger) *Client {
 	}
 	return c
 }
+
+// Len returns how many witnesses there are.
+func (c *Client) Len() int { return len(c.remote) }
 
 // Held returns the checkpoints that the witnesses hold of a log, as far as they answer in time (LOG L-22). A checkpoint
 // counts only if its relay has signed it. The error names the witnesses that do not answer as they must.
@@ -134,7 +141,10 @@ func (c *Client) held(ctx context.Context, r *remote, o proof.Origin) (*proof.Ch
 	if err == nil && checkpoint.Origin != o {
 		err = errors.New("its answer is about another log")
 	}
-	return &checkpoint, err
+	if err != nil {
+		return nil, err
+	}
+	return &checkpoint, nil
 }
 
 // gather calls f for all witnesses at once, and joins the results.
@@ -160,13 +170,23 @@ func (c *Client) Cosign(
 ) []proof.Signature {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	return gather(c.remote, func(r *remote) []proof.Signature {
+	return atMost(maxSignatures, gather(c.remote, func(r *remote) []proof.Signature {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		s, err := c.ask(ctx, r, checkpoint, prove)
 		r.report(c.log, err)
 		return s
-	})
+	}))
+}
+
+// atMost returns as many of the signatures as have this size together, in bytes.
+func atMost(size int, all []proof.Signature) (some []proof.Signature) {
+	for _, s := range all {
+		if n := len(s.String()); n <= size {
+			some, size = append(some, s), size-n
+		}
+	}
+	return some
 }
 
 // report logs the outcome of a request to the witness, if it is another one than before.
@@ -206,9 +226,9 @@ func (c *Client) ask(
 		return nil, err
 	}
 	for attempt := 0; ; attempt++ {
-		s := proof.Submission{Old: min(r.old, checkpoint.Size), Checkpoint: checkpoint}
+		s := proof.Submission{Old: r.old, Checkpoint: checkpoint}
 		var err error
-		if s.Path, err = prove(ctx, s.Old); err != nil {
+		if s.Path, err = prove(ctx, r.old); err != nil {
 			return nil, err
 		}
 		text, status, err := c.request(ctx, http.MethodPost, r.url+"/add-checkpoint", s.String(), maxAnswer)
@@ -226,9 +246,10 @@ func (c *Client) ask(
 				r.old = 0
 				return nil, errors.New("the witness names no size of the log that it knows")
 			}
-			if r.old > checkpoint.Size {
-				return nil, &refused{fmt.Sprintf("the witness knows this log with %d leaves, and it has only %d: the data of this relay "+
-					"was rolled back", r.old, checkpoint.Size)}
+			if old := r.old; old > checkpoint.Size {
+				r.old = 0
+				return nil, &refused{fmt.Sprintf("the witness knows this log with %d leaves, and it has only %d: the data of this "+
+					"relay was rolled back", old, checkpoint.Size)}
 			}
 		case status == http.StatusUnprocessableEntity, status == http.StatusConflict:
 			return nil, &refused{fmt.Sprintf("the witness knows another history of this log (status %d): %.200q", status, text)}
@@ -241,13 +262,17 @@ func (c *Client) ask(
 	}
 }
 
-// accept checks the signatures in the answer of a witness.
+// maxClockError is how far the time in a cosignature may be from the clock.
+const maxClockError = 5 * time.Minute
+
+// accept checks the signatures in the answer of a witness, and returns that by its key. The relay has signed the
+// checkpoint.
 func (c *Client) accept(r *remote, checkpoint proof.Checkpoint, text string) ([]proof.Signature, error) {
 	signatures, err := proof.ParseSignatures(text)
 	if err != nil {
 		return nil, err
 	}
-	checkpoint.Signatures = append(checkpoint.Signatures[:len(checkpoint.Signatures):len(checkpoint.Signatures)], signatures...)
+	checkpoint.Signatures = append(slices.Clip(checkpoint.Signatures), signatures...)
 	cosigned, err := checkpoint.Verify(r.key)
 	if err == nil && len(cosigned) == 0 {
 		err = fmt.Errorf("the answer has no signature by the witness %s", r.key.Name)
@@ -258,13 +283,10 @@ func (c *Client) accept(r *remote, checkpoint proof.Checkpoint, text string) ([]
 	if err != nil {
 		return nil, err
 	}
-	var own []proof.Signature
-	for _, s := range signatures {
-		if s.Name == cosigned[0].Witness.Name {
-			own = append(own, s)
-		}
+	if wrong := time.Since(cosigned[0].At); wrong.Abs() > maxClockError {
+		return nil, fmt.Errorf("the clock of the witness differs from this one by %s", wrong.Round(time.Second))
 	}
-	return own, nil
+	return checkpoint.Only(r.key).Signatures[1:], nil
 }
 
 // meet reads the key of a peer from its document, unless it is known (LOG L-19).
@@ -272,8 +294,8 @@ func (c *Client) meet(ctx context.Context, r *remote) error {
 	if r.key != nil {
 		return nil
 	}
-	if time.Since(r.asked) < retryPeer && r.state != "" {
-		return errors.New("its document could not be read, and is read again later")
+	if time.Since(r.asked) < retryPeer {
+		return errors.New("its document with its key is read again later")
 	}
 	r.asked = time.Now()
 	text, status, err := c.request(ctx, http.MethodGet, r.peer.URL+"/.well-known/agora.json", "", maxAbout)
@@ -296,7 +318,8 @@ func (c *Client) meet(ctx context.Context, r *remote) error {
 // verify checks that the relay with this DID has signed k.
 func (k Key) verify(relay didkey.DID) (*proof.Witness, error) {
 	if k.VKey == "" {
-		return nil, errors.New("the peer is no witness; its operator can start it with --peer, and the DID and URL of this relay")
+		return nil, errors.New("the peer is no witness; its operator can start it with --peer, and the DID and URL of " +
+			"this relay")
 	}
 	verifier, err := didkey.ParseVerifier(string(relay))
 	if err != nil {
@@ -306,11 +329,21 @@ func (k Key) verify(relay didkey.DID) (*proof.Witness, error) {
 	if err != nil || !verifier.Verify(statement(k.VKey), signature) {
 		return nil, fmt.Errorf("the key of the peer's witness is not signed by %s", relay)
 	}
-	return proof.ParseWitness(k.VKey)
+	w, err := proof.ParseWitness(k.VKey)
+	if err != nil {
+		return nil, err
+	}
+	epoch, ok := strings.CutPrefix(w.Name, nameOf(relay))
+	if _, err := proof.ParseOrigin(string(relay) + "/" + epoch); !ok || err != nil {
+		return nil, fmt.Errorf("the name of the peer's witness is not %sEPOCH", nameOf(relay))
+	}
+	return w, nil
 }
 
 // request sends a request and returns the answer, at most limit bytes.
-func (c *Client) request(ctx context.Context, method, url, body string, limit int64) (text string, status int, err error) {
+func (c *Client) request(
+	ctx context.Context, method, url, body string, limit int64,
+) (text string, status int, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader([]byte(body)))
 	if err != nil {
 		return "", 0, err

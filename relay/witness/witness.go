@@ -1,18 +1,22 @@
 // Package witness lets relays watch each other's logs (docs/PROOFS.md, LOG §5). A witness signs a checkpoint only if it
 // continues the one that the witness has signed before. So a relay that shows two histories, or goes back, is noticed.
 //
-// Witness is the side that signs. Client is the side that asks. The formats are C2SP's, so other witnesses and logs work
-// too.
+// Witness is the side that signs. Client is the side that asks. The formats are C2SP's, so other witnesses and logs
+// work too.
 package witness
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -52,26 +56,31 @@ type Key struct {
 // statement returns what the relay signs about its witness.
 func statement(vkey string) []byte { return []byte("agora-witness/1\n" + vkey) }
 
+// nameOf returns the names of the witnesses of a relay, without the epoch.
+func nameOf(did didkey.DID) string { return string(did) + "/witness/" }
+
 // identity returns the key and the name of the witness of a relay with this key in this epoch (LOG L-21).
 func identity(relay didkey.Key, epoch uint32) (key didkey.Key, name string, err error) {
 	seed, err := relay.Derive(fmt.Sprintf("agora witness %08x", epoch))
 	if err == nil {
 		key, err = didkey.FromSeed(seed)
 	}
-	return key, fmt.Sprintf("%s/witness/%08x", relay.DID(), epoch), err
+	return key, fmt.Sprintf("%s%08x", nameOf(relay.DID()), epoch), err
 }
 
 // New returns the witness of a relay with this key, for the logs of some other relays. Its name and its key belong to
 // the epoch of the relay's database: after a restore, when it has forgotten what it has signed, it is another witness
 // (LOG L-21). It logs the forks that it is shown. now is the clock; nil: time.Now.
-func New(r *relay.Relay, relayKey didkey.Key, of []didkey.DID, log *slog.Logger, now func() time.Time) (*Witness, error) {
+func New(
+	r *relay.Relay, relayKey didkey.Key, of []didkey.DID, log *slog.Logger, now func() time.Time,
+) (*Witness, error) {
 	key, name, err := identity(relayKey, r.Epoch())
 	if err != nil {
 		return nil, err
 	}
-	w := &Witness{relay: r, key: key, name: name, of: map[didkey.DID]bool{}, now: now, log: log}
-	if w.now == nil {
-		w.now = time.Now
+	w := &Witness{relay: r, key: key, name: name, of: map[didkey.DID]bool{}, now: time.Now, log: log}
+	if now != nil {
+		w.now = now
 	}
 	for _, did := range of {
 		w.of[did] = true
@@ -101,118 +110,140 @@ func (i *Inconsistent) Error() string { return i.err.Error() }
 type state struct {
 	checkpoint proof.Checkpoint // of size 0: none
 	evidence   []json.RawMessage
-	news       json.RawMessage // the last of evidence, if it is new
+	news       json.RawMessage // evidence that keepFork has added; nil: none
 }
 
-// Add checks a submission and signs its checkpoint. It returns the lines of its signature. Before it answers, what it has
-// signed is stored. Errors: *Conflict; *Inconsistent; refusals with CodeNotFound (an unknown log), CodeForbidden (it is not
-// signed by its relay, or there are too many logs), CodeInvalidRequest.
-func (w *Witness) Add(ctx context.Context, from relay.Peer, body []byte) (lines string, err error) {
+// errUnknown is the refusal of logs that the witness does not sign.
+var errUnknown = envelope.Errorf(envelope.CodeNotFound, "this relay is no witness of this log; its operator can name "+
+	"the log's relay with --peer")
+
+// Add checks a submission and signs its checkpoint. It returns the line of its signature. Before it answers, what it
+// has signed is stored. Errors: *Conflict; *Inconsistent; refusals with CodeNotFound (an unknown log), CodeForbidden
+// (it is not signed by its relay, or there are too many logs), CodeInvalidRequest.
+func (w *Witness) Add(ctx context.Context, from relay.Peer, body []byte) (line string, err error) {
 	var s proof.Submission
 	var cosignature proof.Signature
-	c := &s.Checkpoint
 	if err := w.relay.Gate().Checking(from, func() (err error) {
 		if s, err = w.parse(body); err == nil {
-			cosignature, err = c.Cosign(w.name, w.key, w.now())
+			cosignature, err = s.Checkpoint.Cosign(w.name, w.key, w.now())
 		}
 		return err
 	}); err != nil {
 		return "", err
 	}
 	var refusal error
-	var fork json.RawMessage // new evidence
+	var fork json.RawMessage
 	err = w.relay.Update(ctx, from, func(tx relay.ExtTx) error {
-		known, err := read(tx, c.Origin)
+		known, err := read(tx, s.Checkpoint.Origin)
 		if err != nil {
 			return err
 		}
-		if refusal = w.check(tx, s, &known); refusal == nil {
-			known.checkpoint = *c
-			known.checkpoint.Signatures = append(c.Signatures[:len(c.Signatures):len(c.Signatures)], cosignature)
-		} else if fork = known.news; fork == nil {
-			return nil
+		if refusal = known.check(s); refusal != nil {
+			err := known.keepFork(tx, s.Checkpoint)
+			fork = known.news
+			return err
 		}
-		return write(tx, c.Origin, known)
+		if known.checkpoint.Size == 0 {
+			if err := checkLogs(tx, s.Checkpoint.Origin.DID); err != nil {
+				return err
+			}
+		}
+		known.checkpoint = s.Checkpoint
+		known.checkpoint.Signatures = append(known.checkpoint.Signatures, cosignature)
+		return write(tx, known)
 	})
-	if err == nil {
-		err = refusal
+	if err == nil && fork != nil {
+		w.log.Error("a relay has shown two histories of its log; the evidence is in the database, and here",
+			"relay", s.Checkpoint.Origin.DID, "evidence", string(fork))
 	}
-	if fork != nil {
-		w.log.Error("a relay has shown two histories of its log; the evidence is in the database, and here", "relay", c.Origin.DID,
-			"evidence", string(fork))
-	}
-	return cosignature.String(), err
+	return cosignature.String(), cmp.Or(err, refusal)
 }
 
-// parse checks what can be checked without the database.
+// parse checks what can be checked without the database. Only the relay's signature stays: anybody can add others.
 func (w *Witness) parse(body []byte) (s proof.Submission, err error) {
-	if s, err = proof.ParseSubmission(string(body)); err != nil {
+	s, err = proof.ParseSubmission(string(body))
+	switch {
+	case errors.Is(err, proof.ErrOrigin):
+		return s, errUnknown
+	case err != nil:
 		return s, envelope.Errorf(envelope.CodeInvalidRequest, "%v", err)
+	case !w.of[s.Checkpoint.Origin.DID]:
+		return s, errUnknown
 	}
-	c := &s.Checkpoint
-	if !w.of[c.Origin.DID] {
-		return s, envelope.Errorf(envelope.CodeNotFound, "this relay is no witness of this log; its operator can name the log's "+
-			"relay with --peer")
-	}
-	if _, err := c.Verify(); err != nil {
+	if _, err := s.Checkpoint.Verify(); err != nil {
 		return s, envelope.Errorf(envelope.CodeForbidden, "%v", err)
 	}
-	if s.Old > c.Size {
-		return s, envelope.Errorf(envelope.CodeInvalidRequest, "the checkpoint has %d leaves, fewer than the old size", c.Size)
+	if s.Old > s.Checkpoint.Size {
+		return s, envelope.Errorf(envelope.CodeInvalidRequest, "the checkpoint has %d leaves, fewer than the old size",
+			s.Checkpoint.Size)
 	}
+	s.Checkpoint = s.Checkpoint.Only()
 	return s, nil
 }
 
-// check returns why the witness does not sign. It adds evidence to known.
-func (w *Witness) check(tx relay.ExtTx, s proof.Submission, known *state) error {
-	c, last := &s.Checkpoint, &known.checkpoint
-	if last.Size == 0 && s.Old == 0 {
-		if len(s.Path) > 0 {
-			return envelope.Errorf(envelope.CodeInvalidRequest, "a first checkpoint has no consistency proof")
-		}
-		n := 0
-		err := tx.Query(func(scan func(...any) error) error { return scan(&n) },
-			"SELECT count(*) FROM witness_log WHERE relay = ?", string(c.Origin.DID))
-		if err == nil && n >= maxLogs {
-			err = envelope.Errorf(envelope.CodeForbidden, "this witness already knows %d logs of this relay", maxLogs)
-		}
-		return err
-	}
-	if c.Size == last.Size && c.Root != last.Root {
-		known.note(proof.Evidence{Type: proof.EvidenceType, Kind: proof.KindFork, Checkpoints: []string{last.String(), c.String()}})
+// check returns why the witness, which knows k of the log, does not sign.
+func (k *state) check(s proof.Submission) error {
+	c, last := &s.Checkpoint, &k.checkpoint
+	switch {
+	case s.Old != last.Size || k.forks(c):
 		return &Conflict{last.Size}
-	}
-	if s.Old != last.Size {
-		return &Conflict{last.Size}
-	}
-	if c.Size == last.Size {
-		if len(s.Path) > 0 {
-			return envelope.Errorf(envelope.CodeInvalidRequest, "a checkpoint of the same size has no consistency proof")
+	case s.Old > 0:
+		if err := c.Extends(last.Size, last.Root, s.Path); err != nil {
+			return &Inconsistent{err}
 		}
-		return nil
-	}
-	if err := c.Extends(last.Size, last.Root, s.Path); err != nil {
-		return &Inconsistent{err}
+	case len(s.Path) > 0:
+		return &Inconsistent{errors.New("a first checkpoint has no consistency proof")}
 	}
 	return nil
 }
 
-// note keeps evidence against the relay.
-func (s *state) note(e proof.Evidence) {
-	text, err := json.Marshal(e)
-	if err != nil || len(s.evidence) >= maxEvidence { // a struct of strings is always encoded
-		return
+// forks reports whether c and the last checkpoint are of two trees with one size.
+func (k *state) forks(c *proof.Checkpoint) bool {
+	return c.Size == k.checkpoint.Size && c.Root != k.checkpoint.Root
+}
+
+// checkLogs refuses another log of a relay if the witness knows as many as it may (LOG L-19).
+func checkLogs(tx relay.ExtTx, of didkey.DID) error {
+	n := 0
+	err := tx.Query(func(scan func(...any) error) error { return scan(&n) },
+		"SELECT count(*) FROM witness_log WHERE relay = ?", string(of))
+	if err == nil && n >= maxLogs {
+		err = envelope.Errorf(envelope.CodeForbidden, "this witness already knows %d logs of this relay", maxLogs)
 	}
-	for _, known := range s.evidence {
-		if string(known) == string(text) {
-			return
+	return err
+}
+
+// keepFork stores evidence against the relay if c shows a fork (LOG L-20).
+func (k *state) keepFork(tx relay.ExtTx, c proof.Checkpoint) error {
+	if !k.forks(&c) {
+		return nil
+	}
+	last := k.checkpoint.Only()
+	text, err := json.Marshal(proof.Evidence{Type: proof.EvidenceType, Kind: proof.KindFork,
+		Checkpoints: []string{last.String(), c.String()}})
+	if err != nil || slices.ContainsFunc(k.evidence, func(e json.RawMessage) bool { return bytes.Equal(e, text) }) {
+		return err
+	}
+	n := 0
+	err = tx.Query(func(scan func(...any) error) error {
+		var list []byte
+		var all []json.RawMessage
+		err := scan(&list)
+		if err == nil {
+			err = json.Unmarshal(list, &all)
 		}
+		n += len(all)
+		return err
+	}, "SELECT evidence FROM witness_log WHERE relay = ?", string(c.Origin.DID))
+	if err != nil || n >= maxEvidence {
+		return err
 	}
-	s.evidence, s.news = append(s.evidence, text), text
+	k.evidence, k.news = append(k.evidence, text), text
+	return write(tx, *k)
 }
 
 // Checkpoint returns the last checkpoint that the witness has signed of the log whose origin has this SHA-256, in hex,
-// with its signature. Errors: CodeNotFound.
+// with its signature and that of the log's relay. Errors: CodeNotFound.
 func (w *Witness) Checkpoint(ctx context.Context, from relay.Peer, hash string) (text string, err error) {
 	err = w.relay.View(ctx, from, func(q relay.Querier) error {
 		return q.Query(func(scan func(...any) error) error { return scan(&text) },
@@ -234,7 +265,7 @@ func read(tx relay.ExtTx, o proof.Origin) (s state, err error) {
 	err = tx.Query(func(scan func(...any) error) error {
 		var checkpoint, evidence string
 		err := scan(&checkpoint, &evidence)
-		if err == nil && checkpoint != "" {
+		if err == nil {
 			s.checkpoint, err = proof.ParseCheckpoint(checkpoint)
 		}
 		if err == nil {
@@ -245,11 +276,12 @@ func read(tx relay.ExtTx, o proof.Origin) (s state, err error) {
 	return s, err
 }
 
-func write(tx relay.ExtTx, o proof.Origin, s state) error {
+func write(tx relay.ExtTx, s state) error {
 	evidence, err := json.Marshal(s.evidence)
 	if err != nil {
 		return err
 	}
+	o := s.checkpoint.Origin
 	_, err = tx.Exec("INSERT INTO witness_log (hash, relay, checkpoint, evidence) VALUES (?, ?, ?, ?) "+
 		"ON CONFLICT (hash) DO UPDATE SET checkpoint = excluded.checkpoint, evidence = excluded.evidence",
 		HashOf(o), string(o.DID), s.checkpoint.String(), string(evidence))

@@ -74,7 +74,9 @@ func LoadLog(r LogRow, read func(level int, first, n int64) ([]proof.Hash, error
 	if r.Latest > 0 {
 		log.Latest = Instant(r.Latest)
 	}
-	log.Tree, err = proof.LoadTree(r.End(), read)
+	if log.Tree, err = proof.LoadTree(r.End(), read); errors.Is(err, proof.ErrMissing) {
+		err = fmt.Errorf("%w: %w", ErrLogLost, err)
+	}
 	return log, err
 }
 
@@ -85,8 +87,8 @@ func NewLog(began time.Time, before *proof.Previous) (start string, c *LogChange
 	return start, &LogChange{Growth: new(proof.Tree).Grow(leaves), Leaves: leaves}
 }
 
-// PreviousLog describes the log before a new one. err is that of reading it. If the loss of all its leaves was accepted,
-// the result is nil.
+// PreviousLog describes the log before a new one. err is that of reading it. If the loss of its leaves was accepted, the
+// result is nil.
 func PreviousLog(origin string, log Log, err error) (*proof.Previous, error) {
 	if errors.Is(err, ErrLogLost) {
 		return nil, nil
