@@ -348,10 +348,11 @@ func (c serveCmd) loadOrCreateKey(ctx context.Context, store openedStore) (didke
 	if err != nil {
 		return didkey.Key{}, err
 	}
+	to, owner, _ := strings.Cut(moved, "\n") // owner may use what is left here
 	key, err := didkey.Load(path)
-	if err == nil && moved != "" {
+	if err == nil && moved != "" && string(key.DID()) != owner {
 		return key, fmt.Errorf("this database was moved to %s with agora migrate, so the relay continues there. To start another "+
-			"relay with what is here, move %s to another folder and start with --new-identity", moved, path)
+			"relay with what is here, move %s to another folder and start with --new-identity", to, path)
 	}
 	if err == nil {
 		return key, nil
@@ -369,7 +370,7 @@ func (c serveCmd) loadOrCreateKey(ctx context.Context, store openedStore) (didke
 			"from a backup, or start with --new-identity to give the relay a new identity", path)
 	}
 	if key, err = didkey.Generate(); err == nil && moved != "" {
-		err = store.MarkMoved(ctx, "") // another relay begins
+		err = store.MarkMoved(ctx, to+"\n"+string(key.DID()))
 	}
 	if err != nil {
 		return didkey.Key{}, err

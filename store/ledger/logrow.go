@@ -16,6 +16,10 @@ import (
 // proved already.
 var ErrLogLost = fmt.Errorf("the log lacks the leaves of the newest events; %w", relay.ErrLogLost)
 
+// ErrLogFollowed is the error of opening a log after another one has begun: nothing is appended to it any more (LOG L-1).
+var ErrLogFollowed = errors.New("in this database, the log of another relay has begun after that of this relay's key, and an " +
+	"ended log cannot continue; to begin a new log, start once with --new-epoch")
+
 // LogTile is how many leaves a full tile has (C2SP tlog-tiles).
 const LogTile = 256
 

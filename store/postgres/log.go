@@ -28,9 +28,11 @@ const (
 		"INSERT INTO log_leaf (log, first, latest, seq, hashes) " +
 		"SELECT $1, $2, max(latest), max(seq), string_agg(hashes, '' ORDER BY first) FROM old"
 	addNode   = "INSERT INTO log_node (log, level, n, hash) VALUES ($1, $2, $3, $4)"
-	dropTiles = "DELETE FROM log_leaf l USING (SELECT log, first, latest, length(hashes) AS size, " +
-		"lead(first) OVER (PARTITION BY log ORDER BY first) AS next " +
-		"FROM (SELECT * FROM log_leaf ORDER BY log, first LIMIT 128) oldest) o " +
+	dropTiles = "DELETE FROM log_leaf l USING (SELECT newest, $3 % newest + 1 AS turn FROM " +
+		"(SELECT max(n) AS newest FROM log) logs) logs CROSS JOIN LATERAL (SELECT log, first, latest, length(hashes) AS size, " +
+		"lead(first) OVER (PARTITION BY log ORDER BY first) AS next FROM " +
+		"((SELECT * FROM log_leaf WHERE log = newest ORDER BY first LIMIT 128) UNION ALL " +
+		"(SELECT * FROM log_leaf WHERE log = turn AND turn < newest ORDER BY first LIMIT 128)) oldest) o " +
 		"WHERE l.log = o.log AND l.first = o.first AND o.latest < $1 AND o.size = $2 AND o.next IS NOT NULL"
 )
 
@@ -78,6 +80,9 @@ func (w *writer) keepLog(origin proof.Origin) (all []relay.StoredLog, err error)
 	}
 	if err != nil {
 		return nil, err
+	}
+	if n < all[len(all)-1].Number {
+		return nil, ledger.ErrLogFollowed
 	}
 	log, err := readLog(ctx, w.conn, n)
 	if err != nil {
@@ -308,7 +313,8 @@ func (s *Store) Publish(ctx context.Context, before, checkpoint string) error {
 }
 
 // dropTiles removes full tiles of leaves that all came before the time due, the oldest first, but never the last row of a
-// log (LOG L-16).
+// log (LOG L-16). Each call looks at the newest log, and at one of the others in turn.
 func (w *writer) dropTiles(due time.Time) {
-	w.batch.Queue(dropTiles, nanos(due), ledger.LogTile*len(proof.Hash{}))
+	w.sweptLog++
+	w.batch.Queue(dropTiles, nanos(due), ledger.LogTile*len(proof.Hash{}), w.sweptLog)
 }

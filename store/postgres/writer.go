@@ -36,6 +36,7 @@ type writer struct {
 	locked   bool      // after, last and swept are those of the open transaction
 	// logBehind says that other nodes have appended more to the log than followLog reads.
 	logBehind bool
+	sweptLog  int64          // counts the sweeps of logs
 	warning   *pgconn.Notice // the last warning of the server since the transaction began
 	took      time.Duration  // of the last commit
 }

@@ -58,6 +58,9 @@ func (w *writer) keepLog(origin proof.Origin) (all []relay.StoredLog, err error)
 	if err != nil {
 		return nil, err
 	}
+	if n < all[len(all)-1].Number {
+		return nil, ledger.ErrLogFollowed
+	}
 	log, err := readLog(ctx, w.conn, n)
 	if err != nil {
 		return nil, err
@@ -274,24 +277,38 @@ func (s *Store) FirstLeaf(ctx context.Context, log int64) (index int64, err erro
 }
 
 // dropTiles removes full tiles of leaves that all came before the time due, the oldest first, but never the last row of a
-// log (LOG L-16).
+// log (LOG L-16). Each call looks at the newest log, and at one of the others in turn.
 func (w *writer) dropTiles(due time.Time) error {
+	var newest int64
+	if err := eachRow(func(scan scanner) error { return scan(&newest) }, func() (*sql.Rows, error) {
+		return w.stmts.newestLog.Query()
+	}); err != nil || newest == 0 {
+		return err
+	}
+	w.sweptLog = w.sweptLog%newest + 1
+	err := w.dropTilesOf(newest, due)
+	if err == nil && w.sweptLog < newest {
+		err = w.dropTilesOf(w.sweptLog, due)
+	}
+	return err
+}
+
+func (w *writer) dropTilesOf(log int64, due time.Time) error {
 	var old []int64
-	before := ledger.LogRow{First: -1} // in the order of the keys
+	before := int64(-1) // the key of the row before, if it may be removed
 	err := eachRow(func(scan scanner) error {
-		var r ledger.LogRow
-		var size int64
-		if err := scan(&r.First, &r.Latest, &size); err != nil {
+		var at, latest, size int64
+		if err := scan(&at, &latest, &size); err != nil {
 			return err
 		}
-		if r.First>>leafShift == before.First>>leafShift {
-			old = append(old, before.First)
+		if before >= 0 {
+			old = append(old, before)
 		}
-		if before.First = -1; size == ledger.LogTile*int64(len(proof.Hash{})) && r.Latest < nanos(due) {
-			before.First = r.First
+		if before = -1; size == ledger.LogTile*int64(len(proof.Hash{})) && latest < nanos(due) {
+			before = at
 		}
 		return nil
-	}, func() (*sql.Rows, error) { return w.stmts.oldestRows.Query() })
+	}, func() (*sql.Rows, error) { return w.stmts.oldestRows.Query(log<<leafShift, (log+1)<<leafShift) })
 	for _, at := range old {
 		if err == nil {
 			_, err = w.stmts.dropLeaves.Exec(at, at+1)

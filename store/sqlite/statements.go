@@ -24,6 +24,7 @@ type statements struct {
 	addEvent, addManifest                 *sql.Stmt
 	addLeaves, addNode                    *sql.Stmt
 	tileRows, dropLeaves, oldestRows      *sql.Stmt
+	newestLog                             *sql.Stmt
 	addThread, updateThread, dropThread   *sql.Stmt
 	addRole, dropRoles                    *sql.Stmt
 
@@ -119,7 +120,8 @@ func (s *statements) all() map[**sql.Stmt]string {
 		&s.addLeaves:  "INSERT INTO log_leaf (at, latest, seq, hashes) VALUES (?, ?, ?, ?)",
 		&s.tileRows:   "SELECT hashes FROM log_leaf WHERE at >= ? AND at < ? ORDER BY at",
 		&s.dropLeaves: "DELETE FROM log_leaf WHERE at >= ? AND at < ?",
-		&s.oldestRows: "SELECT at, latest, length(hashes) FROM log_leaf ORDER BY at LIMIT 128",
+		&s.oldestRows: "SELECT at, latest, length(hashes) FROM log_leaf WHERE at >= ? AND at < ? ORDER BY at LIMIT 128",
+		&s.newestLog:  "SELECT n FROM log ORDER BY n DESC LIMIT 1",
 		&s.addNode:    "INSERT INTO log_node (at, hash) VALUES (?, ?)",
 		&s.addManifest: "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text, recipient) " +
 			"VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sender, id) DO UPDATE " +

@@ -31,9 +31,10 @@ type job struct {
 
 // writer is the goroutine that writes. No other goroutine uses its fields.
 type writer struct {
-	store *Store
-	conn  *sql.Conn
-	stmts statements
+	sweptLog int64 // see dropTiles
+	store    *Store
+	conn     *sql.Conn
+	stmts    statements
 
 	prepared *preparedConn // conn, for updates
 	updater  chan func()   // see startUpdater

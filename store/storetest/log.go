@@ -317,10 +317,12 @@ func testLogs(t *testing.T, open Opener) {
 		t.Errorf("the leaf of the second log has the index %d in the log %d, %v", index, log, err)
 	}
 	f.reopen()
-	f.key = node
-	f.keep()
-	if size, err := f.LogSize(t.Context(), f.number); size != 2 || err != nil {
-		t.Errorf("the first log has the size %d when it is kept again, %v", size, err)
+	store, ok := f.Store.(relay.LogStore)
+	if !ok {
+		t.Fatal("the store is not a relay.LogStore")
+	}
+	if _, _, err := store.KeepLog(t.Context(), node.DID()); err == nil {
+		t.Error("the first log continues after the second one has begun")
 	}
 }
 
@@ -360,7 +362,11 @@ func testLogRetention(t *testing.T, open Opener) {
 	}
 	first := func(want int64) {
 		t.Helper()
-		f.must(f.Expire(t.Context(), f.now, func(thread.Thread, time.Time) []*envelope.Envelope { return nil }))
+		// The clock of the store is not that of the test, so the store may report that it is behind the log.
+		if err := f.Expire(t.Context(), f.now, func(thread.Thread, time.Time) []*envelope.Envelope { return nil }); err != nil &&
+			codeOf(err) != envelope.CodeUnavailable {
+			t.Fatal(err)
+		}
 		if found, err := f.FirstLeaf(t.Context(), f.number); found != want || err != nil {
 			t.Errorf("the first leaf that is kept is %d, want %d, %v", found, want, err)
 		}
@@ -393,15 +399,23 @@ func testLogRetention(t *testing.T, open Opener) {
 	for len(f.leaves)%256 > 0 { // the last row of a log stays, also if it is a full tile
 		f.log(f.ask())
 	}
+	ended := f.number
 	f.reopen()
 	f.key = dave
 	f.keep()
 	f.advance(400 * 24 * time.Hour)
 	first(0)
-	f.reopen()
-	f.key = node
-	f.keep()
-	if found, err := f.LogSize(t.Context(), f.number); found != int64(len(f.leaves)) || err != nil {
+	if found, err := f.LogSize(t.Context(), ended); found != int64(len(f.leaves)) || err != nil {
 		t.Errorf("the log has %d leaves after another one, want %d, %v", found, len(f.leaves), err)
 	}
+	for range 200 { // the ended log of another relay leaves its partial tile, which is many rows
+		f.append(f.ask())
+	}
+	f.reopen()
+	f.key = carol
+	f.keep()
+	f.leaves = []proof.Hash{tlog.RecordHash([]byte(f.start))}
+	fill(600)
+	f.advance(400 * 24 * time.Hour)
+	first(512)
 }
