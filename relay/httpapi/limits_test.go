@@ -280,7 +280,7 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 			t.Errorf("%s is %s, want %s", name, limits[name], want)
 		}
 	}
-	if features != "cursor before sse broadcast threads agents duplicate-receipts openapi bulk" {
+	if features != "cursor before sse broadcast threads agents duplicate-receipts openapi bulk home" {
 		t.Error(features)
 	}
 	none := relay.Rate{PerSecond: relay.Unlimited}

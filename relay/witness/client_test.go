@@ -339,7 +339,7 @@ func TestPeerDocuments(t *testing.T) {
 		"too large":               {name + "0a0b0c0d", "PAD", relayKey, false},
 	} {
 		d := double{key(t), c.name}
-		sig, err := c.signer.Sign([]byte("agora-witness/1\n" + d.vkey()))
+		sig, err := c.signer.Sign([]byte("agora-witness/1\n" + d.vkey() + "\n"))
 		if err != nil {
 			t.Fatal(err)
 		}

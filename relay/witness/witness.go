@@ -54,7 +54,7 @@ type Key struct {
 }
 
 // statement returns what the relay signs about its witness.
-func statement(vkey string) []byte { return []byte("agora-witness/1\n" + vkey) }
+func statement(vkey string) []byte { return []byte("agora-witness/1\n" + vkey + "\n") }
 
 // nameOf returns the names of the witnesses of a relay, without the epoch.
 func nameOf(did didkey.DID) string { return string(did) + "/witness/" }

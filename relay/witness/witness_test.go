@@ -338,7 +338,7 @@ func TestWellKnownWitness(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !verifier.Verify([]byte("agora-witness/1\n"+a.Witness.VKey), sig) || !slices.Contains(a.Features, "witness") {
+	if !verifier.Verify([]byte("agora-witness/1\n"+a.Witness.VKey+"\n"), sig) || !slices.Contains(a.Features, "witness") {
 		t.Errorf("%+v", a)
 	}
 	if _, err := proof.ParseWitness(a.Witness.VKey); err != nil {
