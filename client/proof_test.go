@@ -203,6 +203,14 @@ func TestProofsOfPosts(t *testing.T) {
 	}
 	p.set("/events", nil)
 	p.set("/proofs", nil)
+	p.set("/.well-known/agora.json", broken) // the relay stops after it has stored the message
+	if _, receipt, err := p.client("").Post(t.Context(), requestDraft); err != nil || receipt.Proof != "" {
+		t.Errorf("a proof that cannot be checked: %+v, %v", receipt, err)
+	}
+	if _, _, err := p.client(client.ProofsRequired).Post(t.Context(), requestDraft); !errors.Is(err, client.ErrUnproved) {
+		t.Errorf("a required proof that cannot be checked: %v", err)
+	}
+	p.set("/.well-known/agora.json", nil)
 	c := p.client(client.ProofsRequired)
 	e, _, err := c.Post(t.Context(), requestDraft)
 	if err != nil {

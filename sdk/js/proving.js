@@ -15,8 +15,15 @@ export async function proved(client, message, { proof, ...receipt }, { signal } 
   if (client.proofs === 'off' || !proof && client.proofs === 'prefer') return receipt;
   let wrong;
   if (proof) {
+    const relay = await client.relayDid({ signal }).catch((err) => { wrong = err; });
+    signal?.throwIfAborted();
+    if (!relay && client.proofs === 'prefer') { // it has stored the message, and is not there any more
+      client.log(`the proof of ${message.id} is not checked: the relay does not say who it is (${wrong.message})`);
+      return receipt;
+    }
     try {
-      await verifyProof(proof, { message, relay: await client.relayDid({ signal }) });
+      if (!relay) throw wrong;
+      await verifyProof(proof, { message, relay });
       return { ...receipt, proof };
     } catch (err) { wrong = err; }
   }

@@ -64,6 +64,17 @@ for (const [name, given, shown, proofs, want, reads] of [
   });
 }
 
+test('a relay that does not say who it is after a post: prefer accepts it, required does not', async (t) => {
+  skipWaits(t);
+  for (const proofs of ['prefer', 'required']) {
+    const { relay } = await start(right, right, proofs), plain = relay.fetch;
+    const fetch = (url, options) => url.endsWith('agora.json') ? refuse(404, 'NOT_FOUND') : plain(url, options);
+    const posted = relay.client(alice, { fetch, proofs }).post('REQUEST', NEWS, { thread: 't' });
+    if (proofs === 'prefer') assert.equal((await posted).proof, undefined);
+    else await assert.rejects(posted, NoProof);
+  }
+});
+
 test('a duplicate has no proof: prefer accepts it, and required reads the proof', async () => {
   const e = await message({ ts: new Date().toISOString() });
   for (const [proofs, want] of [['prefer', 0], ['required', 1]]) {

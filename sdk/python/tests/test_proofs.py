@@ -90,6 +90,24 @@ class Posts(ProofTest):
                 self.assertEqual((len(relay.asked), len(relay.events)), (reads, 1))
 
     @virtual
+    async def test_a_relay_that_is_gone(self):
+        """After a post, the relay does not say who it is."""
+        for proofs in ("prefer", "required"):
+            relay = self.setup(right, right)
+            send = relay.send
+
+            async def gone(method, url, *rest):
+                return refusal("NOT_FOUND", 404) if url.endswith("agora.json") else await send(method, url, *rest)
+
+            relay.send = gone
+            posted = relay.client(self.alice, proofs=proofs).post("REQUEST", {"intent": "x"})
+            if proofs == "prefer":
+                self.assertIsNone((await posted).proof)
+            else:
+                with self.assertRaises(NoProof):
+                    await posted
+
+    @virtual
     async def test_a_duplicate(self):
         for proofs, reads in (("prefer", 0), ("required", 1)):
             relay, answers = self.setup(right, right), [lost()]

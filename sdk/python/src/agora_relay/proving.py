@@ -32,15 +32,24 @@ async def asks(client: Client) -> bool:
 async def proved(client: Client, receipt: Receipt) -> Receipt:
     """Checks the proof in a receipt. If it does not hold, or must be there and is not, the proof is read once from the
     relay. Returns the receipt with the proof that holds. Raises NoProof."""
-    message, text, wrong = receipt.envelope, receipt.proof, None
+    message, text = receipt.envelope, receipt.proof
+    wrong: Refused | None = None
     if client.proofs == "off" or text is None and client.proofs == "prefer":
         return dataclasses.replace(receipt, proof=None)
     if text is not None:
         try:
-            verify_proof(text, message, relay=await client.relay_did())
-            return receipt
-        except Refused as err:
+            relay = await client.relay_did()
+        except RelayError as err:
+            if client.proofs == "prefer":  # it has stored the message, and is not there any more
+                log.warning("the proof of a message is not checked: the relay does not say who it is (%s)", err)
+                return dataclasses.replace(receipt, proof=None)
             wrong = err
+        else:
+            try:
+                verify_proof(text, message, relay=relay)
+                return receipt
+            except Refused as err:
+                wrong = err
     try:
         text, _ = await client.proof(message)
     except Refused as err:
