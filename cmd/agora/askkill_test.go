@@ -279,7 +279,11 @@ func TestAskOutlivesTheRelay(t *testing.T) {
 		<-deliver
 		return envelope.Result{Output: job.Request.Params}, nil
 	}})
-	<-working
+	select {
+	case <-working:
+	case <-time.After(time.Minute):
+		t.Fatalf("the agent does not begin to work; agora ask prints %+v", p.end())
+	}
 	relay.restart()
 	close(deliver)
 	r := p.end()
