@@ -121,11 +121,6 @@ func (r *Relay) openLog(ctx context.Context, witnesses Witnesses) error {
 	if err := l.check(ctx, r.log); err != nil {
 		return err
 	}
-	size, err := store.LogSize(ctx, current)
-	if err != nil {
-		return err
-	}
-	r.log.Info("keeping a log of proofs", "origin", l.origin.String(), "leaves", size)
 	if err := l.publish(ctx, r.key, false); err != nil { // witnesses must not delay a start
 		r.log.Error("cannot publish a checkpoint of the log yet", "err", err)
 	}

@@ -107,7 +107,7 @@ func (c proofVerifyCmd) Run(env cli.Environment) error {
 		return err
 	}
 	if bytes.HasPrefix(text, []byte("{")) {
-		return errors.New("this is no proof, but JSON; agora audit checks files that --save-proofs has written")
+		return reportInvalid(env, errors.New("this is no proof, but JSON; agora audit checks files that --save-proofs has written"))
 	}
 	var message *envelope.Envelope
 	if c.Event != "" {

@@ -102,7 +102,7 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 	}
 	for _, l := range s.sockets.main {
 		s.log.Info("listening", "addr", l.Addr().String(), "tls", secured, "origin", origin, "reads", s.Reads,
-			"did", key.DID(), "data", s.Data, "build", build())
+			"did", key.DID(), "data", s.Data, "build", build(), "log", s.logOrigin())
 	}
 	for _, warning := range s.warnings(onLoopback(at)) {
 		s.log.Warn(warning)

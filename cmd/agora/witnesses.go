@@ -22,6 +22,14 @@ func (s *server) witnesses() (relay.Witnesses, error) {
 	return witness.NewClient(policy, s.Peer, s.log), nil
 }
 
+// logOrigin names the relay's log, for the operator.
+func (s *server) logOrigin() string {
+	if log, ok := s.relay.Log(); ok {
+		return log.Origin
+	}
+	return "none"
+}
+
 // readPolicy reads a policy of witnesses; nil if file is empty.
 func readPolicy(file string) (*proof.Policy, error) {
 	if file == "" {
