@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -149,6 +150,8 @@ type countingStore struct {
 	examines func() int    // the most events that each read with a MaxExamined examines; nil: as the query says
 
 	refused func() // called once, after a message was refused
+
+	late time.Duration // reads show no event that is younger
 }
 
 func (s *countingStore) Append(ctx context.Context, e relay.Entry) (relay.Receipt, error) {
@@ -183,6 +186,9 @@ func (s *countingStore) Read(ctx context.Context, q relay.Query) (relay.Page, er
 	}
 	page, err := s.Store.Read(ctx, q)
 	page.Took = s.took
+	if s.late > 0 {
+		page.Events = slices.DeleteFunc(page.Events, func(e relay.Event) bool { return time.Since(e.Received) < s.late })
+	}
 	return page, err
 }
 

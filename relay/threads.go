@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -46,7 +47,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 	}
 	q := Query{Filter: Filter{Thread: t.ID, Client: t.Client, Viewer: r.viewer(p)}, Now: now, Headers: true,
 		Removed: true, Limit: maxThreadEvents(r.policy.Rules)}
-	all, err := r.scan(ctx, job, &q)
+	all, err := r.scanThread(ctx, job, &q, t)
 	if err != nil {
 		return ThreadView{}, err
 	}
@@ -74,6 +75,31 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 	}
 	v.Delivery, err = r.complete(ctx, job, &q, first, math.MaxInt)
 	return v, err
+}
+
+// settling is how long a view of a thread waits for the event of the thread's last step.
+const settling = time.Second
+
+// scanThread scans the events of t. If the last step of t is recent, scanThread waits for its event, at most for
+// settling. A store commits a step together with its event. But Store.Read shows an event only once the store has
+// published it, which is a moment later.
+func (r *Relay) scanThread(ctx context.Context, job *readJob, q *Query, t thread.Thread) (Page, error) {
+	last := len(t.Transitions) - 1
+	for pause := time.Millisecond; ; pause *= 2 {
+		page, err := r.scan(ctx, job, q)
+		if err != nil || last < 0 || !q.Viewer.countsTransition(t, t.Transitions[last]) ||
+			pause > settling/2 || r.now().Sub(t.Transitions[last].At) > settling ||
+			slices.ContainsFunc(page.Events, func(e Event) bool { return e.ID == t.Transitions[last].ID }) {
+			return page, err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return Page{}, ctx.Err()
+		}
+	}
 }
 
 // threadFor returns the thread k as job's client may see it. A thread that the client may not see is not found.

@@ -32,6 +32,27 @@ func TestThreadView(t *testing.T) {
 	})
 }
 
+// TestThreadViewWaitsForItsLastEvent checks that a view never has a state without the event that led to it, although a
+// store publishes an event only a moment after its commit. It also checks that the view waits for a short time only.
+func TestThreadViewWaitsForItsLastEvent(t *testing.T) {
+	for late, want := range map[time.Duration]int{0: 2, 100 * time.Millisecond: 2, time.Hour: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			r := start(t, relay.Config{Store: &countingStore{late: late}})
+			client, agent := key(t), key(t)
+			post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t1"}))
+			post(t, r, sign(t, agent, envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t1"}))
+			began := time.Now()
+			v, err := r.Thread(t.Context(), local, thread.Key{ID: "t1"})
+			if err != nil || v.State != thread.Pending || len(v.Events) != want || v.Expired != 2-want {
+				t.Errorf("%d events after %s, want %d: %+v %v", len(v.Events), late, want, v, err)
+			}
+			if took := time.Since(began); took > 1100*time.Millisecond {
+				t.Errorf("the view waited for %s", took)
+			}
+		})
+	}
+}
+
 func TestDirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
