@@ -37,7 +37,7 @@ func relaysWithTwoTrees(l, other liar) []faultyRelay {
 		{name: "shows readers another tree than it proves to senders", store: forked,
 			fails: map[string]string{"X-71": "leaf 0 has the hash", "X-77": "two trees", "X-80": "two trees",
 				"X-81": "two trees"}},
-		{name: "proves each message in a tree of its own",
+		{name: "proves each message in another tree",
 			middleware: provesOtherwise(l.leaves(func(*proof.Leaf) {})),
 			fails:      map[string]string{"X-77": "two trees", "X-80": "two trees", "X-81": "two trees"}},
 		{name: "publishes a stale root", middleware: showsOtherwise("/checkpoint", l.staleRoot()),

@@ -7,5 +7,5 @@
 //
 // make test runs the tests that need only Go. The tests that need strace, or the right to mount file systems, have the
 // build tag faults. make faults runs them on Linux. They fail, and are not skipped, if strace or that right is missing.
-// The test with the build tag witness needs programs of others, which it builds from ci/torchwood. make witness runs it.
+// The test with the build tag witness needs programs of others. It builds them from ci/torchwood. make witness runs it.
 package faults

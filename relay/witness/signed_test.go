@@ -11,8 +11,8 @@ import (
 )
 
 // TestSignedTextsDiffer checks that no signature of a relay's key can be taken for one of another kind (LOG §8): what it
-// signs as an envelope, as a checkpoint and as the statement about its witness begins differently. The witness has a key
-// of its own for each epoch (LOG L-21).
+// signs as an envelope, as a checkpoint and as the statement about its witness begins differently. The witness has
+// another key in each epoch (LOG L-21).
 func TestSignedTextsDiffer(t *testing.T) {
 	key, err := didkey.Generate()
 	if err != nil {
