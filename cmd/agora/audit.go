@@ -25,7 +25,7 @@ import (
 
 type auditCmd struct {
 	cli.Reader
-	Follow   bool     `help:"Go on: read each new checkpoint of the relay and compare it with the one before, until interrupted."`
+	Follow   bool     `help:"Keep watching: read each new checkpoint of the relay and compare it with the one before, until interrupted."`
 	Policy   string   `placeholder:"FILE" help:"The witnesses that must have signed the relay's checkpoint (C2SP tlog-policy)."`
 	Offline  bool     `help:"Only compare the proofs with each other. Ask no relay and no witness."`
 	Evidence string   `default:"." placeholder:"FOLDER" help:"Where to write evidence (default: the current folder). It is created if it does not exist."`
@@ -47,7 +47,7 @@ func (auditCmd) Help() string {
 		"Exit codes:\n" +
 		"    0  nothing found\n" +
 		"    1  something could not be checked\n" +
-		"    2  the relay has begun a new log, although the one before had continued: so it is after a backup was restored\n" +
+		"    2  the relay has begun a new log, but the one before had more messages; restoring a backup also causes this\n" +
 		"    3  evidence against the relay\n\n" +
 		"Examples:\n" +
 		"  agora audit proofs.jsonl --relay https://relay.example\n" +
@@ -245,7 +245,7 @@ func (a *audit) accuse(e *proof.Evidence) {
 		place = fmt.Sprintf("It cannot be written: %v", err)
 	}
 	if e.Kind == proof.KindChain {
-		place += ". This is so, too, when an operator restores a backup that lacks the newest messages"
+		place += ". Restoring a backup that lacks the newest messages also causes this"
 	}
 	a.env.Say("evidence against %s: %s. %s", shown.Relay, shown.Text, place)
 }
