@@ -34,7 +34,8 @@ function remember(did, log) {
 }
 
 /** Compares the relay's log with the remembered one, and remembers it. If the log has lost something, box shows a
- *  warning. The browser then remembers the log as it was, until the reader dismisses the warning. */
+ *  warning. The browser then remembers the log as it was, until the reader dismisses the warning. Throws the error of a
+ *  relay that does not answer now. */
 export async function watchLog(about, reader, box) {
   const before = recall(about.did);
   let now, words;
@@ -42,7 +43,8 @@ export async function watchLog(about, reader, box) {
     now = hasLog(about) ? await readLog(about, reader) : undefined;
     words = before && lossOf(before, now, about);
   } catch (err) {
-    if (err.code === 'NO_WEBCRYPTO' || (err.code !== 'INVALID_PROOF' && isTemporary(err))) return; // nothing is known
+    if (err.code === 'NO_WEBCRYPTO') return; // nothing is known
+    if (err.code !== 'INVALID_PROOF' && isTemporary(err)) throw err;
     return warn(box, `This relay does not show its log as it must: ${err.message}`);
   }
   box.hidden = words === undefined;
