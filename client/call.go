@@ -33,6 +33,7 @@ type Call struct {
 	request      *envelope.Request // nil if the call was resumed and the REQUEST has expired, is hidden or is sealed
 	agent        didkey.DID        // the agent whose offer was accepted
 	sealDirected bool              // encrypt messages to one agent even if Seal is false
+	links        links             // the messages of the thread that the next ones answer
 }
 
 // Offer is an agent's verified OFFER to a Call.
@@ -101,9 +102,17 @@ func (call *Call) Offers(ctx context.Context) iter.Seq2[Offer, error] {
 }
 
 // forMe reports whether an envelope is an answer to this call. A thread of another client may have the same id, so the
-// request_id must match too. The recipient may be absent, because some agents leave it out.
+// request_id must match too. The recipient may be absent, because some agents leave it out. An envelope with a wrong
+// place in the thread is logged.
 func (call *Call) forMe(e *envelope.Envelope) bool {
-	return e.Sender.ID != call.me && e.RequestID == call.requestID && (e.Recipient == "" || e.Recipient == call.me)
+	if e.Sender.ID == call.me || e.RequestID != call.requestID || e.Recipient != "" && e.Recipient != call.me {
+		return false
+	}
+	err := call.links.check(e)
+	if err != nil {
+		call.client.log.Warn("a message was ignored", "type", e.Type, "id", e.ID, "sender", e.Sender.ID, "reason", err)
+	}
+	return err == nil
 }
 
 // offer reads an OFFER to the call; ok is false if e is not one. An OFFER that cannot be accepted is skipped, because
@@ -139,7 +148,10 @@ func (call *Call) Accept(ctx context.Context, offer Offer) error {
 		return err
 	}
 	call.sealDirected = draft.Seal
-	_, receipt, err := call.client.Post(ctx, draft)
+	accept, receipt, err := call.client.Post(ctx, draft)
+	if accept != nil {
+		call.links.offer, call.links.accept = offer.Envelope, accept
+	}
 	if call.Proved = receipt.Proved != nil; err == nil {
 		call.agent = offer.Agent
 	}
@@ -161,7 +173,9 @@ func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
 		accept.Terms.Deadline = limits.Deadline
 	}
 	seal := call.Seal || call.sealDirected || offer.Envelope != nil && offer.Envelope.Sealed()
-	return envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread, Seal: seal}, nil
+	l := call.links
+	l.offer = offer.Envelope
+	return l.join(envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread, Seal: seal}), nil
 }
 
 // check returns an error with the reason if an offer cannot be accepted at the time now.
@@ -251,10 +265,10 @@ func (call *Call) Cancel(ctx context.Context, reason string) error {
 			"thread", call.Thread)
 		reason = ""
 	}
-	_, _, err := call.client.Post(ctx, envelope.Draft{
+	_, _, err := call.client.Post(ctx, call.links.join(envelope.Draft{
 		Payload:   envelope.Cancel{RequestID: call.requestID, Reason: reason},
 		Recipient: recipient, Thread: call.Thread, Seal: seal,
-	})
+	}))
 	return err
 }
 

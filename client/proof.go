@@ -2,12 +2,10 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -74,7 +72,7 @@ func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 	if err == nil {
 		err = failed
 	}
-	c.relay.Store(nil) // perhaps the relay has another identity now
+	c.known.Store(nil) // perhaps the relay has another identity now
 	// The error is not wrapped: it could be a refusal of the read, and the message was not refused.
 	return Receipt{}, fmt.Errorf("%w, and %w: %v", ErrUnproved, ErrUnknownOutcome, err)
 }
@@ -125,26 +123,6 @@ func (c *Client) Proof(ctx context.Context, sender didkey.DID, id string) (text 
 		return "", nil, fmt.Errorf("client: %w: %w", ErrInvalidProof, err)
 	}
 	return text, v, nil
-}
-
-// proves reports whether the relay says that it keeps a log.
-func (c *Client) proves(ctx context.Context) (bool, error) {
-	if known := c.proving.Load(); known != nil {
-		return *known, nil
-	}
-	info, err := c.Info(ctx)
-	if err != nil {
-		return false, err
-	}
-	var document struct {
-		Features []string `json:"features"`
-	}
-	if err := json.Unmarshal(info.JSON, &document); err != nil {
-		return false, err
-	}
-	known := slices.Contains(document.Features, "proofs")
-	c.proving.Store(&known)
-	return known, nil
 }
 
 // unproved returns the ERROR for the client if the agent must not begin to work, because the relay does not prove the

@@ -57,7 +57,7 @@ func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error
 		payload.Params = params
 	}
 	e, receipt, err := c.Post(ctx, envelope.Draft{Payload: payload, Recipient: opts.Recipient, Thread: opts.Thread,
-		TTL: opts.TTL, Seal: opts.Seal})
+		TTL: opts.TTL, Seal: opts.Seal, Home: c.home(ctx)})
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if ok && refusal.Code == envelope.CodeInvalidTransition && opts.Thread != "" {
 		return c.continueRequest(ctx, opts, &payload, err)
@@ -66,7 +66,8 @@ func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error
 		return nil, err
 	}
 	call := &Call{Thread: e.Thread, Seal: opts.Seal, AllowPlain: opts.AllowPlain, Proved: receipt.Proved != nil,
-		client: c, me: e.Sender.ID, requestID: e.RequestID, recipient: opts.Recipient, request: &payload}
+		client: c, me: e.Sender.ID, requestID: e.RequestID, recipient: opts.Recipient, request: &payload,
+		links: links{request: e}}
 	return call, err
 }
 
@@ -147,6 +148,7 @@ func (c *Client) resume(record *Thread, known Known) (*Call, error) {
 	call := &Call{Thread: record.ID, client: c, me: record.Client,
 		requestID: record.RequestID, recipient: known.Recipient}
 	request := record.Request()
+	call.links.request = request
 	if request != nil {
 		call.recipient = request.Recipient
 		if !closed(request) { // else the caller has to set the constraints with Call.Limit
@@ -168,7 +170,7 @@ func (c *Client) resume(record *Thread, known Known) (*Call, error) {
 func (call *Call) findAccepted(record *Thread) (accepted bool) {
 	for _, e := range record.Events {
 		if e.Type == envelope.TypeAccept && e.Sender.ID == call.me && e.RequestID == call.requestID {
-			accepted = true
+			accepted, call.links.accept = true, e
 			if call.agent = e.Recipient; call.agent == "" { // allowed if only one agent has an open offer
 				call.agent = call.onlyOffer(record.Events)
 			}

@@ -14,6 +14,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"fmt"
 	"encoding/json"
 	"reflect"
 	"slices"
@@ -79,6 +80,19 @@ type Hash [sha256.Size]byte
 
 // String returns h in lower-case hex.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+
+// MarshalText returns h in lower-case hex.
+func (h Hash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// UnmarshalText reads the form that String returns.
+func (h *Hash) UnmarshalText(text []byte) error {
+	parsed, ok := ParseHash(string(text))
+	if !ok {
+		return fmt.Errorf("%q is not the hash of a message, 64 hex digits in lower case", text)
+	}
+	*h = parsed
+	return nil
+}
 
 // ParseHash reads the form that String returns.
 func ParseHash(text string) (h Hash, ok bool) {

@@ -8,6 +8,9 @@ import (
 // Payload is a payload that this package can build. Its Go type determines the type of the message.
 type Payload interface{ messageType() Type }
 
+// TypeOf returns the type of the message that has this payload.
+func TypeOf(p Payload) Type { return p.messageType() }
+
 // Request asks for a service (REQUEST). If RequestID is empty, Draft.Sign makes one.
 type Request struct {
 	RequestID   string          `json:"request_id,omitempty"`
