@@ -33,7 +33,9 @@ type Call struct {
 	request      *envelope.Request // nil if the call was resumed and the REQUEST has expired, is hidden or is sealed
 	agent        didkey.DID        // the agent whose offer was accepted
 	sealDirected bool              // encrypt messages to one agent even if Seal is false
-	links        links             // the messages of the thread that the next ones answer
+	wait         time.Duration     // how long polls of the thread wait; 0: as usual
+	polled       func(due time.Time, err error)
+	links        links // the messages of the thread that the next ones answer
 }
 
 // Offer is an agent's verified OFFER to a Call.
@@ -69,6 +71,8 @@ var (
 	// ErrUnacceptable is in the error of Accept if the offer breaks the constraints of the REQUEST, belongs to another
 	// request or is no longer valid.
 	ErrUnacceptable = errors.New("client: the offer is not acceptable")
+
+	errNoAccept = errors.New("client: there is no result to wait for; accept an offer first")
 
 	errDone = errors.New("client: done") // ends Call.watch; never returned to the package's user
 	errGone = errors.New("client: the thread has ended, but the relay does not show the message that ended it")
@@ -224,7 +228,7 @@ func inUSD(p envelope.Price) bool { return strings.EqualFold(p.Currency, "USD") 
 // ctx's error; or an error of Follow.
 func (call *Call) Result(ctx context.Context) (*Result, error) {
 	if call.agent == "" {
-		return nil, errors.New("client: there is no result to wait for; accept an offer first")
+		return nil, errNoAccept
 	}
 	var result *Result
 	err := call.watch(ctx, func(e *envelope.Envelope) error {
@@ -284,7 +288,8 @@ func (call *Call) Cancel(ctx context.Context, reason string) error {
 func (call *Call) watch(
 	ctx context.Context, f func(*envelope.Envelope) error, checkState func(thread.State) error,
 ) error {
-	w := follower{client: call.client, opts: FollowOptions{Filter: Filter{Thread: call.Thread}, FromOldest: true}}
+	w := follower{client: call.client, wait: call.wait, polled: call.polled,
+		opts: FollowOptions{Filter: Filter{Thread: call.Thread}, FromOldest: true}}
 	check := func(ctx context.Context) error {
 		record, err := call.client.Thread(ctx, call.Thread, call.me)
 		if permanent(err) { // for example: the relay does not have the thread, or no longer has it

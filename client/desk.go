@@ -27,6 +27,10 @@ type desk struct {
 	tasks     sync.WaitGroup
 	workSlots fairSlots // one slot for each call of Handler.Work
 
+	network   *Network // nil: one relay
+	following sync.Mutex
+	followed  []*agent // at relays that were discovered
+
 	mu       sync.Mutex
 	agents   []*agent
 	accepted int // the number of accepted jobs, see ServeOptions.MaxAccepted
@@ -101,6 +105,10 @@ func (d *desk) take(r *run, request, accept *envelope.Envelope, expires time.Tim
 		r.place.Relay = request.Home.DID
 	}
 	action, outcome := d.state.accept(key, r.place, r.key, r.agent.client.now())
+	t := d.working[key]
+	if t != nil && action != deal.Ignore {
+		d.own(t, r, expires)
+	}
 	switch action {
 	case deal.Ignore:
 		return nil
@@ -109,23 +117,28 @@ func (d *desk) take(r *run, request, accept *envelope.Envelope, expires time.Tim
 	case deal.Answer:
 		return finished(outcome)
 	}
-	t := d.working[key]
 	if t == nil {
 		t = &task{key: key, job: job, done: make(chan struct{})}
 		t.job.Deadline = expires
 		t.ctx, t.cancel = context.WithCancelCause(d.ctx)
 		t.late, t.expire = context.WithCancelCause(t.ctx)
 		d.working[key] = t
+		d.own(t, r, expires)
 		d.tasks.Go(func() { d.perform(t) })
 	}
-	if t.owner != r {
-		if t.owner != nil {
-			t.owner.cancel(errMoved)
-		}
-		t.owner = r
-		d.until(t, expires)
-	}
 	return t
+}
+
+// own makes r the owner of a task, in place of another run. The caller holds d.mu.
+func (d *desk) own(t *task, r *run, expires time.Time) {
+	if t.owner == r {
+		return
+	}
+	if t.owner != nil {
+		t.owner.cancel(errMoved)
+	}
+	t.owner = r
+	d.until(t, expires)
 }
 
 // admit counts the job of r as accepted, until dismiss.

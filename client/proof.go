@@ -60,6 +60,7 @@ func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 		}
 		c.log.Warn("the proof in a receipt is not valid; it is read again", "id", e.ID, "error", err)
 	}
+	wrong := err != nil
 	text, proved, failed := c.Proof(ctx, e.Sender.ID, e.ID)
 	if failed == nil {
 		failed = proved.CheckMessage(e, proved.Origin.DID)
@@ -68,6 +69,9 @@ func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 		r.Proof, r.Proved = text, proved
 		c.report(e, r)
 		return r, nil
+	}
+	if relay := c.known.Load(); relay != nil && wrong && errors.Is(failed, ErrInvalidProof) && c.watcher.invalid != nil {
+		c.watcher.invalid(relay.did, failed)
 	}
 	if err == nil {
 		err = failed
@@ -79,6 +83,9 @@ func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 
 // report calls Options.Proved.
 func (c *Client) report(e *envelope.Envelope, r Receipt) {
+	if p, err := proof.Parse(r.Proof); err == nil && c.watcher.proved != nil {
+		c.watcher.proved(&proof.Statement{Proof: p, Verified: r.Proved, Event: e})
+	}
 	if c.opts.Proved != nil {
 		c.opts.Proved(e, r)
 	}
@@ -138,6 +145,12 @@ func (r *run) unproved(accept, request *envelope.Envelope) (*AgentError, error) 
 		return nil, err
 	}
 	reason := r.checkProof(accept, request)
+	if errors.Is(reason, ErrInvalidProof) {
+		reason = r.checkProof(accept, request)
+		if relay := c.known.Load(); relay != nil && errors.Is(reason, ErrInvalidProof) && c.watcher.invalid != nil {
+			c.watcher.invalid(relay.did, reason)
+		}
+	}
 	failed, isFailure := errors.AsType[*failure](reason)
 	_, unknown := errors.AsType[*missingProof](reason)
 	switch {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
 )
@@ -136,6 +137,7 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 type agent struct {
 	*desk
 	client      *Client
+	relay       didkey.DID // who the relay is; empty: not known, and there is only one
 	progress    progress
 	queue       *queue        // the REQUESTs that wait for an answer
 	pace        pace          // delays offers
@@ -183,7 +185,10 @@ func (a *agent) run(ctx context.Context) error {
 
 // page starts to handle a page of events. It implements follower.page.
 func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor string) error {
-	p := a.progress.begin(cursor)
+	if a.network != nil {
+		events = a.network.fresh(events)
+	}
+	p := a.progress.begin(events, cursor)
 	for _, e := range events {
 		if e.Sender.ID == a.me {
 			continue
@@ -194,10 +199,11 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 			a.cancel(ctx, key)
 			a.checkEnd(ctx, e)
 		case envelope.TypeRequest:
-			if e.Recipient != "" || a.serves(e) {
-				a.progress.hold(p)
-				a.enqueue(ctx, &queuedRequest{key: key, event: e, page: p})
+			if e.Recipient == "" && !a.serves(e) {
+				continue
 			}
+			a.progress.hold(p)
+			a.route(ctx, &queuedRequest{key: key, event: e, page: p})
 		case envelope.TypeAccept:
 			if request := a.withdraw(ctx, key); request != nil {
 				a.remember(key, request)
@@ -221,7 +227,7 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 
 // release removes a hold from a page. It ends Serve if the cursor cannot be saved.
 func (a *agent) release(ctx context.Context, p *heldPage) {
-	if err := a.progress.release(ctx, p); err != nil {
+	if err := p.of.release(ctx, p); err != nil {
 		a.stop(err)
 	}
 }
@@ -345,13 +351,26 @@ func (a *agent) unregister(r *run) {
 	a.dismiss(r)
 }
 
+// postManifest posts the manifest once. All agents of a network post the same bytes.
+func (a *agent) postManifest(ctx context.Context) (Receipt, error) {
+	if a.network == nil {
+		_, receipt, err := a.client.Post(ctx, envelope.Draft{Payload: a.opts.Manifest})
+		return receipt, err
+	}
+	e, err := a.network.manifest(ctx, a.opts.Manifest, a.client.now())
+	if err != nil {
+		return Receipt{}, err
+	}
+	return a.client.PostEnvelope(ctx, e)
+}
+
 // announce posts the manifest, and posts it again after half of its lifetime in the relay. It returns when ctx ends or
 // the manifest is refused.
 func (a *agent) announce(ctx context.Context) {
 	var pause backoff
 	for {
 		a.pace.spend(time.Now())
-		_, receipt, err := a.client.Post(ctx, envelope.Draft{Payload: a.opts.Manifest})
+		receipt, err := a.postManifest(ctx)
 		next := min(retryAfter(err), readPatience)
 		switch {
 		case ctx.Err() != nil:

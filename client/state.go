@@ -355,7 +355,9 @@ func markOf(e *envelope.Envelope) (m mark) {
 }
 
 // MarshalText returns the mark in base64url.
-func (m mark) MarshalText() ([]byte, error) { return base64.RawURLEncoding.AppendEncode(nil, m[:]), nil }
+func (m mark) MarshalText() ([]byte, error) {
+	return base64.RawURLEncoding.AppendEncode(nil, m[:]), nil
+}
 
 // UnmarshalText reads base64url.
 func (m *mark) UnmarshalText(text []byte) error {

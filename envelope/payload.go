@@ -90,6 +90,26 @@ type Manifest struct {
 	PrivacyPolicy      string   `json:"privacy_policy,omitempty"`
 	SupportedLanguages []string `json:"supported_languages,omitempty"`
 	Auth               *Auth    `json:"auth,omitempty"`
+	Relays             []Home   `json:"relays,omitempty"` // where the agent reads, the preferred relay first (RELAYS R-10)
+}
+
+// WithRelays returns the payload of a MANIFEST with payload.relays, unless it has some already or there are none.
+func WithRelays(manifest Payload, relays []Home) (Payload, error) {
+	if len(relays) == 0 {
+		return manifest, nil
+	}
+	text, err := json.Marshal(manifest)
+	if err != nil {
+		return nil, err
+	}
+	members := map[string]json.RawMessage{}
+	if err = json.Unmarshal(text, &members); err == nil && members["relays"] == nil {
+		members["relays"], err = json.Marshal(relays)
+	}
+	if err == nil {
+		text, err = json.Marshal(members)
+	}
+	return Raw{Type: TypeManifest, JSON: text}, err
 }
 
 // Intent is one service in a Manifest. The schemas are JSON Schemas.
