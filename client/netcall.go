@@ -11,10 +11,8 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/deal"
 )
-
-// maxContinued is how often a job is continued at another relay (RELAYS R-15).
-const maxContinued = 3
 
 // retryMove is how long a job waits before it looks for another relay again, if there was none.
 const retryMove = 5 * time.Second
@@ -36,42 +34,28 @@ type NetworkCall struct {
 	root    envelope.Hash // the hash of the first REQUEST
 	expires time.Time     // of the first REQUEST
 
+	wake chan struct{} // has one element after something has changed that run must look at
+
 	mu    sync.Mutex
-	legs  []*leg
-	wake  chan struct{} // has one element after something has changed that run must look at
-	agent didkey.DID    // for which an ACCEPT was signed; empty: none
-	price float64       // of the accepted offer
-	retry time.Time     // when another relay is looked for again
+	order deal.Order
+	legs  []*leg    // those of order.Legs
+	retry time.Time // when another relay is looked for again
 }
 
-// leg is one thread of a job. NetworkCall.mu guards the fields below call.
+// leg is one thread of a job. NetworkCall.mu guards its deal.Leg and ended.
 type leg struct {
-	call    *Call
-	peer    *peer
-	home    envelope.Home
-	opened  time.Time
-	offered bool      // an OFFER came
-	decided bool      // an ACCEPT was signed
-	refused bool      // the ACCEPT was refused, so the REQUEST never gets another
-	lost    string    // why the thread cannot go on there; empty: it can
-	ended   error     // with lost: the error if no other relay takes the job
-	unread  time.Time // since when reads of the thread get no valid answer; zero: they do
-	unsent  time.Time // since when posts of the thread get no valid answer; zero: they do
-}
-
-// silent returns since when the home gives no valid answer; zero: it does.
-func (l *leg) silent() time.Time {
-	if l.unread.IsZero() || !l.unsent.IsZero() && l.unsent.Before(l.unread) {
-		return l.unsent
-	}
-	return l.unread
+	*deal.Leg
+	call  *Call
+	peer  *peer
+	home  envelope.Home
+	ended error // with Lost: the error if no other relay takes the job
 }
 
 // Request opens a thread at the home that RELAYS R-11 chooses: the first usable one of the recipient's relays, or of the
 // given ones. If the home does not take the REQUEST, the next one is tried. Errors: no relay is usable; a refusal of the
 // REQUEST; ctx's error.
 func (n *Network) Request(ctx context.Context, opts RequestOptions) (*NetworkCall, error) {
-	j := &NetworkCall{network: n, opts: opts, wake: make(chan struct{}, 1)}
+	j := n.job(opts)
 	homes, err := n.homes(ctx, opts.Recipient)
 	if err != nil {
 		return nil, err
@@ -80,6 +64,12 @@ func (n *Network) Request(ctx context.Context, opts RequestOptions) (*NetworkCal
 		return nil, err
 	}
 	return j, nil
+}
+
+// job returns a NetworkCall without a thread.
+func (n *Network) job(opts RequestOptions) *NetworkCall {
+	return &NetworkCall{network: n, opts: opts, wake: make(chan struct{}, 1),
+		order: deal.Order{Recipient: opts.Recipient, Silence: n.opts.Silence, OfferWait: n.opts.OfferWait}}
 }
 
 // Resume returns the NetworkCall of a thread that this identity has opened at one of the given relays. Errors: those of
@@ -91,27 +81,35 @@ func (n *Network) Resume(ctx context.Context, threadID string) (*NetworkCall, er
 		if last = err; err != nil {
 			continue
 		}
-		j := &NetworkCall{network: n, wake: make(chan struct{}, 1), expires: p.now()}
-		l := &leg{peer: p, call: call, opened: time.Now(), decided: call.agent != ""}
+		var opts RequestOptions
+		if r := call.request; r != nil {
+			opts = RequestOptions{Intent: r.Intent, Title: r.Title, Description: r.Description, Constraints: r.Constraints,
+				Params: r.Params, Recipient: call.recipient, Seal: call.Seal, AllowPlain: call.AllowPlain}
+		}
+		j := n.job(opts)
+		l := &leg{Leg: &deal.Leg{Opened: time.Now(), Decided: call.agent != ""}, peer: p, call: call}
 		if request := call.links.request; request != nil {
-			j.root, j.expires = request.Continues, request.ExpiresAt()
-			if j.root == (envelope.Hash{}) {
-				j.root = request.Hash()
-			}
+			j.begin(request)
 			if request.Home != nil {
-				l.home = *request.Home
+				l.home, l.Home = *request.Home, request.Home.DID
 			}
 		}
-		if call.request != nil {
-			j.opts = RequestOptions{Intent: call.request.Intent, Title: call.request.Title,
-				Description: call.request.Description, Constraints: call.request.Constraints, Params: call.request.Params,
-				Recipient: call.recipient, Seal: call.Seal, AllowPlain: call.AllowPlain}
-		}
-		j.agent = call.agent
+		j.order.Agent = call.agent
 		j.add(l)
 		return j, nil
 	}
 	return nil, last
+}
+
+// begin sets what the first known REQUEST of the job decides.
+func (j *NetworkCall) begin(request *envelope.Envelope) {
+	if j.root = request.Continues; j.root == (envelope.Hash{}) {
+		j.root = request.Hash()
+	}
+	j.expires, j.order.Ends = request.ExpiresAt(), request.ExpiresAt()
+	if limits := j.opts.Constraints; limits != nil && limits.Deadline != nil && limits.Deadline.Before(j.expires) {
+		j.order.Ends = *limits.Deadline
+	}
 }
 
 // homes returns the relays that can be the home of a REQUEST to this recipient, or to everybody if it is empty, the
@@ -200,16 +198,16 @@ func (j *NetworkCall) open(ctx context.Context, p *peer, opts RequestOptions, co
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	l := &leg{call: call, peer: p, home: *a.home, opened: time.Now()}
+	l := &leg{Leg: &deal.Leg{Home: a.home.DID, Opened: time.Now()}, call: call, peer: p, home: *a.home}
 	switch {
 	case err == nil:
 	case Unanswered(err) || within.Err() != nil:
-		l.unsent = began
+		l.Sent(began)
 	default:
 		return err
 	}
 	if continues == (envelope.Hash{}) {
-		j.root, j.expires = call.links.request.Hash(), call.links.request.ExpiresAt()
+		j.begin(call.links.request)
 	}
 	j.add(l)
 	return nil
@@ -229,19 +227,16 @@ func (j *NetworkCall) add(l *leg) {
 	l.call.polled = func(due time.Time, err error) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		switch {
-		case err == nil || !Unanswered(err):
-			l.unread = time.Time{}
-		case l.unread.IsZero():
-			if l.unread = time.Now(); due.Before(l.unread) {
-				l.unread = due
-			}
+		if now := time.Now(); now.Before(due) {
+			due = now
 		}
+		l.Read(due, !Unanswered(err))
 		j.notify()
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.legs = append(j.legs, l)
+	j.order.Add(l.Leg)
 	j.notify()
 }
 
@@ -270,43 +265,14 @@ func (j *NetworkCall) Thread() (id string, home envelope.Home) {
 func (j *NetworkCall) due() (at time.Time, reason string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	l := j.legs[len(j.legs)-1]
-	switch silent := l.silent(); {
-	case len(j.legs) > maxContinued || l.home.DID == "" || j.opts.Intent == "":
-		return time.Time{}, ""
-	case j.network.state.isCaught(l.home.DID):
-		at, reason = time.Now(), "was caught"
-	case l.lost != "":
-		at, reason = time.Now(), l.lost
-	case !silent.IsZero():
-		at, reason = silent.Add(j.network.opts.Silence), "is silent"
-	case j.recipient() != "" && !l.offered && !l.decided:
-		at, reason = l.opened.Add(j.offerWait(l)), "shows no offer"
-	default:
+	if j.order.Newest().Home == "" || j.opts.Intent == "" { // a thread without a home, or one whose REQUEST is not known
 		return time.Time{}, ""
 	}
-	if at.Before(j.retry) {
+	at, reason = j.order.Due(time.Now(), j.network.state.isCaught)
+	if !at.IsZero() && at.Before(j.retry) {
 		at = j.retry
 	}
 	return at, reason
-}
-
-// recipient returns the only agent that may answer; empty: every agent. The caller holds j.mu.
-func (j *NetworkCall) recipient() didkey.DID {
-	if j.agent != "" {
-		return j.agent
-	}
-	return j.opts.Recipient
-}
-
-// offerWait returns how long a directed REQUEST waits for an OFFER: a quarter of the time to its deadline, if that is
-// shorter (RELAYS R-15).
-func (j *NetworkCall) offerWait(l *leg) time.Duration {
-	ends := j.expires
-	if limits := j.opts.Constraints; limits != nil && limits.Deadline != nil && limits.Deadline.Before(ends) {
-		ends = *limits.Deadline
-	}
-	return min(j.network.opts.OfferWait, max(ends.Sub(l.opened)/4, time.Second))
 }
 
 // run calls on for each thread of the job, also for those that are added meanwhile, and continues the job when that is
@@ -357,7 +323,7 @@ func (j *NetworkCall) move(ctx context.Context, reason string) error {
 	from := j.newest()
 	opts := j.opts
 	j.mu.Lock()
-	opts.Recipient = j.recipient()
+	opts.Recipient = j.order.For()
 	j.mu.Unlock()
 	defer func() {
 		if ctx.Err() == nil {
@@ -406,10 +372,10 @@ func nextHome(homes []*peer, present *peer) *peer {
 // answers, or ctx ends.
 func (j *NetworkCall) cancelLeft(ctx context.Context, l *leg) {
 	j.mu.Lock()
-	decided := l.decided
+	may := j.order.MayCancel(l.Leg)
 	j.mu.Unlock()
 	var pause backoff
-	for !decided && ctx.Err() == nil {
+	for may && ctx.Err() == nil {
 		err := l.call.Cancel(ctx, "continued at another relay")
 		if !Unanswered(err) || pause.wait(ctx, 0, maxPause) != nil {
 			return
@@ -427,17 +393,17 @@ func (j *NetworkCall) fatal(ctx context.Context, l *leg, err error) error {
 	defer j.mu.Unlock()
 	refusal, refused := errors.AsType[*AgentError](err)
 	switch {
-	case refused && refusal.From == j.recipient() && l.call.agent == "": // the named agent declines
+	case refused && refusal.From == j.order.For() && l.call.agent == "": // the named agent declines
 		return err
 	case l != j.legs[len(j.legs)-1]:
 		j.network.log.Info("a thread that the job has left has ended", "thread", l.call.Thread, "reason", err)
 		return nil
-	case len(j.legs) > maxContinued:
+	case len(j.legs) > deal.MaxContinued:
 		return err
 	case envelope.CodeOf(err) == envelope.CodeThreadNotFound:
-		l.lost = "has lost the thread"
-	case refused && refusal.Code == envelope.AgentTimeout && !l.offered && j.recipient() != "": // perhaps it withholds it
-		l.lost = "shows no offer"
+		l.Lost = "has lost the thread"
+	case refused && refusal.Code == envelope.AgentTimeout && !l.Offered && j.order.For() != "": // perhaps it withholds it
+		l.Lost = "shows no offer"
 	default:
 		return err
 	}
@@ -481,7 +447,7 @@ func (j *NetworkCall) passOffers(ctx context.Context, l *leg, offers chan<- Offe
 			return j.fatal(ctx, l, err)
 		}
 		j.mu.Lock()
-		l.offered = true
+		l.Offered = true
 		newest := l == j.legs[len(j.legs)-1]
 		j.mu.Unlock()
 		if !newest {
@@ -522,24 +488,14 @@ func (j *NetworkCall) Accept(ctx context.Context, offer Offer) error {
 // decide records that an ACCEPT of an offer is signed, or returns an error with the reason why none can be. The caller
 // holds j.mu.
 func (j *NetworkCall) decide(l *leg, offer Offer) error {
-	amount, _ := offer.Amount()
-	switch {
-	case l == nil:
+	if l == nil {
 		return errors.New("the offer belongs to another request")
-	case l != j.legs[len(j.legs)-1] && !l.decided:
-		return errors.New("the job was continued in another thread, which has its own offers")
-	case l.refused:
-		return errors.New("the relay has refused an ACCEPT of this request; a request never gets a second one")
-	case j.agent != "" && offer.Agent != j.agent:
-		return fmt.Errorf("an ACCEPT was signed for %s, so no other agent can get the job", j.agent)
-	case j.agent != "" && amount > j.price:
-		return fmt.Errorf("it costs %v, and an offer for %v was accepted before", amount, j.price)
 	}
 	if _, err := l.call.Acceptance(offer); err != nil {
 		return err
 	}
-	l.decided, j.agent, j.price = true, offer.Agent, amount
-	return nil
+	amount, _ := offer.Amount()
+	return j.order.Decide(l.Leg, offer.Agent, amount)
 }
 
 // accept signs and posts an ACCEPT. It repeats the same bytes for as long as the home may be silent.
@@ -561,11 +517,11 @@ func (j *NetworkCall) accept(ctx context.Context, l *leg, offer Offer) error {
 	case err == nil:
 		return nil
 	case Unanswered(err) || within.Err() != nil:
-		l.unsent = began
+		l.Sent(began)
 		j.notify()
 		return nil
 	}
-	l.refused = true
+	l.Refused = true
 	return err
 }
 
@@ -574,7 +530,7 @@ func (j *NetworkCall) accept(ctx context.Context, l *leg, offer Offer) error {
 // Errors: those of Call.Result.
 func (j *NetworkCall) Result(ctx context.Context) (*Result, error) {
 	j.mu.Lock()
-	agent := j.agent
+	agent := j.order.Agent
 	j.mu.Unlock()
 	if agent == "" {
 		return nil, errNoAccept
@@ -586,7 +542,7 @@ func (j *NetworkCall) Result(ctx context.Context) (*Result, error) {
 			return j.fatal(ctx, l, err)
 		}
 		j.mu.Lock()
-		decided := l.decided && !l.refused
+		decided := l.Decided && !l.Refused
 		j.mu.Unlock()
 		if !decided {
 			return nil
@@ -612,7 +568,7 @@ func (j *NetworkCall) Result(ctx context.Context) (*Result, error) {
 // thread with an ACCEPT.
 func (j *NetworkCall) acceptAgain(ctx context.Context, l *leg) error {
 	j.mu.Lock()
-	decided := l.decided
+	decided := l.Decided
 	j.mu.Unlock()
 	if decided {
 		return nil
@@ -622,7 +578,7 @@ func (j *NetworkCall) acceptAgain(ctx context.Context, l *leg) error {
 			return err
 		}
 		j.mu.Lock()
-		l.offered = true
+		l.Offered = true
 		err = j.decide(l, offer)
 		j.mu.Unlock()
 		if err != nil {
@@ -631,7 +587,7 @@ func (j *NetworkCall) acceptAgain(ctx context.Context, l *leg) error {
 		}
 		if err := j.accept(ctx, l, offer); err != nil {
 			j.mu.Lock()
-			l.lost = "has refused the ACCEPT"
+			l.Lost = "has refused the ACCEPT"
 			j.notify()
 			j.mu.Unlock()
 			j.network.log.Warn("the ACCEPT of a continued job was refused", "thread", l.call.Thread, "error", err)

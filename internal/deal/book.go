@@ -24,7 +24,9 @@ type Key struct {
 type Digest [sha256.Size]byte
 
 // MarshalText returns the digest in base64url.
-func (d Digest) MarshalText() ([]byte, error) { return base64.RawURLEncoding.AppendEncode(nil, d[:]), nil }
+func (d Digest) MarshalText() ([]byte, error) {
+	return base64.RawURLEncoding.AppendEncode(nil, d[:]), nil
+}
 
 // UnmarshalText reads base64url.
 func (d *Digest) UnmarshalText(text []byte) error {
