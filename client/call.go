@@ -35,6 +35,7 @@ type Call struct {
 	sealDirected bool              // encrypt messages to one agent even if Seal is false
 	wait         time.Duration     // how long polls of the thread wait; 0: as usual
 	polled       func(due time.Time, err error)
+	stored       bool // the relay has stored the ACCEPT, and the caller wants to know if it loses it
 	links        links // the messages of the thread that the next ones answer
 }
 
@@ -73,6 +74,8 @@ var (
 	ErrUnacceptable = errors.New("client: the offer is not acceptable")
 
 	errNoAccept = errors.New("client: there is no result to wait for; accept an offer first")
+
+	errLost = errors.New("client: the relay has lost the ACCEPT, which it had stored")
 
 	errDone = errors.New("client: done") // ends Call.watch; never returned to the package's user
 	errGone = errors.New("client: the thread has ended, but the relay does not show the message that ended it")
@@ -244,8 +247,11 @@ func (call *Call) Result(ctx context.Context) (*Result, error) {
 		}
 		return errDone
 	}, func(state thread.State) error {
-		if state == thread.Completed {
+		switch {
+		case state == thread.Completed:
 			return errGone
+		case state == thread.Pending && call.stored:
+			return errLost
 		}
 		return nil
 	})

@@ -100,7 +100,7 @@ func (d *desk) take(r *run, request, accept *envelope.Envelope, expires time.Tim
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	r.jobKey, r.place = key, deal.Place{Thread: r.key.ID, Accept: accept.Hash(), Decided: accept.TS}
+	r.jobKey, r.place = key, deal.Place{Thread: r.key.ID, Accept: accept.Hash(), First: request.Continues == (envelope.Hash{})}
 	if request.Home != nil {
 		r.place.Relay = request.Home.DID
 	}
@@ -335,7 +335,7 @@ func (s *State) ended(k deal.Key, at deal.Place, now time.Time) {
 	s.book.Ended(k, at, now)
 }
 
-// offered records the terms of an OFFER that was posted.
+// offered records the terms of an OFFER that is to be posted.
 func (s *State) offered(k deal.Key, terms envelope.Offer, expires, now time.Time) error {
 	terms.RequestID = ""
 	text, err := json.Marshal(terms)
@@ -346,7 +346,7 @@ func (s *State) offered(k deal.Key, terms envelope.Offer, expires, now time.Time
 	defer s.mu.Unlock()
 	s.book.Expire(now)
 	s.book.Offered(k, text, expires)
-	return nil
+	return s.sync()
 }
 
 // terms returns the terms of the first OFFER of a job; known is false if there was none. room is false if the agent can

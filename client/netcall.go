@@ -402,6 +402,8 @@ func (j *NetworkCall) fatal(ctx context.Context, l *leg, err error) error {
 		return err
 	case envelope.CodeOf(err) == envelope.CodeThreadNotFound:
 		l.Lost = "has lost the thread"
+	case errors.Is(err, errLost):
+		l.Lost = "has lost the ACCEPT"
 	case refused && refusal.Code == envelope.AgentTimeout && !l.Offered && j.order.For() != "": // perhaps it withholds it
 		l.Lost = "shows no offer"
 	default:
@@ -515,6 +517,7 @@ func (j *NetworkCall) accept(ctx context.Context, l *leg, offer Offer) error {
 	l.call.agent = offer.Agent // also if it is unknown whether the relay has the ACCEPT
 	switch {
 	case err == nil:
+		l.call.stored = true
 		return nil
 	case Unanswered(err) || within.Err() != nil:
 		l.Sent(began)

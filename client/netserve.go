@@ -28,12 +28,16 @@ func (p *peer) identify(ctx context.Context) (didkey.DID, error) {
 
 // fresh returns the events that have not come before with the same content, and remembers that they are being handled.
 // Two events with one sender and id and different contents are both returned, and logged (RELAYS R-12).
-func (n *Network) fresh(events []*envelope.Envelope) (all []*envelope.Envelope) {
+//
+// at is the relay of an agent; empty: of a reader. An agent handles again what the home of a thread shows again: the
+// home may have been restored from a backup without the answer.
+func (n *Network) fresh(events []*envelope.Envelope, at didkey.DID) (all []*envelope.Envelope) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, e := range events {
 		m, key := markOf(e), messageKey{e.Sender.ID, e.ID}
-		if _, arrived := n.arrived[m]; arrived || n.state.wasHandled(e) {
+		shownByHome := at != "" && (e.Home == nil || e.Home.DID == at)
+		if _, arrived := n.arrived[m]; !shownByHome && (arrived || n.state.wasHandled(e)) {
 			continue
 		}
 		if other, ok := n.seen.get(key); ok && other != m {
@@ -71,7 +75,7 @@ func (n *Network) Follow(
 		f := follower{client: p.Client, opts: opts}
 		f.opts.Cursor = store
 		f.page = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
-			for _, e := range n.fresh(events) {
+			for _, e := range n.fresh(events, "") {
 				turn.Lock()
 				err := ctx.Err()
 				if err == nil {

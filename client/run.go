@@ -193,10 +193,10 @@ func (r *run) offer(request *envelope.Envelope) error {
 	case failed == nil:
 		r.unpostedOffer = &offer
 		offer.RequestID = request.RequestID
-		if err := r.post(offer); err != nil {
+		if err := r.remember(request, offer); err != nil {
 			return err
 		}
-		return r.remember(request, offer)
+		return r.post(offer)
 	case request.Recipient == "":
 		r.agent.client.log.Info("the agent makes no offer",
 			"thread", r.key.ID, "client", r.key.Client, "reason", failed)
@@ -323,13 +323,17 @@ func (r *run) work(request, accept *envelope.Envelope, record *Thread) error {
 	return err
 }
 
-// remember records the OFFER that was posted, so that the job is known when its client continues it elsewhere.
+// remember records the OFFER before it is posted, so that the agent offers the same terms when its client continues the
+// job elsewhere. If the file cannot be written, it ends Serve.
 func (r *run) remember(request *envelope.Envelope, offer envelope.Offer) error {
 	key, err := deal.KeyOf(request)
 	if err != nil {
 		return err
 	}
-	return r.agent.state.offered(key, offer, request.ExpiresAt(), r.agent.client.now())
+	if err = r.agent.state.offered(key, offer, request.ExpiresAt(), r.agent.client.now()); err != nil {
+		r.agent.stop(err)
+	}
+	return err
 }
 
 // threadMovedOn reports whether the relay refused a post because the state of the thread has changed since it was read.

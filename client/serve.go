@@ -186,7 +186,7 @@ func (a *agent) run(ctx context.Context) error {
 // page starts to handle a page of events. It implements follower.page.
 func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor string) error {
 	if a.network != nil {
-		events = a.network.fresh(events)
+		events = a.network.fresh(events, a.relay)
 	}
 	p := a.progress.begin(events, cursor)
 	for _, e := range events {

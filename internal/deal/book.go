@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -61,10 +62,10 @@ func KeyOf(request *envelope.Envelope) (Key, error) {
 
 // Place is a thread of a job with an ACCEPT.
 type Place struct {
-	Relay   didkey.DID    `json:"home"` // the relay that decides the thread
-	Thread  string        `json:"id"`
-	Accept  envelope.Hash `json:"accept"`
-	Decided time.Time     `json:"decided"` // the time in the ACCEPT
+	Relay  didkey.DID    `json:"home"` // the relay that decides the thread
+	Thread string        `json:"id"`
+	Accept envelope.Hash `json:"accept"`
+	First  bool          `json:"first"` // it was opened by the job's first REQUEST
 }
 
 // same reports whether both are the same thread.
@@ -86,6 +87,7 @@ type Job struct {
 	Over     bool            `json:"over"`              // the work has ended, or must not be begun
 	Outcome  *Outcome        `json:"outcome,omitempty"` // nil: there is none yet, or the client has cancelled the job
 	Newest   Place           `json:"thread"`            // the newest thread with an ACCEPT
+	Earlier  []envelope.Hash `json:"earlier,omitempty"` // the ACCEPTs in older threads
 	order    int64
 }
 
@@ -93,6 +95,7 @@ type Job struct {
 const (
 	MaxJobs      = 1024
 	MaxOfClient  = 128
+	maxEarlier   = 2 * MaxContinued
 	keptAfterEnd = 24 * time.Hour
 )
 
@@ -215,9 +218,12 @@ func (b *Book) Accept(k Key, at Place, begun int, now time.Time) Action {
 	j.Begun = max(j.Begun, begun)
 	switch {
 	case j.Newest.same(at):
-	case j.Accepted && at.Decided.Before(j.Newest.Decided):
-		return Ignore
+	case j.Accepted && (at.First || slices.Contains(j.Earlier, at.Accept) || len(j.Earlier) == maxEarlier):
+		return Ignore // the time in an ACCEPT does not decide, because clocks are set back
 	default:
+		if j.Accepted {
+			j.Earlier = append(j.Earlier, j.Newest.Accept)
+		}
 		j.Accepted, j.Newest = true, at
 		if j.Over && j.Outcome == nil && j.Begun == 0 { // cancelled before the work was begun
 			j.Over = false
