@@ -35,7 +35,7 @@ type Call struct {
 	sealDirected bool              // encrypt messages to one agent even if Seal is false
 	wait         time.Duration     // how long polls of the thread wait; 0: as usual
 	polled       func(due time.Time, err error)
-	stored       bool // the relay has stored the ACCEPT, and the caller wants to know if it loses it
+	stored       bool  // the relay has stored the ACCEPT, and the caller wants to know if it loses it
 	links        links // the messages of the thread that the next ones answer
 }
 
