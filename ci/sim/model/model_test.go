@@ -20,8 +20,8 @@ const (
 	attempts = 3
 
 	everybody = -1
-	pending  = 5 * time.Minute // until a thread without ACCEPT ends
-	active   = time.Hour
+	pending   = 5 * time.Minute // until a thread without ACCEPT ends
+	active    = time.Hour
 )
 
 // message is an envelope. Its hash is a number, so nobody can make another one with the same hash.
@@ -31,7 +31,6 @@ type message struct {
 	thread   int
 	hash, re envelope.Hash
 	root     envelope.Hash // of a REQUEST
-	outcome  int           // of a RESULT
 	price    float64
 }
 
@@ -96,7 +95,7 @@ func newWorld(seed uint64) *world {
 	}
 	for i := range w.clients {
 		w.clients[i] = &buyer{world: w, me: i, faithless: i == 1 && w.IntN(2) == 0,
-			agent: clients + w.IntN(agents),
+			agent:  clients + w.IntN(agents),
 			begins: time.Duration(w.IntN(60)) * step}
 		if w.IntN(2) == 0 || w.clients[i].faithless {
 			w.clients[i].agent = everybody
