@@ -33,6 +33,9 @@ func TestChainError(t *testing.T) {
 		if wrong.Index >= len(messages) || wrong.Type != messages[wrong.Index].Type || errors.Unwrap(wrong) == nil {
 			t.Errorf("%s: %+v", v.Name, wrong)
 		}
+		if v.Name == "chain-without-home" && wrong.Index != 0 {
+			t.Errorf("%s: message %d is wrong, want 0", v.Name, wrong.Index)
+		}
 		for i, typ := range chainTypes {
 			if !strings.HasPrefix(v.Name, "chain-"+strings.ToLower(string(typ))+"-") {
 				continue
