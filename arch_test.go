@@ -545,8 +545,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 106 || number["S"] != 9 {
-		t.Errorf("%v threats, want 106 and 9", number)
+	if number["T"] != 107 || number["S"] != 9 {
+		t.Errorf("%v threats, want 107 and 9", number)
 	}
 }
 

@@ -2,6 +2,7 @@
 messages. Client is the start; agora_relay.sync has the same without asyncio. The README has complete programs."""
 from . import sync
 from .call import Call, CallState, Rule
+from .chain import Deal, content_hash, verify_chain
 from .client import Client
 from .didkey import Identity, did_of, key_of
 from .envelope import (
@@ -65,6 +66,7 @@ __all__ = [
     "Closed",
     "Cosigned",
     "CursorStore",
+    "Deal",
     "Delivery",
     "Endless",
     "Envelope",
@@ -104,6 +106,7 @@ __all__ = [
     "canonicalize",
     "check_envelope",
     "check_read",
+    "content_hash",
     "covered",
     "decode64",
     "did_of",
@@ -130,6 +133,7 @@ __all__ = [
     "thread_of",
     "verifies",
     "verify",
+    "verify_chain",
     "verify_evidence",
     "verify_proof",
     "x25519_private",
