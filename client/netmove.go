@@ -70,13 +70,10 @@ func relaysOf(a Agent) []envelope.Home {
 	var payload struct {
 		Relays []envelope.Home `json:"relays"`
 	}
-	if len(a.Manifests) == 0 || a.Manifests[0].DecodePayload(&payload) != nil || len(payload.Relays) > MaxManifestRelays {
+	if len(a.Manifests) == 0 || a.Manifests[0].DecodePayload(&payload) != nil || !envelope.ValidRelays(payload.Relays) {
 		return nil
 	}
-	return slices.DeleteFunc(payload.Relays, func(h envelope.Home) bool {
-		_, err := didkey.Parse(string(h.DID))
-		return err != nil || !envelope.ValidOrigin(h.URL)
-	})
+	return payload.Relays
 }
 
 // due returns when the job is to be continued elsewhere, and why; zero: it need not be.

@@ -238,7 +238,7 @@ func (n *Network) manifest(ctx context.Context, payload envelope.Payload, now ti
 	}
 	var relays []envelope.Home
 	for _, p := range n.given {
-		if a, err := p.about(ctx, aboutAge); err == nil && a.home != nil && len(relays) < MaxManifestRelays {
+		if a, err := p.about(ctx, aboutAge); err == nil && a.home != nil && len(relays) < envelope.MaxRelays {
 			relays = append(relays, *a.home)
 		}
 	}

@@ -49,11 +49,8 @@ const (
 	defaultOfferWait = 60 * time.Second
 )
 
-// MaxRelays is how many relays a Network can be given. A MANIFEST names the first MaxManifestRelays of them.
-const (
-	MaxRelays         = 8
-	MaxManifestRelays = 4 // RELAYS R-10
-)
+// MaxRelays is how many relays a Network can be given. A MANIFEST names the first envelope.MaxRelays of them.
+const MaxRelays = 8
 
 // Network talks to several relays with one identity, and trusts none of them. It follows all of them. A thread is decided
 // by one of them, its home. If the home is silent, the job continues at another relay, and the agent does not work twice

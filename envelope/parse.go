@@ -330,10 +330,16 @@ func parseHome(value []byte) *Home {
 			return nil
 		}
 	}
-	if _, err := didkey.Parse(string(h.DID)); err != nil || names != 2 || !isObject(value) || !ValidOrigin(h.URL) {
+	if names != 2 || !isObject(value) || !h.valid() {
 		return nil
 	}
 	return &h
+}
+
+// valid reports whether h has a did:key and an origin.
+func (h Home) valid() bool {
+	_, err := didkey.Parse(string(h.DID))
+	return err == nil && ValidOrigin(h.URL)
 }
 
 // ValidOrigin reports whether text is the origin of a URL, with http or https (RELAYS R-1).

@@ -3,6 +3,8 @@ package envelope
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/agora-relay/agora/didkey"
 )
 
 // Payload is a payload that this package can build. Its Go type determines the type of the message.
@@ -110,6 +112,22 @@ func WithRelays(manifest Payload, relays []Home) (Payload, error) {
 		text, err = json.Marshal(members)
 	}
 	return Raw{Type: TypeManifest, JSON: text}, err
+}
+
+// MaxRelays is how many relays a Manifest may name.
+const MaxRelays = 4
+
+// ValidRelays reports whether all may be the relays of a Manifest: 1 to MaxRelays, each with a did:key and an origin, and
+// no DID twice (RELAYS R-10).
+func ValidRelays(all []Home) bool {
+	named := map[didkey.DID]bool{}
+	for _, r := range all {
+		if !r.valid() || named[r.DID] {
+			return false
+		}
+		named[r.DID] = true
+	}
+	return len(all) >= 1 && len(all) <= MaxRelays
 }
 
 // Intent is one service in a Manifest. The schemas are JSON Schemas.

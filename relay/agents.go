@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"iter"
 	"strings"
@@ -21,6 +22,7 @@ func parseListing(e *envelope.Envelope) (*Listing, error) {
 		Auth struct {
 			PublicKey *string `json:"public_key"` // a pointer, so that an empty key differs from an absent one
 		} `json:"auth"`
+		Relays json.RawMessage `json:"relays"` // null differs from absent
 	}
 	if errors.Join(e.DecodePayload(&m), e.DecodePayload(&declared)) != nil {
 		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the payload is not a capability manifest; "+
@@ -33,6 +35,10 @@ func parseListing(e *envelope.Envelope) (*Listing, error) {
 	if k := declared.Auth.PublicKey; k != nil && *k != e.Sender.ID.Multibase() && *k != string(e.Sender.ID) {
 		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "payload.auth.public_key is not the sender's own key; "+
 			"set it to the sender's key, or leave it out")
+	}
+	if declared.Relays != nil && !envelope.ValidRelays(m.Relays) {
+		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "payload.relays must be 1 to %d objects, each with the did of "+
+			"another relay and its url, an origin such as https://relay.example", envelope.MaxRelays)
 	}
 	l := &Listing{ID: m.ID, Intents: []string{}}
 	words := []string{m.ID, m.Name, m.Description, e.Sender.Name}

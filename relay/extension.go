@@ -96,10 +96,8 @@ func (r *Relay) Check(from Peer, body []byte) (Checked, error) {
 		return Checked{}, err
 	}
 	entry, err := r.prepare(from, body)
-	if err == nil && r.screening != nil {
-		var settled func()
-		settled, err = r.screen(context.Background(), from, entry.Envelope)
-		settled()
+	if err == nil {
+		err = r.screenNow(from, entry.Envelope)
 	}
 	if err != nil {
 		return Checked{}, err
@@ -114,7 +112,7 @@ type ExtTx struct {
 }
 
 // Append stores an envelope as Post does, with now as its time of arrival. If the envelope opens a thread, that thread
-// gets these terms. A refusal changes nothing, and the transaction continues. Show a refusal only to the sender of the
+// gets these terms. A copy of another relay's message opens none. A refusal changes nothing, and the transaction continues. Show a refusal only to the sender of the
 // envelope, because it may describe threads that others may not see. Refusals: CodeStaleTimestamp or CodeExpired if too
 // much time has passed since Check, and those of Store.Append.
 func (t ExtTx) Append(c Checked, terms thread.Terms) (Receipt, error) {
@@ -129,7 +127,7 @@ func (t ExtTx) Append(c Checked, terms thread.Terms) (Receipt, error) {
 	// accepted as new.
 	// The quota of the recipient's inbox holds for all envelopes of extensions, no matter who asked the extension.
 	e.Received, e.Terms, e.Local = t.relay.now(), terms, false
-	if err := t.relay.policy.WindowOf(e.Envelope.Type).Check(e.Envelope.TS, e.Envelope.TTL, e.Received); err != nil {
+	if err := t.relay.checkTime(e); err != nil {
 		return Receipt{}, err
 	}
 	return t.tx.Append(e)

@@ -5,12 +5,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
 
 // hub wakes waiting polls. It indexes each waiter by the part of its filter that matches the fewest events. So an event
 // touches only waiters that it might match, and a post does not make unrelated polls read the store.
 type hub struct {
+	did     didkey.DID // of the relay
 	mu      sync.Mutex
 	waiters map[indexKey]map[*waiter]struct{}
 }
@@ -30,7 +32,7 @@ type waiter struct {
 	wokenAt time.Time     // when the first event was handed over; guarded by hub.mu
 }
 
-func newHub() *hub { return &hub{waiters: map[indexKey]map[*waiter]struct{}{}} }
+func newHub(did didkey.DID) *hub { return &hub{did: did, waiters: map[indexKey]map[*waiter]struct{}{}} }
 
 var broadcastKey = indexKey{"recipient", ""}
 
@@ -89,7 +91,7 @@ func (h *hub) publish(events []Posted) {
 	for _, e := range events {
 		for _, k := range keysOf(e.Envelope) {
 			for w := range h.waiters[k] {
-				if !w.filter.Match(e.Envelope) {
+				if !w.filter.Match(e.Envelope) || w.filter.Thread != "" && h.isCopy(e.Envelope) {
 					continue
 				}
 				if len(w.events) == 0 {
@@ -101,6 +103,10 @@ func (h *hub) publish(events []Posted) {
 		}
 	}
 }
+
+// isCopy reports whether e was copied from another relay, so that it belongs to no thread. Only a copied REQUEST has
+// another home.
+func (h *hub) isCopy(e *envelope.Envelope) bool { return e.Home != nil && e.Home.DID != h.did }
 
 // wake wakes the poll of w.
 func (w *waiter) wake() {

@@ -25,7 +25,7 @@ func TestIndexWakesPermittedReadersOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHub()
+	h := newHub("")
 	for _, f := range []Filter{{}, {Thread: "t"}, {Sender: alice.DID()}, {Type: envelope.TypeRequest},
 		{Recipient: bob.DID()},
 		{Recipient: bob.DID(), Broadcast: true}} {
@@ -59,7 +59,7 @@ func TestRemovalReachesWaiters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Relay{store: removing{}, hub: newHub(), now: time.Now}
+	r := &Relay{store: removing{}, hub: newHub(""), now: time.Now}
 	w := r.hub.add(Filter{}, Peer{})
 	r.hub.publish([]Posted{{Event{Seq: 1}, e}, {Event{Seq: 2}, e}})
 	if _, err := r.Remove(t.Context(), 1); err != nil {

@@ -26,6 +26,11 @@ type Observer interface {
 	// was closed at once. code is empty if a gateway uses its own error codes. limit names the limit that was
 	// reached; it is empty if none was.
 	Refused(status int, code envelope.Code, limit string)
+	// Mirrored reports a message of another relay that was copied or refused. code is that of the refusal. duplicate says
+	// that the message was stored before.
+	Mirrored(code envelope.Code, duplicate bool)
+	// MirrorFailed reports that messages of another relay cannot be copied at the moment.
+	MirrorFailed()
 	// Queued reports how long a message, or a change at a gateway, has waited because as many of its address were being
 	// stored as Limits.WritesPerAddress allows. One that need not wait is not reported.
 	Queued(waited time.Duration)
@@ -79,6 +84,12 @@ func (NoObserver) Served(string, admission.Kind) {}
 
 // Refused implements Observer.
 func (NoObserver) Refused(int, envelope.Code, string) {}
+
+// Mirrored implements Observer.
+func (NoObserver) Mirrored(envelope.Code, bool) {}
+
+// MirrorFailed implements Observer.
+func (NoObserver) MirrorFailed() {}
 
 // Queued implements Observer.
 func (NoObserver) Queued(time.Duration) {}

@@ -23,6 +23,7 @@ type recorder struct {
 	sweeps    []error
 	screened  []envelope.Code
 	queued    []time.Duration
+	mirrored  []envelope.Code
 }
 
 func note[T any](r *recorder, list *[]T, item T) {
@@ -35,6 +36,8 @@ func (r *recorder) Posted(p relay.PostReport)                    { note(r, &r.po
 func (r *recorder) Screened(_ time.Duration, code envelope.Code) { note(r, &r.screened, code) }
 func (r *recorder) Served(string, admission.Kind)                {}
 func (r *recorder) Refused(int, envelope.Code, string)           {}
+func (r *recorder) Mirrored(code envelope.Code, _ bool)          { note(r, &r.mirrored, code) }
+func (r *recorder) MirrorFailed()                                {}
 func (r *recorder) Queued(waited time.Duration)                  { note(r, &r.queued, waited) }
 func (r *recorder) Committed(c relay.CommitReport)               { note(r, &r.commits, c) }
 func (r *recorder) Waiting(change int)                           { note(r, &r.waiting, change) }

@@ -127,7 +127,7 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	}
 	r := &Relay{policy: policy, store: c.Store, key: c.Key, origin: c.Origin, reads: cmp.Or(c.Reads, ToAll),
 		maxBody: c.MaxBody, siblings: c.Siblings, now: c.Now, log: c.Log, observer: c.Observer,
-		hub: newHub(), cursorCipher: cursors, startCursor: end.Cursor, localNonces: localNonces, nonces: nonces,
+		hub: newHub(c.Key.DID()), cursorCipher: cursors, startCursor: end.Cursor, localNonces: localNonces, nonces: nonces,
 		nonceOutage: outage{message: "signed reads and calls are refused, because the shared memory of used nonces has " +
 			"failed; check it and the connection to it"},
 		drained: make(chan struct{}), streams: streams{all: map[*Stream]struct{}{}}, screening: screening}
@@ -394,15 +394,21 @@ func (r *Relay) check(body []byte) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	now := r.now()
-	if err := r.policy.WindowOf(e.Type).Check(e.TS, e.TTL, now); err != nil {
+	return r.checkEnvelope(Entry{Envelope: e, Received: r.now()}, r.DID())
+}
+
+// checkEnvelope checks the envelope of an entry and verifies its signature. home is the relay that meta.home may name. The
+// result also has what the store needs to know.
+func (r *Relay) checkEnvelope(entry Entry, home didkey.DID) (Entry, error) {
+	e := entry.Envelope
+	if err := r.checkTime(entry); err != nil {
 		return Entry{}, err
 	}
 	if e.Relays != nil && !slices.ContainsFunc(e.Relays, r.isOwnOrigin) {
 		return Entry{}, envelope.Errorf(envelope.CodeForbidden, "meta.relay does not name this relay; "+
 			"post the message to a relay that it names")
 	}
-	if e.Home != nil && e.Home.DID != r.DID() {
+	if e.Home != nil && e.Home.DID != home {
 		return Entry{}, &envelope.Error{Code: envelope.CodeForbidden,
 			Message: "meta.home names another relay; post the message there",
 			Details: map[string]any{envelope.DetailReason: envelope.ReasonHome, envelope.DetailHome: e.Home}}
@@ -413,11 +419,11 @@ func (r *Relay) check(body []byte) (Entry, error) {
 	if err := r.gate.CheckAgent(e.Sender.ID); err != nil {
 		return Entry{}, err
 	}
-	entry := Entry{Envelope: e, Received: now}
 	if r.transparency != nil {
 		entry.Hash = e.Hash() // here, because the store's writer has less time
 	}
 	if e.Type == envelope.TypeManifest {
+		var err error
 		if entry.Listing, err = parseListing(e); err != nil {
 			return Entry{}, err
 		}

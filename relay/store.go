@@ -245,7 +245,10 @@ type Entry struct {
 	Received time.Time
 	Listing  *Listing // only for a MANIFEST
 	Local    bool     // from the relay's own machine; the quota of an inbox does not apply
-	Unseen   bool     // the directory does not show that its sender was heard from
+	// Mirrored says that it was copied from another relay (RELAYS §5). Then it belongs to no thread, and its Listing
+	// replaces only an older manifest.
+	Mirrored bool
+	Unseen   bool // the directory does not show that its sender was heard from
 	// Network identifies the sender's network in the quota of an inbox, which counts each network separately. 0:
 	// networks are not distinguished.
 	Network int64
@@ -381,6 +384,7 @@ type Agent struct {
 	DID      didkey.DID
 	LastSeen time.Time
 	Manifest []byte // the signed envelope in canonical form
+	Mirrored bool   // the manifest was copied from another relay
 }
 
 // AgentPage is an answer to an AgentQuery.

@@ -95,6 +95,32 @@ func (w Window) Check(ts time.Time, ttl time.Duration, now time.Time) error {
 	return nil
 }
 
+// Limits of the time that is left to a copy of another relay's message until it expires (RELAYS R-21).
+const (
+	minCopied = StepBack + 5*time.Minute
+	maxCopied = 24*time.Hour + 5*time.Minute
+)
+
+// CheckMirrored is like Check, for a message that is copied from another relay. It may be older than Skew, because it is
+// remembered until it expires. It must have more than 20 minutes left until then. So, when it is forgotten, a copy is too
+// old, also after the clock was set back by StepBack. It must have at most 24 hours and 5 minutes left, so that the memory
+// is bounded.
+//
+// Errors: CodeStaleTimestamp and CodeExpired, both with the relay's now in the details.
+func (w Window) CheckMirrored(ts time.Time, ttl time.Duration, now time.Time) error {
+	w = w.WithDefaults()
+	expires := w.Expires(ts, ttl)
+	switch {
+	case !ts.Before(now.Add(w.Skew)):
+		return refuse(envelope.CodeStaleTimestamp, now, "ts is too far ahead of the relay's clock")
+	case !now.Add(minCopied).Before(expires):
+		return refuse(envelope.CodeExpired, now, "the message expires too soon to be copied")
+	case expires.After(now.Add(maxCopied)):
+		return refuse(envelope.CodeStaleTimestamp, now, "the message expires too late to be copied")
+	}
+	return nil
+}
+
 // refuse returns an error with the relay's time in the details.
 func refuse(code envelope.Code, now time.Time, message string) error {
 	return &envelope.Error{Code: code, Message: message, Details: map[string]any{"now": envelope.FormatTime(now)}}

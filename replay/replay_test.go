@@ -216,3 +216,31 @@ func TestValidate(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckMirrored checks the limits of a copied message: ts < now+5m, and now+20m < expiry <= now+24h+5m (RELAYS R-21).
+func TestCheckMirrored(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, c := range []struct {
+		name    string
+		ts, ttl time.Duration // ts after noon
+		want    envelope.Code
+	}{
+		{"now", 0, time.Hour, ""},
+		{"old, with time left", -10 * day, 10*day + 20*time.Minute + 1, ""},
+		{"20m left", -time.Hour, 80 * time.Minute, expired},
+		{"20m and 1ns left", -time.Hour, 80*time.Minute + 1, ""},
+		{"expired", -time.Hour, time.Minute, expired},
+		{"5m ahead", 5 * time.Minute, time.Hour, stale},
+		{"5m ahead less 1ns", 5*time.Minute - 1, time.Hour, ""},
+		{"24h and 5m left", 0, day + 5*time.Minute, ""},
+		{"24h, 5m and 1ns left", 0, day + 5*time.Minute + 1, stale},
+		{"the longest ttl", 0, math.MaxInt64, stale},
+	} {
+		if err := (replay.Window{}).CheckMirrored(noon.Add(c.ts), c.ttl, noon); codeOf(t, err) != c.want {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	if err := (replay.Window{MaxTTL: time.Hour}).CheckMirrored(noon.Add(-50*time.Minute), day, noon); codeOf(t, err) != expired {
+		t.Errorf("10m left by the maximum ttl of the relay: %v", err)
+	}
+}

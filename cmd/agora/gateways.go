@@ -19,6 +19,7 @@ import (
 	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/relay/httpapi/apidocs"
+	"github.com/agora-relay/agora/relay/mirror"
 	"github.com/agora-relay/agora/relay/witness"
 )
 
@@ -54,7 +55,7 @@ type choice struct {
 // extensions returns the extensions of every relay. A relay has the tables of all gateways, so turning a gateway on or
 // off does not change the schema.
 func extensions() []relay.Extension {
-	all := []relay.Extension{admin.Extension, gateway.Extension, witness.Extension}
+	all := []relay.Extension{admin.Extension, gateway.Extension, witness.Extension, mirror.Extension}
 	for _, g := range (gatewayFlags{}).each() {
 		all = append(all, g.extension())
 	}

@@ -15,6 +15,33 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
+// lease reports whether this node has the lease, and returns a channel that is closed when this changes.
+type lease func() (held bool, changed <-chan struct{})
+
+// whileLeading calls f whenever this node has the lease, until ctx ends. The context of f ends with the lease. Then
+// whileLeading waits until f returns.
+func whileLeading(ctx context.Context, lease lease, f func(context.Context)) {
+	for ctx.Err() == nil {
+		held, changed := lease()
+		if held {
+			leading, cancel := context.WithCancel(ctx)
+			var task sync.WaitGroup
+			task.Go(func() { f(leading) })
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+			cancel()
+			task.Wait()
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+	}
+}
+
 // errNotServing is the answer of a node that does not serve the gateways now.
 var errNotServing = envelope.NotStored("another node of this relay serves the gateways; send the request there, or try "+
 	"again in a moment", 2*time.Second)
@@ -24,7 +51,7 @@ var errNotServing = envelope.NotStored("another node of this relay serves the ga
 // lease opens its gateways anew.
 type leasedGateways struct {
 	flags   gatewayFlags
-	lease   func() (held bool, changed <-chan struct{})
+	lease   lease
 	open    func(context.Context) (gateways, error)
 	standby gateways // has the mounts and the listeners, and is never run
 	log     *slog.Logger
@@ -76,33 +103,25 @@ func (l *leasedGateways) leased(mounts []httpapi.Mount, of func(*servingGateways
 
 // run serves the gateways whenever this node has the lease, until ctx ends.
 func (l *leasedGateways) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		held, changed := l.lease()
-		if held {
-			if err := l.serve(ctx, changed); err != nil && ctx.Err() == nil {
+	whileLeading(ctx, l.lease, func(ctx context.Context) {
+		for ctx.Err() == nil {
+			if err := l.serve(ctx); err != nil && ctx.Err() == nil {
 				l.log.Error("the gateways cannot be opened; trying again", "err", err)
-				changed = nil
-			}
-			if changed != nil {
-				continue
+				select {
+				case <-ctx.Done():
+				case <-time.After(5 * time.Second):
+				}
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-changed:
-		case <-time.After(5 * time.Second):
-		}
-	}
+	})
 }
 
-// serve opens the gateways and serves them until the lease changes or ctx ends.
-func (l *leasedGateways) serve(ctx context.Context, changed <-chan struct{}) error {
+// serve opens the gateways and serves them until ctx ends.
+func (l *leasedGateways) serve(ctx context.Context) error {
 	g, err := l.open(ctx)
 	if err != nil {
 		return errors.Join(err, g.close())
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	s := &servingGateways{gateways: g, ctx: ctx, main: g.mounts()}
 	for _, one := range g.all {
 		s.own = append(s.own, one.mounts(""))
@@ -112,12 +131,8 @@ func (l *leasedGateways) serve(ctx context.Context, changed <-chan struct{}) err
 		tasks.Go(func() { task(ctx) })
 	}
 	l.current.Store(s)
-	select {
-	case <-ctx.Done():
-	case <-changed:
-	}
+	<-ctx.Done()
 	l.current.Store(nil)
-	cancel()
 	tasks.Wait()
 	return nil
 }

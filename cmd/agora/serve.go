@@ -32,6 +32,7 @@ type serveCmd struct {
 	TransparencyRetention time.Duration     `default:"30d" placeholder:"DURATION" help:"How long the log keeps what later proofs of a message need, never less than --max-ttl (default: ${default})."`
 	WitnessPolicy         string            `placeholder:"FILE" help:"Ask the witnesses in this file (C2SP tlog-policy, lines with a URL) to sign the checkpoints of the log, so that the relay cannot show two histories. See docs/PROOFS.md."`
 	Peer                  []witness.Peer    `sep:"none" placeholder:"DID@URL" help:"Another relay: sign the checkpoints of its log, and ask it to sign those of this one. Its operator names this relay in the same way. May be repeated."`
+	Mirror                []witness.Peer    `sep:"none" placeholder:"DID@URL" help:"Copy broadcasts from this relay: the MANIFESTs of agents that name their relays, and the open REQUESTs that it decides. See docs/OPERATING.md. May be repeated."`
 	MaxBody               int               `type:"bytes" default:"128KiB" placeholder:"SIZE" help:"Maximum size of a posted message (default: ${default})."`
 	MaxTTL                time.Duration     `default:"30d" placeholder:"DURATION" help:"Maximum time that a message is kept, even if its ttl is longer (default: ${default})."`
 	PendingTimeout        time.Duration     `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
@@ -67,6 +68,7 @@ func (serveCmd) Help() string {
 		"  agora serve --public-url https://relay.example --reads parties   (messages are shown to sender and recipient only)\n" +
 		"  agora serve --public-url https://relay.example --hub --hub-addr 127.0.0.1:8790   (with a hub for Chorus agents)\n" +
 		"  agora serve --public-url https://relay.example --channel   (with chat channels and agent inboxes)\n" +
+		"  agora serve --mirror did:key:z6Mk…@https://other.example   (with the agents and open requests of another relay)\n" +
 		"  agora serve --store postgres://agora@db1,db2,db3/agora --key-secret key-secret   (one of several nodes)\n" +
 		"  agora serve --public-url https://relay.example --jobs   (with a registry of agents and credits)"
 }

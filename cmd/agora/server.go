@@ -15,6 +15,7 @@ import (
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/relay/mirror"
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
@@ -35,6 +36,7 @@ type server struct {
 	governed governed
 	gateways gateways
 	leased   *leasedGateways // in place of gateways, if the relay has several nodes; nil: it has one
+	mirror   func(context.Context)
 	front    *httpapi.Front
 }
 
@@ -67,6 +69,9 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 		return err
 	}
 	if err := s.openGateways(store); err != nil {
+		return err
+	}
+	if err := s.openMirror(store, key); err != nil {
 		return err
 	}
 	s.gateways.secured = secured
@@ -127,6 +132,19 @@ func (s *server) openGateways(store openedStore) (err error) {
 	return err
 }
 
+// openMirror prepares the copying of other relays' broadcasts. Of several nodes, the one with the lease copies.
+func (s *server) openMirror(store openedStore, key didkey.Key) error {
+	m, err := mirror.New(mirror.Options{Relay: s.relay, Key: key, Peers: s.Mirror, Log: s.log})
+	if err != nil {
+		return fmt.Errorf("--mirror: %w", err)
+	}
+	s.mirror = m.Run
+	if store.nodes != nil {
+		s.mirror = func(ctx context.Context) { whileLeading(ctx, store.nodes.Lease, m.Run) }
+	}
+	return nil
+}
+
 func (s *server) mounts() []httpapi.Mount {
 	if s.leased != nil {
 		return s.leased.mounts()
@@ -154,7 +172,7 @@ func (s *server) run() error {
 	signals, stop := hangups()
 	defer stop()
 	tasks := append(append(s.gatewayTasks(), s.governed.tasks()...), func(ctx context.Context) { s.reloadAt(ctx, signals) }, s.announceStop,
-		s.feedWatchdog)
+		s.feedWatchdog, s.mirror)
 	if s.certificates != nil {
 		config = tlsConfig(s.certificates)
 		tasks = append(tasks, s.certificates.run)

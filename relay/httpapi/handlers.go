@@ -184,6 +184,7 @@ type agentRow struct {
 	ID       didkey.DID `json:"id"`
 	Online   bool       `json:"online"`
 	LastSeen time.Time  `json:"lastSeen"`
+	Mirrored bool       `json:"mirrored,omitempty"`
 }
 
 func (a *api) getAgents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
@@ -210,7 +211,7 @@ func (a *api) getAgents(w http.ResponseWriter, r *http.Request, from relay.Peer)
 func (a *api) agentRows(agents []relay.Agent) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for _, agent := range agents {
-			row, err := json.Marshal(agentRow{agent.DID, a.relay.Online(agent), agent.LastSeen})
+			row, err := json.Marshal(agentRow{agent.DID, a.relay.Online(agent), agent.LastSeen, agent.Mirrored})
 			if err == nil { // the manifest is sent as it was signed
 				row = append(append(append(row[:len(row)-1], `,"envelope":`...), agent.Manifest...), '}')
 			}

@@ -51,6 +51,8 @@ type Metrics struct {
 	commitSize prometheus.Observer
 	decisions  map[string]prometheus.Counter // by result
 	decide     prometheus.Observer
+	mirrored   map[string]prometheus.Counter // by code
+	mirrorFail prometheus.Counter
 	waiting    prometheus.Gauge
 	answers    prometheus.Counter
 	delivered  prometheus.Counter
@@ -103,6 +105,14 @@ func New(build string) *Metrics {
 		m.decisions[result] = decisions.WithLabelValues(result)
 	}
 	m.decide = m.histogram("agora_policy_seconds", "Time until the policy command has decided about a message.", 50e-6, 2, 18)
+	mirrored := m.counters("agora_mirror_messages_total",
+		"Messages copied from other relays, by outcome: stored, duplicate, or the code of the refusal.", "code")
+	m.mirrored = map[string]prometheus.Counter{}
+	for _, code := range append([]string{stored, duplicate}, codeNames()...) {
+		m.mirrored[code] = mirrored.WithLabelValues(code)
+	}
+	m.mirrorFail = m.counter("agora_mirror_failures_total", "How often messages of another relay could not be copied, for example "+
+		"because it did not answer.")
 	m.waiting = m.gauge("agora_polls_waiting", "Polls in progress, waiting ones included, and open streams.", nil)
 	m.answers = m.counter("agora_poll_answers_total", "Answers to polls.")
 	m.delivered = m.counter("agora_events_delivered_total", "Events in answers to polls, up to the first 64 KiB of each answer.")
@@ -154,22 +164,33 @@ func (m *Metrics) histogram(name, help string, start, factor float64, count int)
 
 // Posted implements relay.Observer.
 func (m *Metrics) Posted(p relay.PostReport) {
-	code := string(p.Code)
-	switch {
-	case p.Duplicate:
-		code = duplicate
-	case code == "":
-		code = stored
-	}
-	if counter := m.posts[code]; counter != nil {
-		counter.Inc()
-	}
+	count(m.posts, p.Code, p.Duplicate)
 	m.postBytes.Add(float64(p.Bytes))
 	m.check.Observe(p.Check.Seconds())
 	if p.Store > 0 {
 		m.store.Observe(p.Store.Seconds())
 	}
 }
+
+// count counts a message by its outcome.
+func count(counters map[string]prometheus.Counter, refusal envelope.Code, again bool) {
+	code := string(refusal)
+	switch {
+	case again:
+		code = duplicate
+	case code == "":
+		code = stored
+	}
+	if counter := counters[code]; counter != nil {
+		counter.Inc()
+	}
+}
+
+// Mirrored implements relay.Observer.
+func (m *Metrics) Mirrored(code envelope.Code, duplicate bool) { count(m.mirrored, code, duplicate) }
+
+// MirrorFailed implements relay.Observer.
+func (m *Metrics) MirrorFailed() { m.mirrorFail.Inc() }
 
 // Screened implements relay.Observer.
 func (m *Metrics) Screened(took time.Duration, code envelope.Code) {

@@ -184,6 +184,11 @@ func TestReportsAreCounted(t *testing.T) {
 			map[string]float64{"agora_poll_answers_total": 1}},
 		"an accepted message": {func() { m.Screened(quarter, "") },
 			map[string]float64{`agora_policy_decisions_total{result="accepted"}`: 1, "agora_policy_seconds_sum": 0.25, "agora_policy_seconds_count": 1}},
+		"a copied message": {func() { m.Mirrored("", false) }, map[string]float64{`agora_mirror_messages_total{code="stored"}`: 1}},
+		"a copy of a copy": {func() { m.Mirrored("", true) }, map[string]float64{`agora_mirror_messages_total{code="duplicate"}`: 1}},
+		"a refused copy": {func() { m.Mirrored(envelope.CodeForbidden, false) },
+			map[string]float64{`agora_mirror_messages_total{code="FORBIDDEN"}`: 1}},
+		"a mirror that fails": {func() { m.MirrorFailed() }, map[string]float64{"agora_mirror_failures_total": 1}},
 		"a refused message": {func() { m.Screened(quarter, envelope.CodeForbidden) },
 			map[string]float64{`agora_policy_decisions_total{result="refused"}`: 1, "agora_policy_seconds_sum": 0.25, "agora_policy_seconds_count": 1}},
 		"no decision": {func() { m.Screened(quarter, envelope.CodeUnavailable) },
@@ -300,6 +305,8 @@ func reports(m *metrics.Metrics) map[string]func() {
 		"Waiting":         func() { m.Waiting(1) },
 		"Delivered":       func() { m.Delivered(relay.DeliveryReport{Events: 1, Bytes: 700, Waited: true, Wake: 30e3}) },
 		"Screened":        func() { m.Screened(1e6, "") },
+		"Mirrored":        func() { m.Mirrored("", true) },
+		"MirrorFailed":    func() { m.MirrorFailed() },
 		"Swept":           func() { m.Swept(1e6, nil) },
 	}
 }

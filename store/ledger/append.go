@@ -115,7 +115,7 @@ func (g *group) append(e relay.Entry) (relay.Receipt, error) {
 	}
 	var h *groupThread
 	var t thread.Thread
-	if m.Type != envelope.TypeManifest {
+	if hasThread(e) {
 		var err error
 		if t, h, err = g.move(e); err != nil {
 			return relay.Receipt{}, err
@@ -130,6 +130,9 @@ func (g *group) append(e relay.Entry) (relay.Receipt, error) {
 	}
 	return g.accept(e, t, h, charge), nil
 }
+
+// hasThread reports whether e belongs to a thread or opens one.
+func hasThread(e relay.Entry) bool { return e.Envelope.Type != envelope.TypeManifest && !e.Mirrored }
 
 // duplicate answers a message whose id is already known. If the bytes of both messages are equal, it returns the
 // receipt of the first one. Otherwise it returns errOtherMessage.
@@ -185,12 +188,12 @@ func (g *group) move(e relay.Entry) (thread.Thread, *groupThread, error) {
 func (g *group) accept(e relay.Entry, t thread.Thread, h *groupThread, charge int64) relay.Receipt {
 	m := e.Envelope
 	expires := g.policy.WindowOf(m.Type).Expires(m.TS, m.TTL)
-	opens := m.Type == envelope.TypeRequest && h == nil
-	if m.Type != envelope.TypeManifest {
+	opens := m.Type == envelope.TypeRequest && hasThread(e) && h == nil
+	if hasThread(e) {
 		h = g.putThread(h, t, e.Received, expires)
 		h.join(m)
 	}
-	if e.Listing != nil && !g.list(m.Sender.ID, Listed{e.Listing.ID, m.TS, expires}) {
+	if e.Listing != nil && !g.list(m.Sender.ID, Listed{e.Listing.ID, m.TS, expires}, e.Mirrored) {
 		e.Listing = nil
 	}
 	if e.Listing != nil {
@@ -220,6 +223,9 @@ func (g *group) add(e relay.Entry, h *groupThread, charge int64, expires, forget
 			Expires: expires, Size: len(m.Canonical()), Body: m.Canonical()}}}
 	if h != nil {
 		event.Thread = h.Number
+	}
+	if e.Mirrored {
+		event.Network = relay.MirrorNetwork
 	}
 	g.events = append(g.events, event)
 	g.known[MessageKey{m.Sender.ID, m.ID}] = known{seq: g.end.Seq, expires: expires, body: m.Canonical(), thread: h}

@@ -41,7 +41,7 @@ func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
 		m := e.Envelope
 		g.weights[i] = 1
 		w.Messages = append(w.Messages, MessageKey{m.Sender.ID, m.ID})
-		if m.Type == envelope.TypeManifest {
+		if !hasThread(e) {
 			if e.Listing != nil {
 				w.Listings = append(w.Listings, Listings{m.Sender.ID, e.Received})
 			}
@@ -100,7 +100,7 @@ func (g *group) loadSearched(tx Tx, entries []relay.Entry) (unmatched []int, err
 	of, open := map[Participation]int{}, map[string]int{} // the index of each lookup in w.Of and w.Open
 	for i, e := range entries {
 		m := e.Envelope
-		if m.Type == envelope.TypeManifest || g.isKnown(m) || g.namesThread(m) {
+		if !hasThread(e) || g.isKnown(m) || g.namesThread(m) {
 			continue
 		}
 		searching = append(searching, i)

@@ -243,14 +243,15 @@ func (g *group) checkManifestLimit(e relay.Entry) error {
 }
 
 // list adds a manifest to the group's copy of the directory, or replaces the one with the same id. It returns false and
-// does nothing if the one listed has a later timestamp.
-func (g *group) list(sender didkey.DID, m Listed) bool {
+// does nothing if the one listed has a later timestamp. A copy of another relay does not replace one with the same timestamp
+// either.
+func (g *group) list(sender didkey.DID, m Listed, mirrored bool) bool {
 	all := g.listings[sender]
 	i := slices.IndexFunc(all, func(l Listed) bool { return l.ID == m.ID })
 	switch {
 	case i < 0:
 		g.listings[sender] = append(all, m)
-	case m.TS.Before(all[i].TS):
+	case m.TS.Before(all[i].TS), mirrored && m.TS.Equal(all[i].TS):
 		return false
 	default:
 		all[i] = m

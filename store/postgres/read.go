@@ -407,8 +407,8 @@ func search(ctx context.Context, conn *pgx.Conn, q relay.AgentQuery, until int64
 	}
 	// The rows are read one by one until the page is full. So the search ends early.
 	rows, err := conn.Query(ctx, schema.Numbered("SELECT m.n, m.seq, m.sender, a.seen, "+
-		"coalesce(length(e.body), 0) FROM manifest m JOIN agent a ON a.did = m.sender LEFT JOIN event e ON e.seq = m.seq "+
-		"WHERE "+where+" ORDER BY m.n"), args...)
+		"coalesce(length(e.body), 0), coalesce(e.network, 0) = ? FROM manifest m JOIN agent a ON a.did = m.sender LEFT JOIN event e ON e.seq = m.seq "+
+		"WHERE "+where+" ORDER BY m.n"), append([]any{relay.MirrorNetwork}, args...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -417,7 +417,7 @@ func search(ctx context.Context, conn *pgx.Conn, q relay.AgentQuery, until int64
 		var f foundManifest
 		var did []byte
 		var seen int64
-		if err := rows.Scan(&f.n, &f.seq, &did, &seen, &f.size); err != nil {
+		if err := rows.Scan(&f.n, &f.seq, &did, &seen, &f.size, &f.Mirrored); err != nil {
 			return nil, err
 		}
 		f.DID, f.LastSeen = didkey.DID(did), instant(seen)

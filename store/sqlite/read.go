@@ -284,8 +284,8 @@ func (s *Store) directory(ctx context.Context, q relay.AgentQuery) (relay.AgentP
 			page.More = true
 			return page, nil
 		}
-		err := eachRow(func(scan scanner) error { return scan(&f.Manifest) }, func() (*sql.Rows, error) {
-			return s.query(ctx, "SELECT body FROM event WHERE seq = ?", []any{f.seq})
+		err := eachRow(func(scan scanner) error { return scan(&f.Manifest, &f.Mirrored) }, func() (*sql.Rows, error) {
+			return s.query(ctx, "SELECT body, network = ? FROM event WHERE seq = ?", []any{relay.MirrorNetwork, f.seq})
 		})
 		if err != nil {
 			return relay.AgentPage{}, err

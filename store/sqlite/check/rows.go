@@ -15,6 +15,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
+	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/replay"
 	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/thread"
@@ -33,6 +34,7 @@ type storedEvent struct {
 	thread                        int64
 	ts, received, expires, forget int64
 	leaf                          sql.NullInt64
+	mirrored                      bool
 	salt, body                    []byte
 }
 
@@ -43,11 +45,11 @@ func (c *checker) events(condition string, args ...any) (found []storedEvent, er
 	err = c.each(func(scan scanner) error {
 		var e storedEvent
 		err := scan(&e.seq, &e.id, &e.sender, &e.recipient, &e.kind, &e.thread, &e.ts, &e.received, &e.expires,
-			&e.forget, &e.leaf, &e.salt, &e.body)
+			&e.forget, &e.leaf, &e.salt, &e.mirrored, &e.body)
 		found = append(found, e)
 		return err
 	}, "SELECT e.seq, e.id, COALESCE(s.did, ''), COALESCE(r.did, iif(e.recipient = 0, '', '?')), "+
-		"e.type, e.thread, e.ts, e.received, e.expires, e.forget, e.leaf, e.salt, e.body FROM event e "+
+		"e.type, e.thread, e.ts, e.received, e.expires, e.forget, e.leaf, e.salt, e.network = "+strconv.Itoa(relay.MirrorNetwork)+", e.body FROM event e "+
 		"LEFT JOIN party s ON s.id = e.sender LEFT JOIN party r ON r.id = e.recipient WHERE "+condition, args...)
 	for _, e := range found {
 		if len(e.body) == 0 {
@@ -99,7 +101,7 @@ func (e storedEvent) check(now time.Time) (*envelope.Envelope, []Finding) {
 		{"id", e.id == m.ID},
 		{"recipient", e.recipient == string(m.Recipient)},
 		{"type", e.kind == string(m.Type)},
-		{"thread", (e.thread == 0) == (m.Type == envelope.TypeManifest)},
+		{"thread", (e.thread == 0) == (m.Type == envelope.TypeManifest || e.mirrored)},
 		{"ts", e.ts == ledger.Nanos(m.TS)},
 		// expires may be earlier because of the relay's max-ttl
 		{"expires", e.received < e.expires && e.expires <= ledger.Nanos(m.ExpiresAt())},
