@@ -34,6 +34,7 @@ var allowedImports = map[string][]string{
 	"internal/hostname":                     {},
 	"internal/jsontext":                     {},
 	"internal/markdown":                     {},
+	"internal/postgrestest":                 {},
 	"internal/program":                      {},
 	"internal/ptytest":                      {},
 	"internal/safetext":                     {},

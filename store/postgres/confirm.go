@@ -5,15 +5,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/agora-relay/agora/relay"
 )
 
-// confirmed knows up to which number all events are durable. What a node reads may be newer. The server shows a commit
-// that it has not confirmed if the wait for the standbys was cancelled, or if the server is about to end. A failover
-// may lose that event, and give its number to another one. So no reader may get it, or a cursor behind it.
+// confirmed knows up to which number all events are durable. What a node reads may be newer, because commits are
+// visible before they are durable. A crash or a failover may lose such an event, and give its number to another one.
+// So no reader may get it, or a cursor behind it.
 type confirmed struct {
 	mu      sync.Mutex
 	last    relay.Seq
+	conns   int           // how many connections have been opened that tell what is durable
 	changed chan struct{} // closed and replaced when last changes; nil: nobody waits
 }
 
@@ -31,46 +34,89 @@ func (c *confirmed) raise(last relay.Seq) {
 	}
 }
 
-// get returns the last number, and a channel that is closed when it changes.
-func (c *confirmed) get() (last relay.Seq, changed <-chan struct{}) {
+// renew records that a connection was opened on which the server will tell what is durable. It may be another server.
+func (c *confirmed) renew() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conns++
+}
+
+// get returns the last number, the count of connections, and a channel that is closed when the number changes.
+func (c *confirmed) get() (last relay.Seq, conns int, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.changed == nil {
 		c.changed = make(chan struct{})
 	}
-	return c.last, c.changed
+	return c.last, c.conns, c.changed
+}
+
+// showing calls f like reading, for what others may see. f returns the highest number of which it has read something.
+// showing returns when all events up to that number are durable. Errors: those of reading and of confirm.
+func (s *Store) showing(ctx context.Context, f func(context.Context, *pgx.Conn) (relay.Seq, error)) error {
+	var seen relay.Seq
+	_, conns, _ := s.confirmed.get()
+	err := s.reading(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		seen, err = f(ctx, conn)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.confirm(ctx, seen, conns)
+}
+
+// showingAll is showing for an f that does not know the numbers of what it reads.
+func (s *Store) showingAll(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	return s.showing(ctx, func(ctx context.Context, conn *pgx.Conn) (seen relay.Seq, err error) {
+		if err := f(ctx, conn); err != nil {
+			return 0, err
+		}
+		h, err := readHead(ctx, conn) // what f has read is not newer
+		return h.last, err
+	})
 }
 
 // confirmAfter is how long a read waits for the notification of another node. It usually comes within a few
 // milliseconds. It does not come if that node has ended.
 const confirmAfter = 50 * time.Millisecond
 
-// confirm waits until all events up to seq are durable. Errors: errNoAnswer, errUnconfirmed, ctx's error, those of closed.
-func (s *Store) confirm(ctx context.Context, seq relay.Seq) error {
+// confirm waits until all events up to seq are durable. conns is the count of connections before seq was read. If it is
+// another one now, the server may have crashed in between and lost what was read. What is durable now may be something
+// else. Errors: errNoAnswer, errUnconfirmed, ctx's error, those of closed.
+func (s *Store) confirm(ctx context.Context, seq relay.Seq, conns int) error {
 	late := time.NewTimer(confirmAfter)
 	defer late.Stop()
-	for waits := true; waits; {
-		last, changed := s.confirmed.get()
+	for asked := false; ; {
+		last, now, changed := s.confirmed.get()
 		switch {
+		case now != conns || asked && last < seq:
+			return errNoAnswer
 		case last >= seq:
 			return nil
-		case last == 0: // this node has just started, and no notification will come
-			waits = false
-			continue
+		case last > 0: // else this node has just started, and no notification will come
+			select {
+			case <-changed:
+				continue
+			case <-late.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-s.ctx.Done():
+				return relay.ErrShuttingDown
+			}
 		}
-		select {
-		case <-changed:
-		case <-late.C:
-			waits = false
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-s.ctx.Done():
-			return relay.ErrShuttingDown
+		if err := s.makeDurable(ctx, seq); err != nil {
+			return err
 		}
+		asked = true
 	}
-	// A commit of this node that is durable confirms all commits before it.
+}
+
+// makeDurable makes a commit of this node, unless all events up to seq are durable. It makes all commits before it
+// durable.
+func (s *Store) makeDurable(ctx context.Context, seq relay.Seq) error {
 	err := s.task(ctx, func(w *writer) error {
-		if last, _ := s.confirmed.get(); last >= seq {
+		if last, _, _ := s.confirmed.get(); last >= seq {
 			return nil
 		}
 		err := w.transact(func() error {

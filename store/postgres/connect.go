@@ -81,6 +81,13 @@ func cleaned(err error) error {
 	return err
 }
 
+// closeConn closes a connection that is of no use any more, without waiting for the server for long.
+func closeConn(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx) // if it fails, the server notices the end itself
+}
+
 // backoff returns how long to wait before the next attempt to connect. failures is how many attempts have failed. The
 // time is random, so that the nodes do not all come at once after a failover.
 func backoff(failures int) time.Duration {

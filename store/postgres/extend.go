@@ -245,17 +245,21 @@ func (t *updateTx) Append(e relay.Entry) (receipt relay.Receipt, err error) {
 
 // View implements relay.Extender.
 func (s *Store) View(ctx context.Context, f func(relay.Querier) error) (took time.Duration, err error) {
-	err = s.reading(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+	err = s.showing(ctx, func(ctx context.Context, conn *pgx.Conn) (seen relay.Seq, err error) {
 		began := time.Now()
 		defer func() { took = time.Since(began) }()
 		if _, err := conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
-			return err
+			return 0, err
 		}
 		defer func() {
 			_, failed := conn.Exec(ctx, "ROLLBACK")
 			err = errors.Join(err, failed)
 		}()
-		return f(viewTx{ctx, conn})
+		h, err := readHead(ctx, conn)
+		if err != nil {
+			return 0, err
+		}
+		return h.last, f(viewTx{ctx, conn})
 	})
 	return took, err
 }

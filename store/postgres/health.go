@@ -17,7 +17,7 @@ type Health struct {
 // Health returns the state of this node. It asks nobody.
 func (s *Store) Health() Health {
 	h := Health{State: "ok", Role: "follower", Durability: s.Durability(), Last: s.tail.position()}
-	known, _ := s.confirmed.get()
+	known, _, _ := s.confirmed.get()
 	h.Lag = max(0, known-h.Last)
 	if s.Leads() {
 		h.Role = "leader"

@@ -223,12 +223,12 @@ func readHashes(ctx context.Context, conn logReader, log int64, level int, first
 	return hashes, err
 }
 
-// readingLog runs f, which reads the log.
-func (s *Store) readingLog(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
+// readingLog shows what f reads of the log.
+func (s *Store) readingLog(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	if s.log.Load() == 0 {
 		return errors.New("the store keeps no log; call KeepLog first")
 	}
-	return s.reading(ctx, f)
+	return s.showingAll(ctx, f)
 }
 
 // LogSize implements relay.LogStore. What another node has stored may not be durable yet, so it waits (LOG L-10).
@@ -238,9 +238,6 @@ func (s *Store) LogSize(ctx context.Context, log int64) (size int64, err error) 
 		last, err = scanLogRow(conn.QueryRow(ctx, newestRow, log))
 		return err
 	})
-	if err == nil {
-		err = s.confirm(ctx, last.Last)
-	}
 	return last.End(), err
 }
 
@@ -303,12 +300,9 @@ func (s *Store) Publish(ctx context.Context, before, checkpoint string) error {
 	if !s.Publishes() {
 		return nil
 	}
-	return s.task(ctx, func(w *writer) error {
-		return w.transact(func() error {
-			w.begin()
-			w.batch.Queue("UPDATE log SET published = $1 WHERE n = $2 AND published = $3", checkpoint, s.log.Load(), before)
-			return w.flush()
-		})
+	return s.change(ctx, func(w *writer) error {
+		w.batch.Queue("UPDATE log SET published = $1 WHERE n = $2 AND published = $3", checkpoint, s.log.Load(), before)
+		return nil
 	})
 }
 

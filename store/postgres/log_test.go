@@ -21,13 +21,18 @@ type proved struct {
 	leaves map[int64]proof.Hash
 }
 
-// add posts a message at a node and keeps its proof.
+// add posts a REQUEST at a node and keeps its proof.
 func (p *proved) add(t *testing.T, node *Store, by byte, thread string) {
 	t.Helper()
-	e := request(t, key(by), thread)
+	p.post(t, node, request(t, key(by), thread))
+}
+
+// post posts a message that is not stored yet at a node, and keeps its proof.
+func (p *proved) post(t *testing.T, node *Store, e relay.Entry) {
+	t.Helper()
 	receipt, err := node.Append(t.Context(), e)
-	if err != nil {
-		t.Error(err)
+	if err != nil || receipt.Duplicate {
+		t.Errorf("%+v, %v", receipt, err)
 		return
 	}
 	l := receipt.Logged

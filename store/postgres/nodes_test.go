@@ -263,49 +263,6 @@ func TestLeaseMoves(t *testing.T) {
 	}
 }
 
-// TestUnconfirmedEventsAreNotShown makes a commit visible that no node has confirmed, as a server does when the wait for
-// its standbys was cancelled. No read may show its number before a later commit is durable.
-func TestUnconfirmedEventsAreNotShown(t *testing.T) {
-	place := t.TempDir()
-	s := open(t, place, Options{})
-	first, err := s.Append(t.Context(), request(t, key(1), "t"))
-	must(t, err)
-	direct(t, place, func(conn *pgx.Conn) error {
-		if _, err := conn.Exec(t.Context(), "UPDATE head SET last = last + 1"); err != nil {
-			return err
-		}
-		if _, err := conn.Exec(t.Context(), "BEGIN; SELECT 1 FROM head FOR UPDATE"); err != nil { // no node can commit
-			return err
-		}
-		type answer struct {
-			page relay.Page
-			err  error
-		}
-		read := make(chan answer, 1)
-		go func() {
-			page, err := s.Read(t.Context(), relay.Query{After: first.Cursor, Limit: 9})
-			read <- answer{page, err}
-		}()
-		old, err := s.Read(t.Context(), relay.Query{Until: first.Cursor.Seq, Limit: 9})
-		if err != nil || len(old.Events) != 1 {
-			t.Errorf("a read of what is confirmed: %+v, %v", old, err)
-		}
-		select {
-		case a := <-read:
-			t.Errorf("a read was answered with %+v, %v", a.page, a.err)
-			return nil
-		case <-time.After(4 * confirmAfter):
-		}
-		if _, err := conn.Exec(t.Context(), "ROLLBACK"); err != nil {
-			return err
-		}
-		if a := <-read; a.err != nil || a.page.Cursor.Seq != first.Cursor.Seq+1 {
-			t.Errorf("after a durable commit a read gets %+v, %v", a.page, a.err)
-		}
-		return nil
-	})
-}
-
 // TestFrozenLeaderLosesTheLease keeps the leader from asking for its lease, as if its process were frozen. Another node
 // must lead within ten seconds, and never both. Before the first one notices, it may not change what gateways have.
 func TestFrozenLeaderLosesTheLease(t *testing.T) {

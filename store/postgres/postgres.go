@@ -1,12 +1,15 @@
 // Package postgres is the store for several relay nodes over one PostgreSQL database.
 //
 // In each node one goroutine writes: the committer. It takes all waiting envelopes as one group. It locks the only row
-// of the table head, decides about the group, numbers its events, and commits. The lock is held until the commit is
-// durable, on the primary and on as many standbys as the server's synchronous_standby_names says. So the groups of all
-// nodes take effect one after the other, and their events become visible in the order of their numbers. A group costs
-// two round trips to the server, rarely four.
+// of the table head, decides about the group, numbers its events, and commits. So the groups of all nodes take effect
+// one after the other, and their events become visible in the order of their numbers. A group costs three round trips
+// to the server, rarely five.
 //
-// After a commit, another goroutine tells the other nodes the last number with NOTIFY. Each node has one connection
+// The nodes form a pipeline: a commit does not wait, so the next node gets the lock at once, and each node then waits
+// until a second, empty commit behind its group is durable, on the primary and on as many standbys as the server's
+// synchronous_standby_names says. Before that, the callers get no answer, and no node shows the events; see confirm.
+//
+// When a group is durable, another goroutine tells the other nodes the last number with NOTIFY. Each node has one connection
 // that listens, and one goroutine that reads the new events of other nodes and passes all events to the watchers, in
 // order. It also looks once a second, because a notification may be lost.
 package postgres
@@ -146,7 +149,7 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 	if s.pool, err = pgxpool.NewWithConfig(ctx, pools); err != nil {
 		return nil, cleaned(err)
 	}
-	w, err := s.openWithin(ctx, openTime)
+	w, listener, err := s.openWithin(ctx, openTime)
 	if err != nil {
 		s.cancel()
 		s.giveUp()
@@ -155,7 +158,7 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 		return nil, errors.Join(fmt.Errorf("PostgreSQL: %w", cleaned(err)), s.mark.close())
 	}
 	s.workers.Go(w.run)
-	s.workers.Go(s.listen)
+	s.workers.Go(func() { s.listen(listener) })
 	s.workers.Go(s.follow)
 	s.workers.Go(s.notify)
 	s.workers.Go(s.keepLease)
@@ -167,32 +170,35 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 const openTime = time.Minute
 
 // openWithin calls open, and logs that it waits if this takes long.
-func (s *Store) openWithin(ctx context.Context, limit time.Duration) (*writer, error) {
+func (s *Store) openWithin(ctx context.Context, limit time.Duration) (*writer, *pgx.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errOpenTime)
 	defer cancel()
 	defer time.AfterFunc(limit/12, func() {
 		s.options.Log.Warn("waiting for PostgreSQL; it may wait for a standby, see pg_stat_replication", "limit", limit)
 	}).Stop()
-	w, err := s.open(ctx)
+	w, listener, err := s.open(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), errOpenTime) {
 		err = errOpenTime
 	}
-	return w, err
+	return w, listener, err
 }
 
 var errOpenTime = errors.New("the server has not answered within a minute; it may wait for a standby, see pg_stat_replication")
 
 // open does the work of Open after the pool exists.
-func (s *Store) open(ctx context.Context) (w *writer, err error) {
+func (s *Store) open(ctx context.Context) (w *writer, listener *pgx.Conn, err error) {
 	w = &writer{store: s, ledger: ledger.New(s.policy)}
-	if err := w.connect(ctx); err != nil {
-		return nil, err
+	if err = w.connect(ctx); err != nil {
+		return nil, nil, err
 	}
-	if err := s.prepare(ctx, w.conn); err != nil {
+	if err = s.prepare(ctx, w.conn); err == nil {
+		listener, err = s.openListener(ctx)
+	}
+	if err != nil {
 		w.disconnect()
-		return nil, err
+		return nil, nil, err
 	}
-	return w, nil
+	return w, listener, nil
 }
 
 // prepare updates the schema, and reads what the store keeps in memory.

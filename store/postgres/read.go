@@ -53,15 +53,12 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (page relay.Page, err e
 		}
 		return relay.Page{}, relay.ErrUnknownCursor
 	}
-	err = s.reading(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+	err = s.showing(ctx, func(ctx context.Context, conn *pgx.Conn) (seen relay.Seq, err error) {
 		began := time.Now()
 		page, err = s.read(ctx, conn, q)
 		page.Took = time.Since(began)
-		return err
+		return newest(page, q), err
 	})
-	if err == nil {
-		err = s.confirm(ctx, newest(page, q))
-	}
 	if err != nil {
 		return relay.Page{}, err
 	}
@@ -220,7 +217,7 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 
 // rows runs a query for threads.
 func (s *Store) rows(ctx context.Context, text string, args []any) (found []ledger.Row, err error) {
-	err = s.reading(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	err = s.showingAll(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, text, args...)
 		if err != nil {
 			return err
@@ -259,7 +256,7 @@ func (s *Store) ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, n
 
 // Agents implements relay.Store.
 func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (page relay.AgentPage, err error) {
-	err = s.reading(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+	err = s.showingAll(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		began := time.Now()
 		page, err = directory(ctx, conn, q)
 		page.Took = time.Since(began)

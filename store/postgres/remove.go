@@ -18,7 +18,7 @@ var _ relay.Remover = (*Store)(nil)
 
 // Known implements relay.Remover.
 func (s *Store) Known(ctx context.Context, sender didkey.DID, id string) (seq relay.Seq, err error) {
-	err = s.reading(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	err = s.showingAll(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		err := conn.QueryRow(ctx, "SELECT seq FROM message WHERE sender = $1 AND id = $2", []byte(sender), []byte(id)).Scan(&seq)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
@@ -51,6 +51,7 @@ func (s *Store) Remove(ctx context.Context, events []relay.Seq, now time.Time) (
 	}
 	if err := s.change(ctx, func(w *writer) error {
 		removed = nil
+		w.ledger.Forget() // the counts of inboxes are taken again
 		w.batch.Queue(removeEvents, numbers, -nanos(now)).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				var seq relay.Seq
@@ -70,8 +71,8 @@ func (s *Store) Remove(ctx context.Context, events []relay.Seq, now time.Time) (
 	return removed, nil
 }
 
-// change runs f in a transaction that takes its own number, so that a loss of the change is noticed. The counts of
-// inboxes are taken again.
+// change runs f in a transaction that takes its own number. So a loss of the change is noticed, and no read shows it
+// before it is durable.
 func (s *Store) change(ctx context.Context, f func(*writer) error) error {
 	return s.task(ctx, func(w *writer) error {
 		err := w.transact(func() error {
@@ -83,7 +84,6 @@ func (s *Store) change(ctx context.Context, f func(*writer) error) error {
 				return err
 			}
 			w.last++
-			w.ledger.Forget()
 			return nil
 		})
 		if err == nil {
@@ -100,6 +100,7 @@ func (s *Store) EndThread(ctx context.Context, k thread.Key, now time.Time) erro
 		return err
 	}
 	return s.change(ctx, func(w *writer) error {
+		w.ledger.Forget()
 		var found ledger.Found
 		w.loadThreads([]thread.Key{k}, &found)
 		if err := w.flush(); err != nil {

@@ -123,7 +123,7 @@ func (s *Store) catchUp(ctx context.Context) (more bool, err error) {
 		until = t.pending[0].after
 	}
 	t.mu.Unlock()
-	if last, _ := s.confirmed.get(); until == 0 && last > after {
+	if last, _, _ := s.confirmed.get(); until == 0 && last > after {
 		until = last // newer events will be notified, too
 	}
 	// Only this goroutine reads, so nobody else passes these events on, except for groups of this node.
@@ -162,10 +162,17 @@ func (s *Store) catchUp(ctx context.Context) (more bool, err error) {
 func (s *Store) channel() string { return "agora." + s.schema }
 
 // listen waits for notifications of other nodes, until the store is closed.
-func (s *Store) listen() {
+func (s *Store) listen(conn *pgx.Conn) {
 	for failures := 0; ; failures++ {
 		began := time.Now()
-		err := s.listenOnce()
+		var err error
+		if conn == nil {
+			conn, err = s.openListener(s.ctx)
+		}
+		if err == nil {
+			err = s.hear(conn)
+		}
+		conn = nil
 		if s.ctx.Err() != nil {
 			return
 		}
@@ -181,20 +188,24 @@ func (s *Store) listen() {
 	}
 }
 
-func (s *Store) listenOnce() error {
-	conn, err := pgx.ConnectConfig(s.ctx, s.config.Copy())
+// openListener opens the connection that listens.
+func (s *Store) openListener(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, s.config.Copy())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = conn.Close(ctx) // it is of no use any more
-	}()
-	if _, err := conn.Exec(s.ctx, "LISTEN "+pgx.Identifier{s.channel()}.Sanitize()); err != nil {
-		return err
+	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{s.channel()}.Sanitize()); err != nil {
+		closeConn(conn)
+		return nil, err
 	}
+	s.confirmed.renew()
 	signal(s.tail.wake) // there may have been notifications before
+	return conn, nil
+}
+
+// hear passes on notifications until the connection ends.
+func (s *Store) hear(conn *pgx.Conn) error {
+	defer closeConn(conn)
 	for {
 		n, err := conn.WaitForNotification(s.ctx)
 		if err != nil {

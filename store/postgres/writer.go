@@ -49,6 +49,9 @@ func (w *writer) connect(ctx context.Context) (err error) {
 		}
 	})
 	w.reset()
+	if err == nil {
+		w.store.confirmed.renew()
+	}
 	return err
 }
 
@@ -57,9 +60,7 @@ func (w *writer) disconnect() {
 	if w.conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = w.conn.Close(ctx) // it is of no use any more
+	closeConn(w.conn)
 	w.conn = nil
 	w.reset()
 }
@@ -300,6 +301,7 @@ func (w *writer) begin() {
 	}
 	w.begun = true
 	w.batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	w.batch.Queue("SET LOCAL synchronous_commit = off") // see commit
 	w.batch.Queue("SELECT epoch, last, swept FROM head FOR UPDATE").QueryRow(func(row pgx.Row) error {
 		var epoch uint32
 		if err := row.Scan(&epoch, &w.after, &w.swept); err != nil {
@@ -334,42 +336,72 @@ func (w *writer) flush() error {
 	return err
 }
 
-// commit ends the transaction. It waits until the commit is durable, however long that takes. errUnknown: the changes
-// may be stored, or not. Other errors: nothing is stored.
+// commit ends the transaction, and waits until it is durable, however long that takes. errUnknown: the changes may be
+// stored, or not. Other errors: nothing is stored.
 //
-// The lock of the row of head gives each transaction a number. So its commit waits for the standbys even if it has
-// stored nothing. This matters for a duplicate: its answer says that the first message is durable.
+// The transaction itself does not wait, so the lock is free at once, and groups of other nodes build on this one. Then
+// follows the barrier: a durable commit without content, on the same connection. The server writes all commits in
+// order. So when the barrier is durable, the transaction is, and everything that it builds on. If the server crashes
+// in between, or another one takes over, the connection ends, and the outcome is unknown.
+//
+// A transaction that has stored nothing waits, too. This matters for a duplicate: its answer says that the first
+// message is durable.
 func (w *writer) commit() error {
 	w.begin()
 	if w.last > w.after {
 		w.batch.Queue("UPDATE head SET last = $1", w.last)
 	}
-	tag := ""
-	w.batch.Queue("COMMIT").Exec(func(t pgconn.CommandTag) error {
-		tag = t.String()
-		return nil
-	})
+	committed := queueCommit(w.batch)
 	batch := w.batch
 	w.batch = &pgx.Batch{}
 	began := time.Now()
-	err := w.conn.SendBatch(w.store.patience, batch).Close()
+	err := w.barrier(batch)
 	w.took = time.Since(began)
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && !isLost(pg) {
-		return err // a statement failed, so the server has not run the COMMIT
-	}
+	pg, isPostgres := errors.AsType[*pgconn.PgError](err)
 	switch {
-	case err != nil && pgconn.SafeToRetry(err):
+	case err == nil:
+		w.begun = false
+		return nil
+	case !*committed && isPostgres && !isLost(pg):
+		return err // a statement failed, so the server has not run the COMMIT
+	case !*committed && pgconn.SafeToRetry(err):
 		return err // it was not sent
-	case err != nil:
-		w.lost(err)
-		return errUnknown
-	case tag != "COMMIT":
-		return fmt.Errorf("the transaction ended with %s", tag)
-	case w.warning != nil:
-		// The wait for the standbys was cancelled: the commit is on the primary only, and a failover may lose it.
-		w.store.options.Log.Error("a commit did not wait for the standbys", "warning", w.warning.Message)
-		return errUnknown
 	}
-	w.begun = false
-	return nil
+	w.lost(err)
+	return errUnknown
+}
+
+// queueCommit queues a COMMIT. committed is then whether the server has run it.
+func queueCommit(batch *pgx.Batch) (committed *bool) {
+	committed = new(bool)
+	batch.Queue("COMMIT").Exec(func(t pgconn.CommandTag) error {
+		if *committed = t.String() == "COMMIT"; !*committed {
+			return fmt.Errorf("the transaction ended with %s", t)
+		}
+		return nil
+	})
+	return committed
+}
+
+// barrier sends a batch and the barrier behind it, and waits until the barrier is durable.
+func (w *writer) barrier(batch *pgx.Batch) error {
+	for {
+		w.warning = nil
+		batch.Queue("BEGIN")
+		// Only a transaction that has written something waits. This writes a message to the log that nobody reads.
+		batch.Queue("SELECT pg_logical_emit_message(true, 'agora', '')")
+		queueCommit(batch)
+		if err := w.conn.SendBatch(w.store.patience, batch).Close(); err != nil || w.warning == nil {
+			return err
+		}
+		// The wait for the standbys was cancelled. The commits are on the primary only, and a failover may lose them. The
+		// next barrier is behind them.
+		w.store.options.Log.Error("a commit did not wait for the standbys; waiting again", "warning", w.warning.Message)
+		select {
+		case <-w.store.patience.Done():
+			return w.store.patience.Err()
+		case <-time.After(reconnectMin):
+		}
+		batch = &pgx.Batch{}
+	}
 }

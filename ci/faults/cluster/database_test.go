@@ -8,16 +8,15 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-)
 
-const postgresBin = "/usr/lib/postgresql/15/bin"
+	"github.com/agora-relay/agora/internal/postgrestest"
+)
 
 // database is a primary with two standbys.
 type database struct {
@@ -34,24 +33,9 @@ type pgServer struct {
 	process    *exec.Cmd // nil: it does not run
 }
 
-// asServer returns a command that runs as the user of the servers.
-func (d *database) asServer(program string, args ...string) *exec.Cmd {
-	args = append([]string{filepath.Join(postgresBin, program)}, args...)
-	if os.Getuid() == 0 {
-		group := "nogroup"
-		if u, err := user.Lookup("nobody"); err == nil {
-			group = u.Gid
-		}
-		args = append([]string{"setpriv", "--reuid", "nobody", "--regid", group, "--clear-groups", "--pdeathsig", "QUIT"}, args...)
-	}
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Dir = d.folder
-	return cmd
-}
-
 func (d *database) run(program string, args ...string) {
 	d.t.Helper()
-	if out, err := d.asServer(program, args...).CombinedOutput(); err != nil {
+	if out, err := postgrestest.Command(d.folder, program, args...).CombinedOutput(); err != nil {
 		d.t.Fatalf("%s: %v\n%s", program, err, out)
 	}
 }
@@ -59,27 +43,17 @@ func (d *database) run(program string, args ...string) {
 // startDatabase starts the servers. They end with the test.
 func startDatabase(t *testing.T) *database {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "agora-cluster.")
-	must(t, err)
-	if os.Getuid() == 0 {
-		out, err := exec.Command("chown", "nobody", folder).CombinedOutput()
-		if err != nil {
-			t.Fatalf("chown: %v %s", err, out)
-		}
-	}
-	d := &database{t: t, folder: folder}
+	d := &database{t: t, folder: postgrestest.Folder(t)}
 	t.Cleanup(func() {
 		for _, s := range d.servers {
 			s.kill()
 		}
-		must(t, os.RemoveAll(folder))
 	})
 	for i := range d.servers {
 		d.servers[i] = &pgServer{name: fmt.Sprintf("s%d", i+1), port: freePort(t)}
-		d.servers[i].data = filepath.Join(folder, d.servers[i].name)
+		d.servers[i].data = filepath.Join(d.folder, d.servers[i].name)
 	}
-	d.run("initdb", "-D", d.servers[0].data, "-U", "agora", "-A", "trust", "-E", "UTF8", "--locale", "C.UTF-8",
-		"--no-instructions", "--locale-provider", "icu", "--icu-locale", "und-u-kn-true-kr-latn-digit")
+	postgrestest.Init(t, d.folder, d.servers[0].data)
 	d.start(d.servers[0])
 	for _, s := range d.servers[1:] {
 		d.clone(s)
@@ -109,7 +83,7 @@ func (d *database) start(s *pgServer) {
 	log, err := os.OpenFile(filepath.Join(d.folder, s.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
 	must(d.t, err)
 	defer log.Close()
-	s.process = d.asServer("postgres", "-D", s.data, "-k", "", "-p", fmt.Sprint(s.port), "-c", "listen_addresses=127.0.0.1",
+	s.process = postgrestest.Command(d.folder, "postgres", "-D", s.data, "-k", "", "-p", fmt.Sprint(s.port), "-c", "listen_addresses=127.0.0.1",
 		"-c", "cluster_name="+s.name, "-c", "max_connections=100", "-c", "wal_keep_size=256MB", "-c", "shared_buffers=64MB",
 		"-c", "max_wal_senders=10", "-c", "hot_standby=on", "-c", "wal_retrieve_retry_interval=200ms")
 	s.process.Stdout, s.process.Stderr = log, log

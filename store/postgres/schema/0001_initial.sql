@@ -2,8 +2,7 @@
 -- collation of the database is, and they may contain U+0000. To read one, use convert_from(id, 'UTF8').
 
 -- The only row of this table is locked by each transaction that stores something. So these transactions run one after
--- the other, on all nodes. The lock is released when the commit is durable, so events become visible in the order of
--- their numbers.
+-- the other, on all nodes, and events become visible in the order of their numbers.
 CREATE TABLE head (
 	one       BOOLEAN PRIMARY KEY DEFAULT true CHECK (one),
 	epoch     BIGINT  NOT NULL, -- see relay.Cursor
