@@ -1,5 +1,5 @@
 import type {
-  Abortable, Agent, AgentQuery, BulkReceipt, Envelope, Filter, Identity, Json, JsonObject, RelayOptions, Thread,
+  Abortable, Agent, AgentQuery, BulkReceipt, Envelope, Filter, Home, Identity, Json, JsonObject, RelayOptions, Thread,
 } from './agora.js';
 import { Relay as Base, UnknownOutcome } from './agora.js';
 import type { VerifiedProof } from './proof.js';
@@ -145,6 +145,8 @@ export class Call<Output = any> {
   readonly recipient?: string;
   /** The agent whose offer was accepted. */
   readonly agent?: string;
+  /** The agent for which this client has signed an ACCEPT, whether the relay has it or not. */
+  readonly named?: string;
   /** Whether messages to the agent are sealed, and answers in plaintext are refused unless allowPlain is true. */
   seal: boolean;
   allowPlain: boolean;
@@ -234,6 +236,8 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   readonly postRate: { perSecond: number; burst: number };
   /** The relay's identity. It signs the notices of timeouts. */
   relayDid(options?: Abortable): Promise<string>;
+  /** This relay as the home of a thread, by its document, which is read once an hour; undefined: it knows no homes. */
+  home(options?: Abortable): Promise<Home | undefined>;
   /** Whether the relay's document has the feature proofs, as it was read last. */
   proves(options?: Abortable): Promise<boolean>;
   /** Reads the proof that the relay has this message in its log, and checks it. Throws Refused with INVALID_PROOF if it

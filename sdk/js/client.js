@@ -1,18 +1,21 @@
 // A client of a relay that runs both sides of a thread: request asks for a service, serve offers services. It does not
 // trust the relay: it verifies every envelope, and checks that the envelope was asked for, before it uses it. What only
 // the relay claims, such as the state of a thread, decides what the client asks next. client.d.ts documents everything.
-import { backoff, isId, newId, keyOf, pause, printable, Refused, Relay, threadOf, UnknownOutcome } from './agora.js';
+import { backoff, isHome, isId, newId, keyOf, pause, printable, Refused, Relay, RelayError, threadOf, UnknownOutcome }
+  from './agora.js';
 import { Call, constraintsOf, requestIn, resumed, timeOf } from './call.js';
+import { hashOf } from './chain.js';
 import { AgentError, Cancelled, Endless, Gone, Unacceptable } from './errors.js';
 import { doubt, outlook } from './outlook.js';
 import { Recent } from './queue.js';
 import { postAll } from './postall.js';
 import { verifyProof } from './proof.js';
-import { isRule, proved } from './proving.js';
+import { decider, isRule, proved } from './proving.js';
 import { checker, isClosed, isObject, malformed, nameOf, pages, wasSealed } from './reading.js';
 import { serve } from './serve.js';
 
 const PATIENCE = 30_000; // milliseconds that a read waits for a relay that limits it
+const HOUR = 3_600_000; // how long the document of a home counts (RELAYS R-4)
 const LAST_PATIENCE = 10_000; // milliseconds that a CANCEL may take after a failure
 const MAX_IDLE = 100, MAX_PAGES = 100_000; // pages of the directory in a row without a new agent; in total
 const DEFAULT_RATE = { perSecond: 20, burst: 40 }; // §5
@@ -31,6 +34,7 @@ export class Client extends Relay {
   #rate = DEFAULT_RATE;
   #did;
   #proves;
+  #known; // { did, home, at }: who the relay is, by the document that was read last, at the time at
 
   constructor(url, { log = toConsole, proofs = 'prefer', ...options } = {}) {
     super(url, options);
@@ -44,7 +48,10 @@ export class Client extends Relay {
     const document = await super.about(options), rate = document.limits?.rates?.postsPerAgent;
     const isRate = isWithin(rate?.perSecond, 0.01, 1e6) && isWithin(rate.burst, 1, 1e6);
     this.#rate = isRate ? { perSecond: rate.perSecond, burst: rate.burst } : DEFAULT_RATE;
-    this.#proves = Array.isArray(document.features) && document.features.includes('proofs');
+    const has = (feature) => Array.isArray(document.features) && document.features.includes(feature);
+    const { did, url } = document, self = { did, url };
+    this.#proves = has('proofs');
+    this.#known = { did, home: has('home') && isHome(self) ? self : undefined, at: performance.now() };
     return document;
   }
 
@@ -55,6 +62,31 @@ export class Client extends Relay {
       this.#did = did;
     }
     return this.#did;
+  }
+
+  async home({ signal } = {}) {
+    try { return (await this.#who(signal)).home; } catch (err) {
+      if (err.status !== 404) throw err;
+      return undefined; // the relay has no document
+    }
+  }
+
+  async #who(signal) {
+    const isFresh = this.#known && performance.now() - this.#known.at < HOUR;
+    if (!isFresh) await this.#patiently(() => this.about({ signal }), signal);
+    return this.#known;
+  }
+
+  async assureHome({ meta: { home } = {} }, { signal } = {}) {
+    if (!home) return;
+    let did;
+    try { ({ did } = await this.#who(signal)); } catch (err) {
+      throw err instanceof RelayError ? Object.assign(err, { notSent: true }) : err;
+    }
+    if (did === home.did) return;
+    this.#known = undefined; // the home may come back to its address
+    throw new RelayError('OTHER_RELAY', `nothing was sent, because another relay answers at ${this.url}: the home of ` +
+      `this thread is ${printable(home.did)}. Check the address`, { notSent: true, retryable: false });
   }
 
   async proves({ signal } = {}) {
@@ -74,7 +106,7 @@ export class Client extends Relay {
       if (err.code !== 'INVALID_ANSWER' || err.status !== 200) throw err;
       throw new Refused('INVALID_PROOF', 'the answer of the relay is not a proof');
     }
-    return { ...await verifyProof(text, { message, relay: await this.relayDid({ signal }) }), text };
+    return { ...await verifyProof(text, { message, relay: await decider(this, message, { signal }) }), text };
   }
 
   async postEnvelope(e, options = {}) { return proved(this, e, await super.postEnvelope(e, options), options); }
@@ -154,8 +186,10 @@ export class Client extends Relay {
     }
     const payload = { request_id: thread, intent, title, description, params, constraints: limits };
     const known = { thread, requestId: thread, recipient: to, intent, constraints: limits ?? {} };
-    const call = new Call(this, { ...known, seal, allowPlain });
-    try { await this.post('REQUEST', payload, { to, thread, ttl, seal }, { signal }); } catch (err) {
+    const home = await this.home({ signal }).catch(() => signal?.throwIfAborted()); // the post says what is wrong
+    const call = new Call(this, { ...known, seal, allowPlain, home });
+    const signed = async (e) => call.continueAs({ request: await hashOf(e) });
+    try { await this.post('REQUEST', payload, { to, thread, ttl, seal, home }, { signal, signed }); } catch (err) {
       if (err instanceof UnknownOutcome) throw Object.assign(err, { call });
       if (err.code !== 'INVALID_TRANSITION' || options.thread === undefined) throw err;
       return this.#continued(call, { intent, limits: limits ?? {}, allowPlain, signal }, err);
@@ -200,7 +234,7 @@ export class Client extends Relay {
   async #continued(wanted, { intent, limits, allowPlain, signal }, refused) {
     const { thread: id, recipient: to, seal } = wanted, record = await this.thread(id, this.me.did, { signal });
     const request = requestIn(record); // another program may have opened the thread with another request_id
-    const call = resumed(this, record, { requestId: request?.payload.request_id ?? id, to });
+    const call = await resumed(this, record, { requestId: request?.payload.request_id ?? id, to });
     if (call.recipient !== to || request && (request.payload.intent !== intent || wasSealed(request) !== seal)) {
       throw refused;
     }
@@ -211,7 +245,7 @@ export class Client extends Relay {
 
   async resume(thread, { requestId, to, allowPlain, signal } = {}) {
     this.#checkCaller(thread ?? '');
-    const call = resumed(this, await this.thread(thread, this.me.did, { signal }), { requestId, to });
+    const call = await resumed(this, await this.thread(thread, this.me.did, { signal }), { requestId, to });
     call.continueAs({ allowPlain });
     return call;
   }

@@ -84,7 +84,7 @@ export class Endless extends ClientError {
   }
 }
 
-/** Whether the relay would refuse the same again, now and later. The time may be corrected, so an error because of the
- *  time does not count. */
+/** Whether the relay would refuse the same again, now and later. The time may be corrected, and a home may come back
+ *  to its address, so errors because of those do not count. */
 export const isPermanent = (err) => err?.name !== 'UnknownOutcome' && typeof err?.code === 'string' &&
-  err.retryable === false && !['INVALID_ANSWER', 'STALE_TIMESTAMP', 'EXPIRED'].includes(err.code);
+  err.retryable === false && !['INVALID_ANSWER', 'OTHER_RELAY', 'STALE_TIMESTAMP', 'EXPIRED'].includes(err.code);

@@ -3,6 +3,7 @@
 // next message. So it survives a crash at any time.
 import { backoff, pause, POST_PATIENCE, protocol, Refused, threadOf } from './agora.js';
 import { formatTime, isRequest, isUSD } from './call.js';
+import { flaw, hashOf, links } from './chain.js';
 import { AgentError, Cancelled, isPermanent } from './errors.js';
 import { objection } from './proving.js';
 import { Pace, Progress, Queue, Recent, Slots } from './queue.js';
@@ -63,7 +64,8 @@ class Agent {
     this.answerSlots = new Slots(concurrency);
     this.workSlots = new Slots(concurrency);
     this.running = new Map(); // by thread: what is being done there
-    this.requests = new Recent(MAX_ACCEPTS); // by thread: see Run.request
+    this.requests = new Recent(MAX_ACCEPTS); // by thread: see Run.findRequest
+    this.offers = new Recent(MAX_ACCEPTS); // by thread: the hash of the last OFFER of this agent
     this.tasks = new Set();
     this.droppedCount = 0;
     this.droppedLogged = -Infinity;
@@ -95,7 +97,7 @@ class Agent {
     const page = this.progress.begin(cursor);
     for (const e of events) {
       const client = e.sender.id, thread = threadOf(e), key = `${client} ${thread}`;
-      if (client === this.me) continue;
+      if (client === this.me || !await this.isLinked(e, key)) continue;
       if (e.type === 'CANCEL' || e.type === 'ERROR') {
         this.withdraw(client, thread);
         this.running.get(key)?.stop.abort(new Cancelled());
@@ -111,6 +113,22 @@ class Agent {
       }
     }
     this.progress.release(page);
+  }
+
+  // Whether e belongs to the thread at this relay, by its home and by what it answers (RELAYS R-3, R-7). What the agent
+  // does not know, it does not check here.
+  async isLinked(e, key) {
+    let why;
+    const { home } = e.meta ?? {}, relay = () => this.client.relayDid({ signal: this.signal });
+    if (home && await relay().catch(() => home.did) !== home.did) {
+      why = 'its home is another relay';
+    } else if (e.type === 'CANCEL' || e.type === 'ERROR') {
+      const { request, accept } = this.running.get(key) ?? {};
+      const known = request ?? this.queue.find(e.sender.id, threadOf(e))?.event ?? this.requests.get(key);
+      if (known) why = flaw(e, known.meta?.home, [await hashOf(known), accept]);
+    }
+    if (why) this.client.log(`the ${e.type} ${e.id} of ${e.sender.id} is ignored: ${why}`);
+    return !why;
   }
 
   serves(request) { return this.intents.includes(request.payload.intent); }
@@ -254,6 +272,8 @@ class Agent {
 class Run {
   triedPost = false;
   unposted; // the payload of an OFFER that could not be posted yet
+  request; // the client's REQUEST, as soon as it is known
+  accept; // the hash of the ACCEPT that the answers are for
   outcome; // the message after the work; kept, so a retry of the post does not repeat the work
 
   constructor(agent, key, event) {
@@ -284,7 +304,8 @@ class Run {
 
   // Reads the state of the thread. If the thread waits for this agent, posts the agent's next message.
   async step() {
-    const { me } = this.agent, record = await this.read(), { thread } = record, request = this.request(record);
+    const { me } = this.agent, record = await this.read(), { thread } = record, request = this.findRequest(record);
+    this.request = request;
     // The message may have any request_id, because that of the relay's record is not signed.
     this.seal = [...record.events, this.event, request].some((e) =>
       e?.sender.id === this.client && e.recipient?.id === me && wasSealed(e));
@@ -293,7 +314,8 @@ class Run {
       if (isOpen && request) await this.offer(request);
     } else if (thread.state === 'ACTIVE' && thread.agent === me) {
       // The record is not signed, so it is not enough to start work.
-      const accept = [...record.events, this.event].find((e) => e.type === 'ACCEPT' && this.byClient(e, record));
+      const accept = await this.acceptance(record);
+      this.accept = accept && await hashOf(accept);
       if (accept && isClosed(accept)) await this.post('ERROR', errorOf(NOT_OPENED, thread.requestId));
       else if (accept) await this.finish(request, accept, thread);
     }
@@ -313,6 +335,22 @@ class Run {
     }
   }
 
+  // The client's ACCEPT of this agent's OFFER (RELAYS R-8); undefined: there is none.
+  async acceptance(record) {
+    const offers = [this.agent.offers.get(this.key)], requestId = record.thread.requestId ?? '';
+    for (const e of record.events) {
+      const isOwn = e.type === 'OFFER' && e.sender.id === this.agent.me && (e.payload.request_id ?? '') === requestId;
+      if (isOwn) offers.push(await hashOf(e));
+    }
+    const home = (this.request ?? this.event).meta?.home, known = offers.filter(Boolean);
+    return [...record.events, this.event].find((e) => {
+      if (e.type !== 'ACCEPT' || !this.byClient(e, record)) return false;
+      const why = (home || known.length > 0) && flaw(e, home, known);
+      if (why) this.agent.client.log(`the ACCEPT ${e.id} of ${this.client} is ignored: ${why}`);
+      return !why;
+    });
+  }
+
   // A message of the thread's client about its request, to this agent or to all.
   byClient(e, { thread }) {
     return e.sender.id === this.client && (e.payload.request_id ?? '') === (thread.requestId ?? '') &&
@@ -321,7 +359,7 @@ class Run {
 
   // The client's REQUEST. The relay deletes it when its ttl ends, which may be before the client accepts the offer. So
   // the agent remembers those that it has seen.
-  request(record) {
+  findRequest(record) {
     const found = [...record.events, this.event].find((e) => e.type === 'REQUEST' && this.byClient(e, record));
     if (found) this.agent.remember(this.key, found);
     return found ?? this.agent.requests.get(this.key);
@@ -430,7 +468,10 @@ class Run {
     const { agent, client: to, thread, seal, signal } = this, retryLimited = !this.isRequest;
     this.triedPost = true;
     if (retryLimited) agent.pace.spend(performance.now());
-    await agent.client.post(type, payload, { to, thread, seal }, { signal, retryLimited });
+    const home = (this.request ?? this.event).meta?.home;
+    const re = type === 'OFFER' || !this.accept ? this.request && await hashOf(this.request) : this.accept;
+    const signed = async (e) => { if (type === 'OFFER') agent.offers.add(this.key, await hashOf(e)); };
+    await agent.client.post(type, payload, { to, thread, seal, ...links(home, re) }, { signal, retryLimited, signed });
   }
 }
 
