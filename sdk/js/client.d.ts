@@ -12,6 +12,19 @@ export interface CursorStore {
   save(cursor: string): unknown;
 }
 
+/** What State of agora-relay/node implements. */
+export interface StateStore {
+  /** Whether it is kept when the program ends. */
+  readonly isDurable: boolean;
+  /** Reads the file, if that was not done. Throws an error with the code INVALID_STATE if the file is damaged, or that
+   *  of another identity. */
+  load(did: string): Promise<void>;
+  /** Why the relay with this DID is not used any more; undefined: it may be used. */
+  caught(relay: string): string | undefined;
+  /** Uses a relay no more; without a reason: uses it again. */
+  setCaught(relay: string, reason?: string): Promise<void>;
+}
+
 export interface ClientOptions<Me extends Identity | undefined = Identity | undefined> extends RelayOptions<Me> {
   /** Gets a line for each event that is left out, and each post or read that is retried or given up; err says
    *  why. Texts of others in the line are safe to print. By default it writes to the console. */

@@ -1,4 +1,4 @@
-import type { CursorStore, Identity } from './index.js';
+import type { CursorStore, Identity, StateStore } from './index.js';
 
 export * from './index.js';
 
@@ -18,4 +18,15 @@ export class FileCursor implements CursorStore {
   constructor(path: string | URL);
   load(): Promise<string | undefined>;
   save(cursor: string): Promise<void>;
+}
+
+/** One file with all that an agent, or a client of several relays, remembers (RELAYS R-12, R-18): the cursor at each
+ *  relay, the events that were handled, the relays that were caught, and the agent's jobs. Use one file for each
+ *  identity, and in one process. After a crash it has all that was saved. The folder must exist. */
+export class State implements StateStore {
+  constructor(path: string | URL);
+  readonly isDurable: boolean;
+  load(did: string): Promise<void>;
+  caught(relay: string): string | undefined;
+  setCaught(relay: string, reason?: string): Promise<void>;
 }
