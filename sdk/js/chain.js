@@ -9,6 +9,9 @@ export const hashOf = async (e) => hex(await sha256(canonicalize(signedForm(e)))
 /** The root of a REQUEST: what it continues, or else its own hash. */
 export const rootOf = async (request) => request.meta?.continues ?? hashOf(request);
 
+/** When a message expires, in milliseconds since 1970. */
+export const expiryOf = ({ ts, meta }) => Date.parse(ts) + (meta?.ttl ?? 300) * 1000;
+
 /** The members of a draft that answers the message with the hash re. A thread without a home has none. */
 export const links = (home, re) => home && { home, re };
 

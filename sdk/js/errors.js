@@ -28,6 +28,11 @@ export class Cancelled extends ClientError {
   constructor() { super('CANCELLED', 'the client has cancelled the call'); }
 }
 
+/** Why an agent does nothing more in a thread: its client has continued the job in a newer one. */
+export class Moved extends ClientError {
+  constructor() { super('MOVED', 'the client has continued the job in another thread'); }
+}
+
 /** Why an offer cannot be accepted, or that there is none which can. */
 export class Unacceptable extends ClientError {
   constructor(message, options) { super('UNACCEPTABLE', message, options); }

@@ -5,4 +5,4 @@ export { Call } from './call.js';
 export { Client, newThread } from './client.js';
 export { signedForm, wasSealed } from './reading.js';
 export { verifyEvidence, verifyProof } from './proof.js';
-export { Result } from './serve.js';
+export { Result } from './run.js';
