@@ -32,6 +32,17 @@ export function constraintsOf(constraints = {}, maxCost, deadline) {
   return Object.keys(all).length > 0 ? all : undefined;
 }
 
+/** The payload of a REQUEST without request_id. Throws TypeError if an option is wrong. now, if it is given, is the
+ *  time before which the deadline must not be. */
+export function payloadOf(intent, params, { constraints, maxCost, deadline, title, description }, now) {
+  if (typeof intent !== 'string' || intent === '') throw new TypeError('intent must be a text that is not empty');
+  const limits = constraintsOf(constraints, maxCost, deadline);
+  if (now && limits?.deadline && timeOf(limits.deadline) <= now) {
+    throw new TypeError(`deadline has passed already: ${limits.deadline}`);
+  }
+  return { intent, title, description, params, constraints: limits };
+}
+
 /** Whether the payload of a REQUEST has the form that the protocol requires. */
 export function isRequest({ intent, title, description, constraints: limits }) {
   if (typeof intent !== 'string' || !isOptional(title, 'string') || !isOptional(description, 'string')) return false;
@@ -71,6 +82,7 @@ export class Call {
   #recipient; // the only agent that may offer
   #constraints; // of the REQUEST; undefined: not known
   #intent; // undefined: not known
+  heard; // gets undefined after each poll that was answered, and else the error
   #agent;
   #home; // of the thread; undefined: it has none
   #request; // the hash of the REQUEST; undefined: not known, because the call was resumed
@@ -103,6 +115,7 @@ export class Call {
   get agent() { return this.#agent; }
   /** The agent for which this client has signed an ACCEPT, whether the relay has it or not. */
   get named() { return [...this.#accepts.values()].at(-1) ?? this.#agent; }
+  get home() { return this.#home; }
   get requestId() { return this.#requestId; }
   get recipient() { return this.#recipient; }
 
@@ -123,7 +136,7 @@ export class Call {
   async best(rule = 'cheapest', { seconds = rule === 'first' ? Infinity : 5, maxCost, deadline, signal } = {}) {
     const compare = typeof rule === 'function' ? rule : Object.hasOwn(RULES, rule) && RULES[rule];
     if (!compare) throw new TypeError("the rule must be 'cheapest', 'fastest', 'first' or a function that compares");
-    if (this.#agent) throw new Unacceptable('an offer was accepted already; wait for its result');
+    if (this.agent) throw new Unacceptable('an offer was accepted already; wait for its result');
     const limits = this.#limits(maxCost, deadline), good = [];
     let reason, silence;
     if (seconds > SILENCE) silence = setTimeout(() => this.#explainSilence(limits, signal), SILENCE * 1000);
@@ -167,7 +180,7 @@ export class Call {
     }
   }
 
-  async accept(offer, { maxCost, deadline, signal } = {}) {
+  async accept(offer, { maxCost, deadline, signal, failed } = {}) {
     const limits = this.#limits(maxCost, deadline), why = this.#objection(offer, limits);
     if (why) throw new Unacceptable(why);
     const { agent, price } = offer, terms = {}, { named } = this;
@@ -182,7 +195,7 @@ export class Call {
     this.#sealDirected = seal;
     const draft = { to: agent, thread: this.thread, seal, ...links(this.#home, await hashOf(offer.envelope)) };
     const signed = async (e) => { this.#accepts.set(await hashOf(e), agent); };
-    await this.#client.post('ACCEPT', payload, draft, { signal, signed });
+    await this.#client.post('ACCEPT', payload, draft, { signal, signed, failed });
     this.#agent = agent;
   }
 
@@ -196,7 +209,7 @@ export class Call {
   // Why an offer cannot be accepted; undefined: it can.
   #objection(offer, limits) {
     const now = this.#client.now();
-    if (!offer?.agent || offer.requestId !== this.#requestId) return 'the offer belongs to another request';
+    if (!offer?.agent || offer.requestId !== this.requestId) return 'the offer belongs to another request';
     if (!limits) {
       return 'the constraints of the request are not known, because the relay does not show the REQUEST, or it is ' +
         'sealed; pass maxCost (Infinity: no limit)';
@@ -292,12 +305,14 @@ export class Call {
   // thread with the same id. And the awaited message may have expired while this client was not connected.
   async *#watch(signal) {
     const client = this.#client, seen = newSeen();
-    for await (const { events } of pages(client, { filter: { thread: this.thread }, from: 'oldest', seen, signal })) {
+    const filter = { thread: this.thread }, { heard } = this;
+    for await (const { events } of pages(client, { filter, from: 'oldest', seen, signal, heard })) {
       for (const event of events) yield { event };
       if (events.length > 0 && !events.some(({ type }) => type === 'ERROR' || type === 'CANCEL')) continue;
       let record;
       try { record = await client.thread(this.thread, client.me.did, { signal }); } catch (err) {
         signal?.throwIfAborted();
+        heard?.(err);
         if (isPermanent(err)) throw err;
         client.log('reading a thread failed, will be retried', err);
         continue;

@@ -160,6 +160,8 @@ export class Call<Output = any> {
   readonly agent?: string;
   /** The agent for which this client has signed an ACCEPT, whether the relay has it or not. */
   readonly named?: string;
+  /** The relay that decides the thread; undefined: the thread has no home. */
+  readonly home?: Home;
   /** Whether messages to the agent are sealed, and answers in plaintext are refused unless allowPlain is true. */
   seal: boolean;
   allowPlain: boolean;
@@ -257,6 +259,8 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   relayDid(options?: Abortable): Promise<string>;
   /** This relay as the home of a thread, by its document, which is read once an hour; undefined: it knows no homes. */
   home(options?: Abortable): Promise<Home | undefined>;
+  /** What home has returned last. */
+  readonly known?: Home;
   /** Whether the relay's document has the feature proofs, as it was read last. */
   proves(options?: Abortable): Promise<boolean>;
   /** Reads the proof that the relay has this message in its log, and checks it. Throws Refused with INVALID_PROOF if it

@@ -1,6 +1,6 @@
 // What the agents of one identity share, one agent for each relay: its jobs, and the slots for work. A job is worked on
 // once, also if its client moves it from relay to relay (RELAYS R-18).
-import { canonicalText } from './agora.js';
+import { canonicalText, pause } from './agora.js';
 import { keyOf } from './book.js';
 import { AgentError, Cancelled, Moved } from './errors.js';
 import { Memory } from './memory.js';
@@ -28,6 +28,12 @@ export class Desk {
     this.workSlots = new Slots(concurrency);
     this.working = new Map(); // the tasks, by the names of their jobs
     this.tasks = new Set();
+    // Network sets these: where a REQUEST is answered whose home is another relay; whether a REQUEST is new, and then
+    // what to call when it was handled; how the manifest is posted, and how long until it is again.
+    this.agentAt = undefined;
+    this.claim = async () => () => {};
+    this.publish = (relay, manifest, options) => relay.post('MANIFEST', manifest, {}, options);
+    this.rest = pause;
   }
 
   /** Runs a task until it ends. An error that nothing has handled ends the desk. */

@@ -1,3 +1,4 @@
 export * from './agora.js';
 export * from './client.js';
+export * from './network.js';
 export * from './proof.js';

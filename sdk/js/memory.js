@@ -19,6 +19,9 @@ export class Memory {
   /** Reads what was saved, once. did is the identity whose memory this is. */
   async load() {}
 
+  /** Saves evidence against a relay. */
+  async keep() {}
+
   /** Saves an entry after those before it. */
   append() {}
 

@@ -1,4 +1,4 @@
-import type { CursorStore, Identity, StateStore } from './index.js';
+import type { CursorStore, Dialler, Identity, StateStore } from './index.js';
 
 export * from './index.js';
 
@@ -30,3 +30,8 @@ export class State implements StateStore {
   caught(relay: string): string | undefined;
   setCaught(relay: string, reason?: string): Promise<void>;
 }
+
+/** The option discover of Network. It returns a fetch for the relay at an origin. It connects only to public addresses,
+ *  which it checks after the name was resolved, with https, at port 443 or above 1023. It follows no redirects, and has
+ *  one connection until the first valid answer. Throws an error if the origin has another form or address. */
+export const dialler: Dialler;

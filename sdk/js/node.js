@@ -8,6 +8,7 @@ import { formatKeyFile, identity, readKeyFile, Refused } from './agora.js';
 import { Memory } from './memory.js';
 
 export * from './index.js';
+export { dialler } from './nodedial.js';
 
 const MAX_CURSOR = 1024; // characters
 const COMPACT = 4 << 20; // bytes from which a state file is written anew, if half of it does not count any more
@@ -138,6 +139,10 @@ export class State extends Memory {
     this.#lines = '';
     this.#size = this.#live = Buffer.byteLength(lines.join(''));
     await write(this.#path, lines.join(''), rename);
+  }
+
+  async keep(relay, evidence) {
+    await write(`${this.#path}.evidence-${relay.slice(-8)}-${Date.now()}.json`, JSON.stringify(evidence), rename);
   }
 
   append(...entry) { this.#lines += `${JSON.stringify(entry)}\n`; }

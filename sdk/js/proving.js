@@ -27,7 +27,7 @@ export async function proved(client, message, { proof, ...receipt }, { signal } 
     }
     try {
       if (!relay) throw wrong;
-      await verifyProof(proof, { message, relay });
+      await client.check(proof, message, relay);
       return { ...receipt, proof };
     } catch (err) { wrong = err; }
   }

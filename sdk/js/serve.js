@@ -14,9 +14,8 @@ import { priceOf, Run } from './run.js';
 const MAX_ACCEPTS = 1024, MAX_REMEMBERED = 32 << 10;
 const HOUR = 3_600_000, MINUTE = 60_000, LOG_EVERY = 10_000; // milliseconds
 
-/** See Client.serve. network, if it is given, has the clients of several relays, and says which agent answers at
- *  another home: see Network. */
-export async function serve(client, intents, options = {}, network) {
+/** See Client.serve. A Network starts the agents at its relays with start. */
+export async function serve(client, intents, options = {}, start) {
   const names = [intents].flat(), { work, quote, manifest, price, attempts = 3 } = options;
   if (names.length === 0 || !names.every((name) => typeof name === 'string' && name !== '')) {
     throw new TypeError('serve needs the names of the intents that the agent serves');
@@ -33,7 +32,7 @@ export async function serve(client, intents, options = {}, network) {
   const desk = new Desk(client, options), agentAt = (relay, more) =>
     new Agent(desk, relay, names, { ...options, ...more });
   await desk.state.load(client.me.did);
-  if (network) network.serve(desk, agentAt);
+  if (start) start(desk, agentAt);
   else desk.start(agentAt(client).run());
   await desk.ended();
 }
@@ -109,14 +108,18 @@ class Agent {
     const page = this.progress.begin(cursor);
     for (const e of events) {
       const client = e.sender.id, thread = threadOf(e), key = `${client} ${thread}`;
-      if (client === this.me || !await this.isLinked(e, key)) continue;
+      if (client === this.me) continue;
+      const agent = await this.agentFor(e, key);
+      if (!agent) continue;
       if (e.type === 'CANCEL' || e.type === 'ERROR') {
         this.withdraw(client, thread);
         this.running.get(key)?.stop.abort(new Cancelled());
       } else if (e.type === 'REQUEST' && (e.recipient || this.serves(e))) {
+        const handled = await this.desk.claim(e);
+        if (!handled) continue;
         this.progress.hold(page);
-        const done = () => this.progress.release(page);
-        this.drop(this.queue.put({ client, thread, key, event: e, done, failures: 0 }, performance.now()));
+        const done = () => { handled(); this.progress.release(page); };
+        agent.drop(agent.queue.put({ client, thread, key, event: e, done, failures: 0 }, performance.now()));
       } else if (e.type === 'ACCEPT') {
         const request = this.withdraw(client, thread);
         if (request) this.remember(key, request);
@@ -128,20 +131,26 @@ class Agent {
     this.progress.release(page);
   }
 
-  // Whether e belongs to the thread at this relay, by its home and by what it answers (RELAYS R-3, R-7). What the agent
-  // does not know, it does not check here.
-  async isLinked(e, key) {
+  // The agent that handles e: this one, or that of the home of a REQUEST which other relays have too. undefined: none,
+  // because e does not belong to a thread at this relay, by its home and by what it answers (RELAYS R-3, R-7). What the
+  // agent does not know, it does not check here.
+  async agentFor(e, key) {
     let why;
     const { home } = e.meta ?? {}, relay = () => this.client.relayDid({ signal: this.signal });
     if (home && await relay().catch(() => home.did) !== home.did) {
       why = 'its home is another relay';
-    } else if (e.type === 'CANCEL' || e.type === 'ERROR') {
+      try { if (e.type === 'REQUEST' && this.desk.agentAt) return await this.desk.agentAt(home); } catch (err) {
+        this.signal.throwIfAborted();
+        why = err.message;
+      }
+    } else if (home && this.desk.state.caught(home.did)) why = 'its home has lied, and is not used any more';
+    else if (e.type === 'CANCEL' || e.type === 'ERROR') {
       const { request, accept } = this.running.get(key) ?? {};
       const known = request ?? this.queue.find(e.sender.id, threadOf(e))?.event ?? this.requests.get(key);
       if (known) why = flaw(e, known.meta?.home, [await hashOf(known), accept]);
     }
     if (why) this.client.log(`the ${e.type} ${e.id} of ${e.sender.id} is ignored: ${why}`);
-    return !why;
+    return why ? undefined : this;
   }
 
   serves(request) { return this.intents.includes(request.payload.intent); }
@@ -265,7 +274,7 @@ class Agent {
       let wait;
       try {
         this.pace.spend(performance.now());
-        const receipt = await this.client.post('MANIFEST', manifest, {}, { signal: this.signal });
+        const receipt = await this.desk.publish(this.client, manifest, { signal: this.signal });
         failures = 0;
         wait = Math.max((Date.parse(receipt.expiresAt) - this.client.now()) / 2, MINUTE);
       } catch (err) {
@@ -277,7 +286,7 @@ class Agent {
         this.client.log('posting the manifest failed, will be retried', err);
         wait = Math.min(err.retryAfter || 0, HOUR);
       }
-      try { await pause(backoff(failures++, wait), this.signal); } catch { return; }
+      try { await this.desk.rest(backoff(failures++, wait), this.signal); } catch { return; }
     }
   }
 }
