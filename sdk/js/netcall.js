@@ -26,7 +26,10 @@ export async function openCall(network, intent, params, { to, seal = false, allo
       'not answer, do not have the recipient, or lack the feature home', { retryable: true });
   }
   const call = new NetworkCall(network, payload, { to, seal, allowPlain, ttl });
-  await call.open(homes[0], { to, thread: options.thread, signal });
+  try { await call.open(homes[0], { to, thread: options.thread, signal }); } catch (err) {
+    if (err.code !== 'INVALID_TRANSITION' || options.thread === undefined) throw err;
+    return resumeCall(network, options.thread, { to, allowPlain, signal }); // an earlier request has opened it
+  }
   return call;
 }
 
@@ -262,8 +265,9 @@ export class NetworkCall extends Call {
     if (named && named !== offer.agent) throw new Unacceptable(`an ACCEPT was signed for ${named} already`);
     if (leg !== this.#newest) throw new Unacceptable('the job was continued elsewhere; take an offer from there');
     const limits = { ...maxCost !== undefined && { maxCost }, ...deadline !== undefined && { deadline } };
-    this.#price ??= offer;
-    await this.#accept(leg, offer, { ...limits, signal });
+    try { await this.#accept(leg, offer, { ...limits, signal }); } finally {
+      if (this.named) this.#price ??= offer;
+    }
   }
 
   async result({ signal } = {}) {

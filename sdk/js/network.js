@@ -68,10 +68,10 @@ export class Network {
     return values;
   }
 
-  // Calls act with a signal that ends it after a third of the silence, or a second if that is longer.
+  // Calls act with a signal that ends it after a third of the silence, or three seconds if that is longer.
   async #within(signal, act) {
     const ours = linked(signal), late = new Refused('TIMEOUT', 'the relay does not answer in time');
-    const timer = setTimeout(() => ours.abort(late), Math.max(this.silence / 3, 1000));
+    const timer = setTimeout(() => ours.abort(late), Math.max(this.silence / 3, 3000));
     try { return await act(ours.signal); } finally {
       clearTimeout(timer);
       ours.unlink();

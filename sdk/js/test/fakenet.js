@@ -18,6 +18,6 @@ export async function relays(...names) {
 
 export const urlOf = (name) => `https://${name}.example`;
 
-/** A network of these relays, which waits for 0.3 s only. */
+/** A network of these relays, which waits for a second only. */
 export const network = ({ fetch }, names, me, options) =>
-  new Network(names.map(urlOf), { me, fetch, silence: 0.3, offerWait: 0.3, log() {}, ...options });
+  new Network(names.map(urlOf), { me, fetch, silence: 1, offerWait: 1, log() {}, ...options });

@@ -102,8 +102,8 @@ test('R-12: events of several relays come once; a relay that is down delays noth
   assert.ok(['m2 3', 'm3 4'].includes(after[0]), 'only what the program had not finished comes again');
 });
 
-for (const step of ['REQUEST', 'OFFER', 'ACCEPT', 'RESULT']) {
-  test(`R-15, R-16: the home dies with the ${step}`, async (t) => {
+test('R-15, R-16: whenever the home dies, the job is continued, and work is done once', (t) =>
+  Promise.all(['REQUEST', 'OFFER', 'ACCEPT', 'RESULT'].map(async (step) => {
     let worked = 0;
     const work = async ({ params }) => { worked++; return params; };
     const { a, b, client, moves } = await parties(t, { work, price: 1 });
@@ -123,8 +123,7 @@ for (const step of ['REQUEST', 'OFFER', 'ACCEPT', 'RESULT']) {
     const { request_id: one, ...payload } = first.payload, { request_id: two, ...same } = next.payload;
     assert.deepEqual([same, one !== two, next.recipient], [payload, true, first.recipient]);
     assert.ok(next.meta.ttl <= first.meta.ttl);
-  });
-}
+  })));
 
 test('R-15: a home that shows the REQUEST to nobody is left, and its thread cancelled', async (t) => {
   const { a, client, moves } = await parties(t), add = a.add.bind(a);
@@ -205,6 +204,29 @@ test('R-4: an address of a home that another relay has taken over is not used', 
   await call.accept(offer);
   assert.equal((await call.result()).envelope.meta.home.did, b.me.did);
   assert.deepEqual([a.of('ACCEPT').length, moves[0].why], [stored, 'is silent']);
+});
+
+test('R-13: with discover, relays that manifests and homes name are used too, and else not', async (t) => {
+  const { a, c, fetch } = await parties(t, null), all = { fetch }, discover = () => fetch;
+  const agent = network(all, ['b', 'a'], bob, { discover });
+  serving(t, agent, 'echo', { ...echo, manifest: { name: 'Echo' } });
+  await until(() => a.of('MANIFEST').some((e) => e.payload.relays.length === 2));
+  const client = (names, options) => network(all, names, alice, options);
+  const found = await client(['a'], { discover }).request('echo', 1, { to: bob.did });
+  assert.equal(found.home.url, urlOf('b'));
+  await found.accept(await found.best('first'));
+  assert.equal((await found.result()).output, 1);
+  assert.equal((await client(['a']).homes(bob.did)).length, 1, 'only the given one');
+  const call = await client(['c']).request('echo', 2);
+  a.add(c.of('REQUEST')[0]); // a mirrors c, which the agent does not know
+  await call.accept(await call.best('first'));
+  assert.equal((await call.result()).output, 2);
+});
+
+test('a request with the same thread is continued after a crash', async (t) => {
+  const { client } = await parties(t), options = { to: bob.did, thread: 'thread_1' };
+  await client.request('echo', 5, options);
+  assert.equal((await client.ask('echo', 5, { ...options, rule: 'first' })).output, 5);
 });
 
 test('the directory of a network is that of all relays, and resume finds the thread', async (t) => {
