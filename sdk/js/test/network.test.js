@@ -61,8 +61,9 @@ test('R-11: a recipient without relays is asked where the directory has it', asy
 });
 
 test('R-14: a REQUEST that came from several relays is answered once, at its home', async (t) => {
-  const { a, b, c, client } = await parties(t), call = await client.request('echo', 1);
-  const [request] = a.of('REQUEST');
+  const { a, b, c, client, agent } = await parties(t), handled = [], { handle } = agent.state;
+  agent.state.handle = (...event) => { handled.push(event[0]); handle.apply(agent.state, event); };
+  const call = await client.request('echo', 1), [request] = a.of('REQUEST');
   for (const relay of [b, c]) relay.add(request);
   await call.accept(await call.best('first'));
   assert.equal((await call.result()).output, 1);
@@ -72,6 +73,7 @@ test('R-14: a REQUEST that came from several relays is answered once, at its hom
   b.add(elsewhere);
   assert.equal((await client.ask('echo', 2, { rule: 'first' })).output, 2);
   assert.equal([a, b, c].flatMap((relay) => relay.of('OFFER')).length, 2, 'no relay that was not given is contacted');
+  assert.deepEqual([handled.length, new Set(handled).size], [2, 2]);
 });
 
 test('R-12: events of several relays come once; a relay that is down delays nothing', async (t) => {
@@ -106,7 +108,7 @@ test('R-15, R-16: whenever the home dies, the job is continued, and work is done
   Promise.all(['REQUEST', 'OFFER', 'ACCEPT', 'RESULT'].map(async (step) => {
     let worked = 0;
     const work = async ({ params }) => { worked++; return params; };
-    const { a, b, client, moves } = await parties(t, { work, price: 1 });
+    const { a, b, client, moves } = await parties(t, { work, price: 1 }, { offerWait: 9 });
     a.hook = async (url, { method, body }, next) => {
       const isStep = method === 'POST' && JSON.parse(new TextDecoder().decode(body)).type === step;
       if (isStep && step === 'RESULT') a.down = true; // it does not store it
