@@ -41,11 +41,17 @@ export interface Envelope {
   /** If absent, payload.request_id is the id of the thread; see threadOf. */
   thread?: { id: string; [name: string]: Json | undefined };
   /** ttl is in seconds. */
-  meta?: { ttl?: number; hop?: number; relay?: string | string[]; [name: string]: Json | undefined };
+  meta?: {
+    ttl?: number; hop?: number; relay?: string | string[]; home?: Home; re?: string; continues?: string;
+    [name: string]: Json | undefined;
+  };
   /** Absent until the message is signed. */
   sig?: string;
   [name: string]: Json | undefined;
 }
+
+/** The one relay that decides a thread (RELAYS §1): its did:key, and the origin at which it can be reached. */
+export type Home = { did: string; url: string };
 
 /** Who signs and opens. seed has 32 bytes and is secret. */
 export interface Identity { readonly did: string; readonly seed: Uint8Array }
@@ -131,6 +137,8 @@ export function formatKeyFile(me: Identity): string;
 export function readEnvelope(bytes: Uint8Array, limits?: { maxBytes?: number }): Envelope;
 /** Checks what readEnvelope checks, for an envelope that is parsed already, such as an event of a page. Returns it. */
 export function checkEnvelope(e: unknown, limits?: { maxBytes?: number }): Envelope;
+/** Whether v has the form of the home of a thread (RELAYS R-1). */
+export function isHome(v: unknown): v is Home;
 /** Whether v has the form of the id of a message or a thread (PROTOCOL §1). */
 export function isId(v: unknown): v is string;
 /** The id of the message's thread. */
@@ -298,11 +306,20 @@ export interface PostOptions {
   ttl?: number;
   /** Only the recipient can read the payload. */
   seal?: boolean;
+  /** Members of meta (RELAYS §1, §2, §4): the home of the thread, the hash of the message that this one answers, and
+   *  the hash of the REQUEST that this one continues. */
+  home?: Home;
+  re?: string;
+  continues?: string;
 }
 
 export interface Posting extends Abortable {
   /** false: a message that the relay refuses with 429 is not repeated. Default true. */
   retryLimited?: boolean;
+  /** Gets the message after it was signed, and before it is sent. */
+  signed?: (e: Envelope) => unknown;
+  /** Gets the error of each attempt that will be repeated. */
+  failed?: (err: RelayError) => void;
 }
 
 /** A relay, used as the identity me. It does not verify what it reads; Client does. Methods throw RelayError, and
@@ -324,6 +341,9 @@ export class Relay<Me extends Identity | undefined = Identity | undefined> {
   health(options?: Abortable): Promise<{ ok: true; version: string; [name: string]: Json | undefined }>;
   /** One page of events, which are not verified. query has the parameters of GET /events. */
   page(query?: Record<string, string | number | boolean | undefined>, options?: Abortable): Promise<Page>;
+  /** Is called before a message is sent. Client throws a RelayError with OTHER_RELAY here if the relay is not the home
+   *  that the message names. */
+  assureHome(e: Envelope, options?: Abortable): Promise<void>;
   /** Signs and posts a message and returns the receipt.
    *
    *  It repeats the same bytes after a temporary failure (no answer, 429, 5xx), eight times at most, and waits as long

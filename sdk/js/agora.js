@@ -477,16 +477,15 @@ const ORIGIN = /^https?:\/\/(\[[\da-fA-F:.]+\]|[^\s/?#@:[\]%\\^`{|}]+)(:\d*)?$/;
 
 // The relay that decides the thread, the message that this one answers, and the job that a REQUEST continues.
 function checkLinks(type, { home, re, continues }, valid) {
-  if (home !== undefined) {
-    valid(isObject(home) && Object.keys(home).sort().join() === 'did,url', 'meta.home must have exactly did and url');
-    valid(isKey(home.did) && typeof home.url === 'string' && ORIGIN.test(home.url), 'meta.home');
-  }
+  valid(home === undefined || isHome(home), 'meta.home must have exactly the did of a relay and its url, an origin');
   valid(re === undefined || isHash(re), 'meta.re must be the hash of a message');
   valid(continues === undefined || type === 'REQUEST' && isHash(continues), 'meta.continues');
 }
 
-function isKey(did) {
-  try { return Boolean(keyOf(did)); } catch { return false; }
+/** Whether v is the home of a thread: the did of a relay, and its url, an origin (RELAYS R-1). */
+export function isHome(v) {
+  if (!isObject(v) || Object.keys(v).sort().join() !== 'did,url' || !ORIGIN.test(v.url)) return false;
+  try { return typeof v.url === 'string' && Boolean(keyOf(v.did)); } catch { return false; }
 }
 
 /** The id of the message's thread. Some clients leave thread out; then it is request_id. */
@@ -989,6 +988,9 @@ export class Relay {
   /** Gets a line before each retry of a post. Client has an option for it. */
   log() {}
 
+  /** Is called before a message is sent. Client throws an error here if the relay is not the home of the message. */
+  async assureHome() {}
+
   /** The time in milliseconds since 1970, by the clock. If the relay has refused a message because of its time, this is
    *  the relay's time. */
   now() { return this.#clock() + this.#correction; }
@@ -1014,19 +1016,24 @@ export class Relay {
     return answer;
   }
 
-  /** Signs and posts a message and returns the receipt. to, thread and ttl (seconds) are optional. With seal, only the
-   *  recipient can read the payload. If there is no answer, it sends the same bytes again, which is safe. If the relay
-   *  says that our clock is wrong, it corrects the clock and signs once more, with the same id. */
-  async post(type, payload, { to, thread, ttl = protocol.draftTtl, seal: sealed = false } = {}, options = {}) {
+  /** Signs and posts a message and returns the receipt. to, thread and ttl (seconds) are optional, and so are home, re
+   *  and continues, members of meta. With seal, only the recipient can read the payload. signed gets the message before
+   *  it is sent. If there is no answer, it sends the same bytes again, which is safe. If the relay says that our clock
+   *  is wrong, it corrects the clock and signs once more, with the same id. */
+  async post(type, payload, draft = {}, { signed, ...options } = {}) {
+    const { to, thread, ttl = protocol.draftTtl, seal: sealed = false, home, re, continues } = draft;
     must(this.me, 'INVALID_REQUEST', 'posting needs an identity: new Client(url, { me })');
     const id = newId('msg', this.now());
     const make = async () => {
       const e = {
-        version: '1.0', id, ts: new Date(this.now()).toISOString(), type, payload, meta: { ttl },
+        version: '1.0', id, ts: new Date(this.now()).toISOString(), type, payload,
+        meta: { ttl, ...(home && { home }), ...(re && { re }), ...(continues && { continues }) },
         sender: { ...this.#sender, id: this.me.did },
         ...(to && { recipient: { id: to } }), ...(thread && { thread: { id: thread } }),
       };
-      return checkEnvelope(await sign(sealed ? await seal(e) : e, this.me));
+      const message = checkEnvelope(await sign(sealed ? await seal(e) : e, this.me));
+      await signed?.(message);
+      return message;
     };
     try { return await this.postEnvelope(await make(), options); } catch (err) {
       const unknown = err instanceof UnknownOutcome, refusal = unknown ? err.cause : err;
@@ -1040,8 +1047,9 @@ export class Relay {
   }
 
   /** Posts a signed message, and repeats it until the relay has answered, eight times at most. Returns the receipt.
-   *  Without retryLimited it does not repeat a message that the relay refuses with 429. */
-  async postEnvelope(e, { signal, retryLimited = true } = {}) {
+   *  Without retryLimited it does not repeat a message that the relay refuses with 429. failed gets the error of each
+   *  attempt that is repeated. */
+  async postEnvelope(e, { signal, retryLimited = true, failed } = {}) {
     const body = canonicalize(e);
     let maybeStored = false; // by an earlier attempt
     for (let attempt = 1; ; attempt++) {
@@ -1053,6 +1061,7 @@ export class Relay {
         }
         maybeStored ||= !harmless;
         this.log('posting a message failed, will be retried', err);
+        failed?.(err);
         await pause(backoff(attempt - 1, Math.min(err.retryAfter, POST_PATIENCE)), signal);
       }
     }
@@ -1060,6 +1069,7 @@ export class Relay {
 
   async #postOnce(e, body, signal) {
     if (this.#requireParties) await this.#reads(signal);
+    await this.assureHome(e, { signal });
     return checkReceipt(await this.#exchange('/events', { body, signal }), e);
   }
 

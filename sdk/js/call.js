@@ -1,5 +1,6 @@
 // The client's side of a thread.
 import { instant, printable } from './agora.js';
+import { flaw, hashOf, links } from './links.js';
 import { AgentError, Cancelled, Closed, Gone, isPermanent, Plain, Unacceptable, Unproven } from './errors.js';
 import { hint } from './outlook.js';
 import { isClosed, isObject, linked, nameOf, newSeen, pages, wasSealed } from './reading.js';
@@ -29,6 +30,17 @@ export function constraintsOf(constraints = {}, maxCost, deadline) {
   if (maxCost !== undefined && maxCost !== Infinity) all.max_cost_usd = maxCost;
   if (deadline !== undefined) all.deadline = formatTime(deadline);
   return Object.keys(all).length > 0 ? all : undefined;
+}
+
+/** The payload of a REQUEST without request_id. Throws TypeError if an option is wrong. now, if it is given, is the
+ *  time before which the deadline must not be. */
+export function payloadOf(intent, params, { constraints, maxCost, deadline, title, description }, now) {
+  if (typeof intent !== 'string' || intent === '') throw new TypeError('intent must be a text that is not empty');
+  const limits = constraintsOf(constraints, maxCost, deadline);
+  if (now && limits?.deadline && timeOf(limits.deadline) <= now) {
+    throw new TypeError(`deadline has passed already: ${limits.deadline}`);
+  }
+  return { intent, title, description, params, constraints: limits };
 }
 
 /** Whether the payload of a REQUEST has the form that the protocol requires. */
@@ -70,12 +82,16 @@ export class Call {
   #recipient; // the only agent that may offer
   #constraints; // of the REQUEST; undefined: not known
   #intent; // undefined: not known
+  heard; // gets undefined after each poll that was answered, and else the error
   #agent;
+  #home; // of the thread; undefined: it has none
+  #request; // the hash of the REQUEST; undefined: not known, because the call was resumed
+  #accepts; // the agents whose offers this client has accepted, by the hashes of the ACCEPTs
   #sealDirected; // seal messages to one agent even if seal is false
 
   // Only the package makes calls: see Client.request and Client.resume.
-  constructor(client, { thread, requestId, recipient, intent, constraints, agent, seal, sealDirected = false,
-    allowPlain }) {
+  constructor(client, { thread, requestId, recipient, intent, constraints, agent, home, request, accepts, seal,
+    sealDirected = false, allowPlain }) {
     Object.assign(this, { thread, seal: Boolean(seal), allowPlain: Boolean(allowPlain) });
     this.#client = client;
     this.#requestId = requestId;
@@ -83,16 +99,23 @@ export class Call {
     this.#intent = intent;
     this.#constraints = constraints;
     this.#agent = agent;
+    this.#home = home;
+    this.#request = request;
+    this.#accepts = new Map(accepts);
     this.#sealDirected = sealDirected;
   }
 
   // Completes a call that was resumed with what its caller knows.
-  continueAs({ limits = this.#constraints, seal = this.seal, allowPlain = false }) {
+  continueAs({ limits = this.#constraints, seal = this.seal, allowPlain = this.allowPlain, request = this.#request }) {
     this.#constraints = limits;
+    this.#request = request;
     Object.assign(this, { seal, allowPlain: Boolean(allowPlain) });
   }
 
   get agent() { return this.#agent; }
+  /** The agent for which this client has signed an ACCEPT, whether the relay has it or not. */
+  get named() { return [...this.#accepts.values()].at(-1) ?? this.#agent; }
+  get home() { return this.#home; }
   get requestId() { return this.#requestId; }
   get recipient() { return this.#recipient; }
 
@@ -113,7 +136,7 @@ export class Call {
   async best(rule = 'cheapest', { seconds = rule === 'first' ? Infinity : 5, maxCost, deadline, signal } = {}) {
     const compare = typeof rule === 'function' ? rule : Object.hasOwn(RULES, rule) && RULES[rule];
     if (!compare) throw new TypeError("the rule must be 'cheapest', 'fastest', 'first' or a function that compares");
-    if (this.#agent) throw new Unacceptable('an offer was accepted already; wait for its result');
+    if (this.agent) throw new Unacceptable('an offer was accepted already; wait for its result');
     const limits = this.#limits(maxCost, deadline), good = [];
     let reason, silence;
     if (seconds > SILENCE) silence = setTimeout(() => this.#explainSilence(limits, signal), SILENCE * 1000);
@@ -157,16 +180,22 @@ export class Call {
     }
   }
 
-  async accept(offer, { maxCost, deadline, signal } = {}) {
+  async accept(offer, { maxCost, deadline, signal, failed } = {}) {
     const limits = this.#limits(maxCost, deadline), why = this.#objection(offer, limits);
     if (why) throw new Unacceptable(why);
-    const { agent, price } = offer, terms = {};
+    const { agent, price } = offer, terms = {}, { named } = this;
+    if (this.#home && named && named !== agent) {
+      throw new Unacceptable(`this client has signed an ACCEPT for ${named} already, and two ACCEPTs of one REQUEST ` +
+        'prove that it has broken its word; make a new request');
+    }
     if (!price || isUSD(price)) terms.price_usd = price?.amount ?? 0; // so the agent cannot claim another price later
     if (limits.deadline) terms.deadline = limits.deadline;
     const seal = this.seal || this.#sealDirected || wasSealed(offer.envelope);
     const payload = { request_id: this.#requestId, accepted_at: new Date(this.#client.now()).toISOString(), terms };
     this.#sealDirected = seal;
-    await this.#client.post('ACCEPT', payload, { to: agent, thread: this.thread, seal }, { signal });
+    const draft = { to: agent, thread: this.thread, seal, ...links(this.#home, await hashOf(offer.envelope)) };
+    const signed = async (e) => { this.#accepts.set(await hashOf(e), agent); };
+    await this.#client.post('ACCEPT', payload, draft, { signal, signed, failed });
     this.#agent = agent;
   }
 
@@ -180,7 +209,7 @@ export class Call {
   // Why an offer cannot be accepted; undefined: it can.
   #objection(offer, limits) {
     const now = this.#client.now();
-    if (!offer?.agent || offer.requestId !== this.#requestId) return 'the offer belongs to another request';
+    if (!offer?.agent || offer.requestId !== this.requestId) return 'the offer belongs to another request';
     if (!limits) {
       return 'the constraints of the request are not known, because the relay does not show the REQUEST, or it is ' +
         'sealed; pass maxCost (Infinity: no limit)';
@@ -200,9 +229,10 @@ export class Call {
   }
 
   async result({ signal } = {}) {
-    if (!this.#agent) throw new Unacceptable('there is no result to wait for; accept an offer first');
+    const { named } = this;
+    if (!named) throw new Unacceptable('there is no result to wait for; accept an offer first');
     for await (const { event: e, state } of this.#watch(signal)) {
-      if (e?.type === 'RESULT' && e.sender.id === this.#agent && this.#forMe(e)) {
+      if (e?.type === 'RESULT' && e.sender.id === named && this.#forMe(e)) {
         this.#checkSeal(e);
         const { status, output, artifacts, metrics } = e.payload;
         return { output, status, artifacts, metrics, agent: e.sender.id, envelope: e };
@@ -214,7 +244,9 @@ export class Call {
 
   async state({ signal } = {}) {
     const { thread: record, events } = await this.#client.thread(this.thread, this.#client.me.did, { signal });
-    this.#agent = acceptedAgent(events, this.#client.me.did, this.#requestId, this.#recipient).agent ?? this.#agent;
+    const { agent, accepts } = await accepted(events, this.#client.me.did, this.#requestId, this.#recipient);
+    this.#agent = agent ?? this.#agent;
+    for (const [hash, to] of accepts) this.#accepts.set(hash, to);
     return {
       thread: this.thread, state: record.state, agent: this.#agent, offers: record.offers.length,
       deadline: record.deadline === undefined ? undefined : new Date(record.deadline),
@@ -225,14 +257,27 @@ export class Call {
     const to = this.#agent ?? this.#recipient, seal = this.seal || this.#sealDirected && Boolean(to);
     const isSecret = this.#sealDirected && !seal; // a broadcast cannot be sealed, and the REQUEST may have been
     const payload = { request_id: this.#requestId, ...(reason && !isSecret && { reason }) };
-    await this.#client.post('CANCEL', payload, { to, thread: this.thread, seal }, { signal });
+    const re = [...this.#accepts.keys()].at(-1) ?? this.#request;
+    await this.#client.post('CANCEL', payload, { to, thread: this.thread, seal, ...links(this.#home, re) }, { signal });
   }
 
   // An answer to this call. A thread of another client may have the same id, so the request_id must match too. The
   // recipient may be absent, because some agents leave it out.
   #forMe(e) {
     const { did } = this.#client.me;
-    return e.sender.id !== did && e.payload.request_id === this.#requestId && (!e.recipient || e.recipient.id === did);
+    return e.sender.id !== did && e.payload.request_id === this.#requestId &&
+      (!e.recipient || e.recipient.id === did) && this.#isLinked(e);
+  }
+
+  // Whether an answer names the home of the thread and the message that it answers (RELAYS R-3, R-7). A resumed call
+  // does not check what it does not know.
+  #isLinked(e) {
+    const accepts = [...this.#accepts.keys()], answers = { OFFER: [this.#request], RESULT: accepts,
+      ERROR: [this.#request, ...accepts] }[e.type];
+    if (!answers || answers.every((hash) => hash === undefined)) return true;
+    const why = flaw(e, this.#home, answers);
+    if (why) this.#client.log(`the ${e.type} ${e.id} of ${e.sender.id} is ignored: ${why}`);
+    return !why;
   }
 
   // Reads an OFFER to this call. An OFFER that cannot be accepted is left out, because anybody may send one. But a
@@ -260,12 +305,14 @@ export class Call {
   // thread with the same id. And the awaited message may have expired while this client was not connected.
   async *#watch(signal) {
     const client = this.#client, seen = newSeen();
-    for await (const { events } of pages(client, { filter: { thread: this.thread }, from: 'oldest', seen, signal })) {
+    const filter = { thread: this.thread }, { heard } = this;
+    for await (const { events } of pages(client, { filter, from: 'oldest', seen, signal, heard })) {
       for (const event of events) yield { event };
       if (events.length > 0 && !events.some(({ type }) => type === 'ERROR' || type === 'CANCEL')) continue;
       let record;
       try { record = await client.thread(this.thread, client.me.did, { signal }); } catch (err) {
         signal?.throwIfAborted();
+        heard?.(err);
         if (isPermanent(err)) throw err;
         client.log('reading a thread failed, will be retried', err);
         continue;
@@ -288,7 +335,7 @@ export class Call {
     }
     if (last.by === me) return new Cancelled();
     const e = events.find((other) => other.id === last.id && other.sender.id === last.by && other.type === 'ERROR' &&
-      (!other.recipient || other.recipient.id === me));
+      (!other.recipient || other.recipient.id === me) && this.#isLinked(other));
     if (!e) return new Gone();
     if (isClosed(e)) return new Closed(e.type);
     const { code, message, details } = e.payload;
@@ -299,10 +346,13 @@ export class Call {
 
 const isAccept = (e, me, requestId) => e.type === 'ACCEPT' && e.sender.id === me && e.payload.request_id === requestId;
 
-// The agent whose offer was accepted by me, according to verified events. accepted says whether there is an ACCEPT.
-function acceptedAgent(events, me, requestId, recipient) {
-  const e = events.findLast((other) => isAccept(other, me, requestId));
-  return { accepted: Boolean(e), agent: e && (e.recipient?.id ?? onlyOffer(events, me, requestId, recipient)) };
+// The agent whose offer was accepted by me, according to verified events, and the ACCEPTs: the hashes, with the agents.
+async function accepted(events, me, requestId, recipient) {
+  const found = events.filter((e) => isAccept(e, me, requestId)), accepts = [];
+  for (const e of found) {
+    accepts.push([await hashOf(e), e.recipient?.id ?? onlyOffer(events, me, requestId, recipient)]);
+  }
+  return { accepts, agent: accepts.at(-1)?.[1], home: found.at(-1)?.meta?.home };
 }
 
 // The only agent with an open OFFER; undefined: there is none, or more than one. An ERROR of the agent withdraws its
@@ -323,14 +373,15 @@ export const requestIn = ({ thread, events }) => events.find((e) => e.type === '
 
 /** The Call of a record. It takes the agent and the request from what the caller knows, and from messages that this
  *  client has signed: the record itself is not signed. */
-export function resumed(client, record, { requestId, to }) {
+export async function resumed(client, record, { requestId, to }) {
   const { thread, events } = record, me = thread.client;
   if (requestId) thread.requestId = requestId;
   const request = requestIn(record), recipient = request ? request.recipient?.id : to;
-  const { accepted, agent } = acceptedAgent(events, me, thread.requestId, recipient);
-  if (!accepted && !request && !requestId) throw new Unproven();
+  const { accepts, agent, home } = await accepted(events, me, thread.requestId, recipient);
+  if (accepts.length === 0 && !request && !requestId) throw new Unproven();
   const counterpart = agent ?? recipient, known = { thread: thread.id, requestId: thread.requestId };
-  const intent = request?.payload.intent, call = { ...known, recipient, agent, intent };
+  const chain = { home: request?.meta?.home ?? home, request: request && await hashOf(request), accepts };
+  const intent = request?.payload.intent, call = { ...known, ...chain, recipient, agent, intent };
   const sealed = Boolean(counterpart) && events.some((e) => e.payload.request_id === thread.requestId && wasSealed(e) &&
     (e.sender.id === me && e.recipient?.id === counterpart || e.sender.id === counterpart && e.recipient?.id === me));
   if (!request) return new Call(client, { ...call, seal: sealed, sealDirected: true });

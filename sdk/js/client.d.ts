@@ -1,5 +1,5 @@
 import type {
-  Abortable, Agent, AgentQuery, BulkReceipt, Envelope, Filter, Identity, Json, JsonObject, RelayOptions, Thread,
+  Abortable, Agent, AgentQuery, BulkReceipt, Envelope, Filter, Home, Identity, Json, JsonObject, RelayOptions, Thread,
 } from './agora.js';
 import { Relay as Base, UnknownOutcome } from './agora.js';
 import type { VerifiedProof } from './proof.js';
@@ -10,6 +10,19 @@ export interface CursorStore {
   load(): string | null | undefined | Promise<string | null | undefined>;
   /** Saves a cursor durably. It is not called again before it has returned. */
   save(cursor: string): unknown;
+}
+
+/** What State of agora-relay/node implements. */
+export interface StateStore {
+  /** Whether it is kept when the program ends. */
+  readonly isDurable: boolean;
+  /** Reads the file, if that was not done. Throws an error with the code INVALID_STATE if the file is damaged, or that
+   *  of another identity. */
+  load(did: string): Promise<void>;
+  /** Why the relay with this DID is not used any more; undefined: it may be used. */
+  caught(relay: string): string | undefined;
+  /** Uses a relay no more; without a reason: uses it again. */
+  setCaught(relay: string, reason?: string): Promise<void>;
 }
 
 export interface ClientOptions<Me extends Identity | undefined = Identity | undefined> extends RelayOptions<Me> {
@@ -145,6 +158,10 @@ export class Call<Output = any> {
   readonly recipient?: string;
   /** The agent whose offer was accepted. */
   readonly agent?: string;
+  /** The agent for which this client has signed an ACCEPT, whether the relay has it or not. */
+  readonly named?: string;
+  /** The relay that decides the thread; undefined: the thread has no home. */
+  readonly home?: Home;
   /** Whether messages to the agent are sealed, and answers in plaintext are refused unless allowPlain is true. */
   seal: boolean;
   allowPlain: boolean;
@@ -202,8 +219,9 @@ export interface ServeOptions<Params = any, Output = unknown> extends Abortable 
   /** Does the job after the client has accepted, and returns the output, or a Result. The signal is aborted when the
    *  client ends the thread (its reason is a Cancelled), five minutes after the deadline of the thread, and when serve
    *  ends. To send an ERROR, throw an AgentError. After any other error the client gets INTERNAL_ERROR without details,
-   *  and the log gets the error. It is called again for the same job only if the agent was restarted before the RESULT
-   *  was stored. */
+   *  and the log gets the error. It is called once for a job, also if the client continues the job in another thread
+   *  (RELAYS §4). It is called again only if the agent was restarted before the work had ended; without state, before
+   *  the RESULT was stored. */
   work: (job: Job<Params>, context: { signal: AbortSignal }) => Awaitable<Output | Result>;
   /** The price of every job: a number of USD, or another amount. It is 0 by default. The manifest announces it. */
   price?: number | Price;
@@ -216,6 +234,11 @@ export interface ServeOptions<Params = any, Output = unknown> extends Abortable 
   /** Keeps the position across restarts. Without it, all events that the relay still has are read again after a
    *  restart, which takes time, but loses nothing. */
   cursor?: CursorStore;
+  /** Remembers the jobs across restarts, and the position too if there is no cursor. Without it, they are in memory. */
+  state?: StateStore;
+  /** How often the work of a job is begun at most, if the program ends each time; 3 by default. After that the client
+   *  gets INTERNAL_ERROR. It needs a state. */
+  attempts?: number;
   /** How many REQUESTs are answered, and how many jobs are done, at the same time; 8 by default. */
   concurrency?: number;
   /** How many seconds a call of quote may take before its signal is aborted; 60 by default. */
@@ -234,6 +257,10 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   readonly postRate: { perSecond: number; burst: number };
   /** The relay's identity. It signs the notices of timeouts. */
   relayDid(options?: Abortable): Promise<string>;
+  /** This relay as the home of a thread, by its document, which is read once an hour; undefined: it knows no homes. */
+  home(options?: Abortable): Promise<Home | undefined>;
+  /** What home has returned last. */
+  readonly known?: Home;
   /** Whether the relay's document has the feature proofs, as it was read last. */
   proves(options?: Abortable): Promise<boolean>;
   /** Reads the proof that the relay has this message in its log, and checks it. Throws Refused with INVALID_PROOF if it
@@ -294,8 +321,10 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
    *  INSUFFICIENT_BUDGET; broadcasts like that are ignored. Sealed messages get sealed answers. If one cannot be
    *  opened, the answer is INVALID_REQUEST.
    *
-   *  Work is done at least once, and only one RESULT counts. The agent keeps nothing but the cursor: for each event it
-   *  reads the state of the thread. After a crash between ACCEPT and RESULT the work is done again.
+   *  Work is done once for a job, also if its client continues it in another thread: the outcome goes to the newest
+   *  thread with an ACCEPT. Without state, work is done again after a crash between ACCEPT and RESULT. The agent
+   *  remembers 1,024 jobs, and 128 of one client, for 24 hours after their end. If all of those were accepted, it makes
+   *  no offers.
    *
    *  If more REQUESTs arrive than the relay lets the agent answer, those of clients for which it has worked come first,
    *  then those that name it, then broadcasts; every fourth turn it is the other way round. Clients take turns.

@@ -1,27 +1,30 @@
 // A client of a relay that runs both sides of a thread: request asks for a service, serve offers services. It does not
 // trust the relay: it verifies every envelope, and checks that the envelope was asked for, before it uses it. What only
 // the relay claims, such as the state of a thread, decides what the client asks next. client.d.ts documents everything.
-import { backoff, isId, newId, keyOf, pause, printable, Refused, Relay, threadOf, UnknownOutcome } from './agora.js';
-import { Call, constraintsOf, requestIn, resumed, timeOf } from './call.js';
-import { AgentError, Cancelled, Endless, Gone, Unacceptable } from './errors.js';
-import { doubt, outlook } from './outlook.js';
+import { backoff, isHome, isId, newId, keyOf, pause, printable, Refused, Relay, RelayError, threadOf, UnknownOutcome }
+  from './agora.js';
+import { ask } from './ask.js';
+import { Call, payloadOf, requestIn, resumed } from './call.js';
+import { hashOf } from './links.js';
+import { Endless } from './errors.js';
+import { outlook } from './outlook.js';
 import { Recent } from './queue.js';
 import { postAll } from './postall.js';
 import { verifyProof } from './proof.js';
-import { isRule, proved } from './proving.js';
+import { decider, isRule, proved } from './proving.js';
 import { checker, isClosed, isObject, malformed, nameOf, pages, wasSealed } from './reading.js';
 import { serve } from './serve.js';
 
 const PATIENCE = 30_000; // milliseconds that a read waits for a relay that limits it
-const LAST_PATIENCE = 10_000; // milliseconds that a CANCEL may take after a failure
+const HOUR = 3_600_000; // how long the document of a home counts (RELAYS R-4)
 const MAX_IDLE = 100, MAX_PAGES = 100_000; // pages of the directory in a row without a new agent; in total
 const DEFAULT_RATE = { perSecond: 20, burst: 40 }; // §5
 
 /** A new id for a thread. */
 export const newThread = () => newId('thread');
 
-// By default a line goes to the console. Errors of this package need no stack.
-function toConsole(text, err) {
+/** By default a line of the log goes to the console. Errors of this package need no stack. */
+export function toConsole(text, err) {
   if (err === undefined) console.warn(`agora: ${text}`);
   else if (err instanceof Error && 'retryable' in err) console.warn(`agora: ${text}: ${printable(err.message)}`);
   else console.warn(`agora: ${text}:`, err);
@@ -31,11 +34,15 @@ export class Client extends Relay {
   #rate = DEFAULT_RATE;
   #did;
   #proves;
+  #watch;
+  #known; // { did, home, at }: who the relay is, by the document that was read last, at the time at
 
-  constructor(url, { log = toConsole, proofs = 'prefer', ...options } = {}) {
+  // watch is that of a Network: see proving.js.
+  constructor(url, { log = toConsole, proofs = 'prefer', watch, ...options } = {}) {
     super(url, options);
     if (!isRule(proofs)) throw new TypeError("proofs must be 'off', 'prefer' or 'required'");
     Object.assign(this, { log, proofs });
+    this.#watch = watch;
   }
 
   get postRate() { return this.#rate; }
@@ -44,7 +51,10 @@ export class Client extends Relay {
     const document = await super.about(options), rate = document.limits?.rates?.postsPerAgent;
     const isRate = isWithin(rate?.perSecond, 0.01, 1e6) && isWithin(rate.burst, 1, 1e6);
     this.#rate = isRate ? { perSecond: rate.perSecond, burst: rate.burst } : DEFAULT_RATE;
-    this.#proves = Array.isArray(document.features) && document.features.includes('proofs');
+    const has = (feature) => Array.isArray(document.features) && document.features.includes(feature);
+    const { did, url } = document, self = { did, url };
+    this.#proves = has('proofs');
+    this.#known = { did, home: has('home') && isHome(self) ? self : undefined, at: performance.now() };
     return document;
   }
 
@@ -55,6 +65,34 @@ export class Client extends Relay {
       this.#did = did;
     }
     return this.#did;
+  }
+
+  /** What home has returned last. */
+  get known() { return this.#known?.home; }
+
+  async home({ signal } = {}) {
+    try { return (await this.#who(signal)).home; } catch (err) {
+      if (err.status !== 404) throw err;
+      return undefined; // the relay has no document
+    }
+  }
+
+  async #who(signal) {
+    const isFresh = this.#known && performance.now() - this.#known.at < HOUR;
+    if (!isFresh) await this.#patiently(() => this.about({ signal }), signal);
+    return this.#known;
+  }
+
+  async assureHome({ meta: { home } = {} }, { signal } = {}) {
+    if (!home) return;
+    let did;
+    try { ({ did } = await this.#who(signal)); } catch (err) {
+      throw err instanceof RelayError ? Object.assign(err, { notSent: true }) : err;
+    }
+    if (did === home.did) return;
+    this.#known = undefined; // the home may come back to its address
+    throw new RelayError('OTHER_RELAY', `nothing was sent, because another relay answers at ${this.url}: the home of ` +
+      `this thread is ${printable(home.did)}. Check the address`, { notSent: true, retryable: false });
   }
 
   async proves({ signal } = {}) {
@@ -74,7 +112,19 @@ export class Client extends Relay {
       if (err.code !== 'INVALID_ANSWER' || err.status !== 200) throw err;
       throw new Refused('INVALID_PROOF', 'the answer of the relay is not a proof');
     }
-    return { ...await verifyProof(text, { message, relay: await this.relayDid({ signal }) }), text };
+    return { ...await this.check(text, message, await decider(this, message, { signal })), text };
+  }
+
+  // Verifies a proof, and tells a Network about it.
+  async check(text, message, relay) {
+    try {
+      const verified = await verifyProof(text, { message, relay });
+      await this.#watch?.valid(relay, text);
+      return verified;
+    } catch (err) {
+      await this.#watch?.invalid(relay, text, message);
+      throw err;
+    }
   }
 
   async postEnvelope(e, options = {}) { return proved(this, e, await super.postEnvelope(e, options), options); }
@@ -145,17 +195,16 @@ export class Client extends Relay {
   }
 
   async request(intent, params, options = {}) {
-    const { to, maxCost, deadline, constraints, title, description, seal = false, allowPlain, ttl, signal } = options;
-    if (typeof intent !== 'string' || intent === '') throw new TypeError('intent must be a text that is not empty');
+    const { to, seal = false, allowPlain, ttl, signal } = options;
     this.#checkCaller(options.thread);
-    const thread = options.thread ?? newThread(), limits = constraintsOf(constraints, maxCost, deadline);
-    if (options.thread === undefined && limits?.deadline && timeOf(limits.deadline) <= this.now()) {
-      throw new TypeError(`deadline has passed already: ${limits.deadline}`); // a request may be repeated after that
-    }
-    const payload = { request_id: thread, intent, title, description, params, constraints: limits };
+    const isNew = options.thread === undefined, thread = options.thread ?? newThread();
+    const payload = { request_id: thread, ...payloadOf(intent, params, options, isNew && this.now()) };
+    const limits = payload.constraints;
     const known = { thread, requestId: thread, recipient: to, intent, constraints: limits ?? {} };
-    const call = new Call(this, { ...known, seal, allowPlain });
-    try { await this.post('REQUEST', payload, { to, thread, ttl, seal }, { signal }); } catch (err) {
+    const home = await this.home({ signal }).catch(() => signal?.throwIfAborted()); // the post says what is wrong
+    const call = new Call(this, { ...known, seal, allowPlain, home });
+    const signed = async (e) => call.continueAs({ request: await hashOf(e) });
+    try { await this.post('REQUEST', payload, { to, thread, ttl, seal, home }, { signal, signed }); } catch (err) {
       if (err instanceof UnknownOutcome) throw Object.assign(err, { call });
       if (err.code !== 'INVALID_TRANSITION' || options.thread === undefined) throw err;
       return this.#continued(call, { intent, limits: limits ?? {}, allowPlain, signal }, err);
@@ -165,42 +214,14 @@ export class Client extends Relay {
 
   outlook(intent, options) { return outlook(this, intent, options); }
 
-  async ask(intent, params, { rule, seconds, ...options } = {}) {
-    const { signal, thread } = options;
-    const found = await this.outlook(intent, options).catch(() => undefined); // the request says what is wrong
-    signal?.throwIfAborted();
-    const why = doubt(found, intent, options);
-    if (why) this.log(`${why}; waiting for an offer anyway`);
-    let call;
-    try {
-      call = await this.request(intent, params, options);
-      if (!call.agent) await call.accept(await call.best(rule, { seconds, signal }), { signal });
-      return await call.result({ signal });
-    } catch (err) {
-      call ??= err.call;
-      const isOver = err instanceof AgentError || err instanceof Cancelled || err instanceof Gone;
-      if (!call || isOver || thread !== undefined || !await this.#giveUp(call) || !err.why) throw err;
-      throw Unacceptable.none(err.why, false);
-    }
-  }
-
-  // Cancels a request that has ended without a result, and reports that it has ended. Or says how to cancel it.
-  async #giveUp(call) {
-    const ours = new AbortController(), timer = setTimeout(() => ours.abort(), LAST_PATIENCE);
-    try { await call.cancel('', { signal: ours.signal }); } catch (err) {
-      if (err.code === 'INVALID_TRANSITION' || err.code === 'THREAD_NOT_FOUND') return true; // it is not open
-      this.log(`the request may still be open; end it with: (await client.resume('${call.thread}')).cancel()`, err);
-      return false;
-    } finally { clearTimeout(timer); }
-    return true;
-  }
+  ask(intent, params, options) { return ask(this, intent, params, options); }
 
   // The call of a thread that an earlier request has opened. refused is the relay's error for the present REQUEST. It
   // is thrown if the thread was opened with other options.
   async #continued(wanted, { intent, limits, allowPlain, signal }, refused) {
     const { thread: id, recipient: to, seal } = wanted, record = await this.thread(id, this.me.did, { signal });
     const request = requestIn(record); // another program may have opened the thread with another request_id
-    const call = resumed(this, record, { requestId: request?.payload.request_id ?? id, to });
+    const call = await resumed(this, record, { requestId: request?.payload.request_id ?? id, to });
     if (call.recipient !== to || request && (request.payload.intent !== intent || wasSealed(request) !== seal)) {
       throw refused;
     }
@@ -211,7 +232,7 @@ export class Client extends Relay {
 
   async resume(thread, { requestId, to, allowPlain, signal } = {}) {
     this.#checkCaller(thread ?? '');
-    const call = resumed(this, await this.thread(thread, this.me.did, { signal }), { requestId, to });
+    const call = await resumed(this, await this.thread(thread, this.me.did, { signal }), { requestId, to });
     call.continueAs({ allowPlain });
     return call;
   }

@@ -28,6 +28,11 @@ export class Cancelled extends ClientError {
   constructor() { super('CANCELLED', 'the client has cancelled the call'); }
 }
 
+/** Why an agent does nothing more in a thread: its client has continued the job in a newer one. */
+export class Moved extends ClientError {
+  constructor() { super('MOVED', 'the client has continued the job in another thread'); }
+}
+
 /** Why an offer cannot be accepted, or that there is none which can. */
 export class Unacceptable extends ClientError {
   constructor(message, options) { super('UNACCEPTABLE', message, options); }
@@ -84,7 +89,7 @@ export class Endless extends ClientError {
   }
 }
 
-/** Whether the relay would refuse the same again, now and later. The time may be corrected, so an error because of the
- *  time does not count. */
+/** Whether the relay would refuse the same again, now and later. The time may be corrected, and a home may come back
+ *  to its address, so errors because of those do not count. */
 export const isPermanent = (err) => err?.name !== 'UnknownOutcome' && typeof err?.code === 'string' &&
-  err.retryable === false && !['INVALID_ANSWER', 'STALE_TIMESTAMP', 'EXPIRED'].includes(err.code);
+  err.retryable === false && !['INVALID_ANSWER', 'OTHER_RELAY', 'STALE_TIMESTAMP', 'EXPIRED'].includes(err.code);

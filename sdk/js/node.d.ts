@@ -1,4 +1,4 @@
-import type { CursorStore, Identity } from './index.js';
+import type { CursorStore, Dialler, Identity, StateStore } from './index.js';
 
 export * from './index.js';
 
@@ -19,3 +19,19 @@ export class FileCursor implements CursorStore {
   load(): Promise<string | undefined>;
   save(cursor: string): Promise<void>;
 }
+
+/** One file with all that an agent, or a client of several relays, remembers (RELAYS R-12, R-18): the cursor at each
+ *  relay, the events that were handled, the relays that were caught, and the agent's jobs. Use one file for each
+ *  identity, and in one process. After a crash it has all that was saved. The folder must exist. */
+export class State implements StateStore {
+  constructor(path: string | URL);
+  readonly isDurable: boolean;
+  load(did: string): Promise<void>;
+  caught(relay: string): string | undefined;
+  setCaught(relay: string, reason?: string): Promise<void>;
+}
+
+/** The option discover of Network. It returns a fetch for the relay at an origin. It connects only to public addresses,
+ *  which it checks after the name was resolved, with https, at port 443 or above 1023. It follows no redirects, and has
+ *  one connection until the first valid answer. Throws an error if the origin has another form or address. */
+export const dialler: Dialler;

@@ -1,14 +1,17 @@
-// What needs the file system: key files and cursor files. It has everything of index.js too.
+// What needs the file system: key files, cursor files and state files. It has everything of index.js too.
 import { constants } from 'node:fs';
 import { link, open, readFile, rename, rm, stat } from 'node:fs/promises';
 import { randomUUID } from 'node:crypto';
 import { dirname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { formatKeyFile, identity, readKeyFile, Refused } from './agora.js';
+import { Memory } from './memory.js';
 
 export * from './index.js';
+export { dialler } from './nodedial.js';
 
 const MAX_CURSOR = 1024; // characters
+const COMPACT = 4 << 20; // bytes from which a state file is written anew, if half of it does not count any more
 const isWindows = process.platform === 'win32';
 
 const nameOf = (path) => path instanceof URL ? fileURLToPath(path) : String(path);
@@ -88,4 +91,78 @@ export class FileCursor {
   }
 
   save(cursor) { return write(this.#path, `${cursor}\n`, rename); }
+}
+
+// The file has one JSON array in each line: first ["agora-state",1,DID], then entries of Memory. Lines are appended,
+// and the last one with a name counts. A line that was cut off by a crash is at the end, and is dropped.
+export class State extends Memory {
+  #path;
+  #did;
+  #loaded;
+  #lines = ''; // that are not written yet
+  #size = 0;
+  #live = 0; // the size after the last compaction
+  #writing = Promise.resolve();
+
+  constructor(path) {
+    super();
+    this.#path = nameOf(path);
+  }
+
+  get isDurable() { return true; }
+
+  async load(did) {
+    await (this.#loaded ??= this.#load(did));
+    if (did !== this.#did) throw this.#damaged(`it belongs to ${this.#did}; use one file for each identity`);
+  }
+
+  #damaged(why) { return failure('INVALID_STATE', `the state file ${this.#path} cannot be used: ${why}`); }
+
+  async #load(did) {
+    this.#did = did;
+    const text = await readFile(this.#path, 'utf8').catch((err) => { if (err.code !== 'ENOENT') throw err; });
+    const lines = (text ?? '').split('\n');
+    lines.pop(); // empty, or cut off
+    for (const [n, line] of lines.entries()) {
+      let entry;
+      try { entry = JSON.parse(line); } catch { /* it is not an entry */ }
+      const [kind, version, owner] = Array.isArray(entry) ? entry : [];
+      const fits = n > 0 ? kind !== undefined && this.apply(entry) : kind === 'agora-state' && version === 1;
+      if (!fits) throw this.#damaged(`line ${n + 1} has another form; move the file away to start without it`);
+      if (n === 0) this.#did = owner;
+    }
+    await this.#compact(); // also removes what was cut off
+  }
+
+  async #compact() {
+    const lines = [['agora-state', 1, this.#did], ...this.entries()].map((entry) => `${JSON.stringify(entry)}\n`);
+    this.#lines = '';
+    this.#size = this.#live = Buffer.byteLength(lines.join(''));
+    await write(this.#path, lines.join(''), rename);
+  }
+
+  async keep(relay, evidence) {
+    await write(`${this.#path}.evidence-${relay.slice(-8)}-${Date.now()}.json`, JSON.stringify(evidence), rename);
+  }
+
+  append(...entry) { this.#lines += `${JSON.stringify(entry)}\n`; }
+
+  sync() {
+    this.#writing = this.#writing.then(async () => {
+      const lines = this.#lines;
+      if (lines === '') return;
+      this.#size += Buffer.byteLength(lines);
+      if (this.#size > COMPACT && this.#size > 2 * this.#live) {
+        await this.#compact();
+        return;
+      }
+      this.#lines = '';
+      const file = await open(this.#path, constants.O_APPEND | constants.O_WRONLY);
+      try {
+        await file.writeFile(lines);
+        await file.sync();
+      } finally { await file.close(); }
+    });
+    return this.#writing;
+  }
 }

@@ -41,6 +41,7 @@ class PostAll {
   async run(signal) {
     // If the relay's document cannot be read now, the receipts come without proofs.
     const proofs = this.#pending.length > 0 && await asks(this.#client, { signal }).catch(() => false);
+    await this.#leaveOut(signal);
     for (let attempt = 1; this.#pending.length > 0; attempt++) {
       const sent = this.#chunk();
       let settled = 0, failed;
@@ -69,6 +70,18 @@ class PostAll {
         try { await pause(ms, signal); } catch (err) { return this.#giveUp(err, Infinity); } // the signal is aborted
       }
     }
+  }
+
+  // Ends the messages whose home is another relay (RELAYS R-4).
+  async #leaveOut(signal) {
+    const pending = [];
+    for (const i of this.#pending) {
+      try {
+        await this.#client.assureHome(this.#envelopes[i], { signal });
+        pending.push(i);
+      } catch (err) { this.#fail(i, err); }
+    }
+    this.#pending = pending;
   }
 
   // The messages of the next request.

@@ -1,6 +1,6 @@
 // When a client asks a relay for proofs, and what it does if they do not hold (docs/PROOFS.md).
 import { Refused, RelayError } from './agora.js';
-import { contentHash } from './chain.js';
+import { hashOf } from './links.js';
 import { isPermanent, NoProof } from './errors.js';
 import { verifyProof } from './proof.js';
 
@@ -10,13 +10,16 @@ export const isRule = (proofs) => ['off', 'prefer', 'required'].includes(proofs)
 /** Whether the client wants proofs and the relay can give them. */
 export const asks = async (client, { signal } = {}) => client.proofs !== 'off' && client.proves({ signal });
 
+/** The DID of the relay whose log has a message: the home of its thread, or else the relay itself. */
+export const decider = async (client, { meta }, options) => meta?.home?.did ?? client.relayDid(options);
+
 /** Checks the proof in the receipt of a message. If it does not hold, or must be there and is not, the proof is read
  *  once from the relay. Returns the receipt with the proof that holds. Throws NoProof. */
 export async function proved(client, message, { proof, ...receipt }, { signal } = {}) {
   if (client.proofs === 'off' || !proof && client.proofs === 'prefer') return receipt;
   let wrong;
   if (proof) {
-    const relay = await client.relayDid({ signal }).catch((err) => { wrong = err; });
+    const relay = await decider(client, message, { signal }).catch((err) => { wrong = err; });
     signal?.throwIfAborted();
     if (!relay && client.proofs === 'prefer') { // it has stored the message, and is not there any more
       client.log(`the proof of ${message.id} is not checked: the relay does not say who it is (${wrong.message})`);
@@ -24,7 +27,7 @@ export async function proved(client, message, { proof, ...receipt }, { signal } 
     }
     try {
       if (!relay) throw wrong;
-      await verifyProof(proof, { message, relay });
+      await client.check(proof, message, relay);
       return { ...receipt, proof };
     } catch (err) { wrong = err; }
   }
@@ -44,7 +47,7 @@ export async function objection(client, accept, request, { signal }) {
   let why;
   try {
     const { leaf } = await client.proof(accept, { signal });
-    if (leaf.request === await contentHash(request)) return undefined;
+    if (leaf.request === await hashOf(request)) return undefined;
     if (leaf.request) return 'the proof of the relay says that the ACCEPT belongs to another REQUEST';
     why = 'the proof of the relay does not say to which REQUEST the ACCEPT belongs';
   } catch (err) {

@@ -87,13 +87,15 @@ export class Queue {
     return item;
   }
 
+  /** The REQUEST of a thread, or undefined. */
+  find(client, thread) {
+    return this.#lists.flat().find((item) => item.client === client && item.thread === thread);
+  }
+
   /** Removes and returns the REQUEST of a thread, or undefined. */
   withdraw(client, thread) {
-    for (const [rank, list] of this.#lists.entries()) {
-      const i = list.findIndex((item) => item.client === client && item.thread === thread);
-      if (i >= 0) return this.#remove(rank, i);
-    }
-    return undefined;
+    const item = this.find(client, thread);
+    return item && this.#remove(item.rank, this.#lists[item.rank].indexOf(item));
   }
 
   /** Removes and returns the REQUEST to answer now, as item, and counts a post in pace. Without one, wait is the time

@@ -77,7 +77,7 @@ const matches = ({ recipient, broadcast, sender, type, thread }, e) =>
 
 /** Reads page after page, and yields { events, cursor, moved } for each answer: the new events, and the place after
  *  them. moved says whether this is another place than before. It waits and retries as Client.follow says. */
-export async function* pages(client, { filter = {}, store, from, limit = 100, seen = newSeen(), signal }) {
+export async function* pages(client, { filter = {}, store, from, limit = 100, seen = newSeen(), signal, heard }) {
   const { recipient, broadcast, sender, type, thread } = filter, since = new Date(from ?? client.now());
   const query = { recipient, broadcast: recipient && broadcast ? true : undefined, sender, type, thread };
   let cursor = await loadCursor(store) ?? (from === 'oldest' ? OLDEST : undefined), failures = 0, size = limit;
@@ -90,6 +90,7 @@ export async function* pages(client, { filter = {}, store, from, limit = 100, se
     let answer;
     try { answer = await client.page({ ...query, limit: size, ...place }, { signal, take }); } catch (err) {
       signal?.throwIfAborted();
+      heard?.(err);
       if (err?.details?.reason === 'too_long') size = Math.max(size >> 1, 1); // a smaller page may fit
       if (!isQuick()) failures = 0;
       cursor = recover(client, err, cursor);
@@ -97,6 +98,7 @@ export async function* pages(client, { filter = {}, store, from, limit = 100, se
       continue;
     }
     if (!isQuick()) failures = 0;
+    heard?.();
     size = Math.min(size * 2, limit);
     log();
     const events = answer.events.filter((e) => seen.add(nameOf(e)));

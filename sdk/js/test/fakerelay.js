@@ -131,6 +131,7 @@ export class FakeRelay {
     try { checkFresh(instant(e.ts), e.meta?.ttl, now); } catch (err) {
       throw Object.assign(err, { details: { now: formatted(now) } });
     }
+    if (e.meta?.home && e.meta.home.did !== this.me.did) throw new Refused('FORBIDDEN', 'home', { reason: 'home' });
     const threads = () => (this.#ledger.threads.get(threadOf(e)) ?? []).map((t) => ({ ...t }));
     const before = e.type === 'MANIFEST' ? [] : threads();
     const { duplicate, state, client } = this.#ledger.take(e, now);

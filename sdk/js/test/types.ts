@@ -5,7 +5,9 @@ import {
   UnknownOutcome, verify, verifyChain, verifyEvidence, wasSealed, type CursorStore, type Envelope, type Identity,
   type Offer,
 } from 'agora-relay';
-import { FileCursor, loadKey, loadOrCreateKey, saveKey, Client as NodeClient } from 'agora-relay/node';
+import {
+  dialler, FileCursor, loadKey, loadOrCreateKey, Network, saveKey, State, Client as NodeClient,
+} from 'agora-relay/node';
 
 export async function core(bytes: Uint8Array, signal: AbortSignal): Promise<string> {
   const me: Identity = await identity(), relay = new Relay('http://127.0.0.1:8789', { me, requireParties: true });
@@ -80,6 +82,22 @@ export async function typed(): Promise<string> {
 export async function deal(messages: Envelope[], evidence: string): Promise<string> {
   const { price, home, status } = await verifyChain(messages), found = await verifyEvidence(evidence);
   return (price?.amount ?? 0) + home.did + status + (found.kind === 'accepts' ? found.client : found.relay);
+}
+
+export async function relays(signal: AbortSignal): Promise<string> {
+  const me = await identity(), state = new State('state'), urls = ['https://a.example', 'https://b.example'];
+  const network = new Network(urls, { me, state, discover: dialler, silence: 10, offerWait: 20, log: console.log,
+    moved: ({ from, to, why }) => console.log(`${from.url} ${why}; continued at ${to.url}`) });
+  await network.serve('echo', { manifest: { name: 'Echo' }, attempts: 1, work: ({ params }) => params, signal });
+  for await (const e of network.follow({ type: 'REQUEST' }, { from: 'oldest' })) await network.agent(e.sender.id);
+  const call = await network.request<number>('echo', 1, { maxCost: 1 });
+  await call.accept(await call.best('first'), { signal });
+  await network.post('MANIFEST', { id: 'main', intents: [] });
+  const { output } = await call.result(), half: number = output / 2, home: string | undefined = call.home?.url;
+  await state.setCaught((await network.info())[0].did ?? '');
+  // @ts-expect-error: browsers cannot check addresses
+  new Network(urls, { me, discover: true });
+  return home + String(half) + (await network.ask<string>('echo', 'a')).output.length;
 }
 
 export function describe(err: unknown): string {
