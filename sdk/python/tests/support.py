@@ -198,6 +198,9 @@ class FakeRelay:
         now = int(self.now() * 1e9)
         try:
             rules.check_meant(e, self.url, now)
+            home = e.get("meta", {}).get("home")
+            if home and home["did"] != self.identity.did:  # RELAYS R-2
+                raise Refused("FORBIDDEN", "another home", details={"reason": "home", "home": home})
         except Refused as err:
             if err.code == "STALE_TIMESTAMP":
                 err.details["now"] = agora_relay.format_time(self.now())

@@ -2,6 +2,7 @@
 messages. Client is the start; agora_relay.sync has the same without asyncio. The README has complete programs."""
 from . import sync
 from .call import Call, CallState, Rule
+from .chain import Home, hash_of
 from .client import Client
 from .didkey import Identity, did_of, key_of
 from .envelope import (
@@ -72,6 +73,7 @@ __all__ = [
     "FileCursor",
     "Finding",
     "Gone",
+    "Home",
     "Identity",
     "Job",
     "Leaf",
@@ -110,6 +112,7 @@ __all__ = [
     "encode64",
     "format_key_file",
     "format_time",
+    "hash_of",
     "instant",
     "is_sealed",
     "key_of",

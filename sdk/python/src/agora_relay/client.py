@@ -23,8 +23,9 @@ from .answer import (
     text_of,
 )
 from .call import Call, Rule, continue_request, resume_call
+from .chain import Home, hash_of, home_of
 from .didkey import Identity, key_of
-from .envelope import Envelope, check_envelope, format_time, new_id, sign, thread_of, valid_id
+from .envelope import Envelope, check_envelope, format_time, is_home, new_id, sign, thread_of, valid_id
 from .errors import (
     AgentError,
     AgoraError,
@@ -58,7 +59,7 @@ from .proving import Proofs, check_rule, proved
 from .records import About, Agent, AgentPage, Receipt, Thread, agent_of, malformed, row_of
 from .sealing import seal as seal_envelope
 from .serve import serve
-from .session import EXCHANGE_SECONDS, HEALTH, WELL_KNOWN, Session, quote
+from .session import EXCHANGE_SECONDS, HEALTH, WELL_KNOWN, Session, has_feature, monotonic, quote
 from .transport import StreamTransport, Transport
 from .waiting import POST_PATIENCE, Backoff, Recent
 
@@ -66,6 +67,7 @@ log = logging.getLogger("agora_relay")
 
 ATTEMPTS = 8  # how often a message is sent before post gives up, with about 45 s of pauses in total
 LAST_SECONDS = 10.0  # how long a CANCEL may take after a failure
+HOME_SECONDS = 3600.0  # how long the document of a home counts (RELAYS R-4)
 MAX_IDLE_PAGES = 100  # pages of the directory in a row without a new agent
 MAX_PAGES = 100_000  # pages of the directory in total
 
@@ -143,15 +145,24 @@ class Client:
         thread: str | None = None,
         ttl: int = DRAFT_TTL,
         seal: bool = False,
+        home: Home | None = None,
+        re: str | None = None,
+        continues: str | None = None,
     ) -> Receipt:
         """Signs a message and posts it. ttl is in seconds. With seal, only the recipient to can read the payload.
+
+        home is the relay that decides the thread, as Client.home returns it, re is the hash of the message that this
+        one answers, and continues is that of the first REQUEST of the job (RELAYS §1, §2, §4). They become members of
+        meta. If this relay is not the home, nothing is sent, and Refused is raised.
 
         It sends the same bytes again after a temporary failure (no connection, 429, 5xx), and waits as Retry-After
         says. If the relay refuses the timestamp, it corrects its clock and signs once more with the same id.
 
         Raises UnknownOutcome if the relay may have stored the message, also NoProof; otherwise Refused or RelayError,
         and the relay has not stored it."""
-        return await self._post(type, payload, to=to, thread=thread, ttl=ttl, seal=seal)
+        members = {"home": home, "re": re, "continues": continues}
+        meta = {name: value for name, value in members.items() if value is not None}
+        return await self._post(type, payload, to=to, thread=thread, ttl=ttl, seal=seal, meta=meta)
 
     async def post_envelope(self, envelope: Envelope) -> Receipt:
         """Posts a message that is signed already. It retries as post does, but never changes the message. Raises what
@@ -178,10 +189,14 @@ class Client:
         thread: str | None,
         ttl: int = DRAFT_TTL,
         seal: bool,
+        meta: Mapping[str, Any] = {},
         retry_limited: bool = True,
+        on_signed: Callable[[Envelope], None] = lambda e: None,
     ) -> Receipt:
-        draft = self._draft(type, payload, to, thread, ttl)
+        """Posts as post does. meta has further members of meta. on_signed gets the message before it is sent."""
+        draft = self._draft(type, payload, to, thread, {"ttl": ttl, **meta})
         e = self._signed(draft, seal)
+        on_signed(e)
         try:
             return await self._post_envelope(e, retry_limited)
         except (RelayError, UnknownOutcome) as err:
@@ -191,6 +206,7 @@ class Client:
                 raise
             unknown = isinstance(err, UnknownOutcome)
         e = self._signed(draft, seal)
+        on_signed(e)
         try:
             return await self._post_envelope(e, retry_limited)
         except RelayError as err:
@@ -199,7 +215,9 @@ class Client:
                 raise UnknownOutcome(err, e) from err
             raise
 
-    def _draft(self, type: str, payload: Mapping[str, Any], to: str | None, thread: str | None, ttl: int) -> Envelope:
+    def _draft(
+        self, type: str, payload: Mapping[str, Any], to: str | None, thread: str | None, meta: dict[str, Any]
+    ) -> Envelope:
         me, now, payload = self.identity(), self._session.now(), dict(payload)
         if (
             type == "REQUEST"
@@ -212,7 +230,7 @@ class Client:
             "type": type,
             "sender": {"id": me.did},
             "payload": payload,
-            "meta": {"ttl": ttl},
+            "meta": meta,
         }
         if to is not None:
             key_of(to)
@@ -258,6 +276,7 @@ class Client:
         try:
             async with asyncio.timeout(EXCHANGE_SECONDS):
                 await self._session.assure_parties()
+                await self.assure_home(e)
                 answer = await self._session.exchange("POST", "/events", Spec(MAX_SHORT), body=canonicalize(e))
         except TimeoutError:
             raise RelayError("NO_ANSWER", f"the relay did not answer within {EXCHANGE_SECONDS:.0f} s") from None
@@ -410,6 +429,58 @@ class Client:
             self._relay_did = (await self.about()).did
         return self._relay_did
 
+    async def home(self) -> Home | None:
+        """The home of the threads that this client opens (RELAYS §1): this relay. None: the relay's document does not
+        have the feature home. It reads the document at most once an hour. Raises RelayError."""
+        try:
+            about = await self._recent()
+        except RelayError as err:
+            if err.status not in (200, 404):
+                raise
+            return None  # the relay has no document, or a malformed one
+        home: Any = {"did": about.did, "url": about.document.get("url")}
+        return home if has_feature(about.document, "home") and is_home(home) else None
+
+    async def assure_home(self, e: Envelope) -> None:
+        """Raises Refused if a message names another home than this relay (RELAYS R-4), and RelayError if the relay
+        does not say who it is."""
+        home = home_of(e)
+        if home is None:
+            return
+        try:
+            did = (await self._recent()).did
+        except RelayError as err:
+            err.not_sent = True
+            raise
+        if did != home["did"]:
+            raise Refused(
+                "FORBIDDEN",
+                f"{self.url} is {did}, and not the home of this thread, {home['did']}, so nothing was sent; use the "
+                "URL of the home, or ask its operator whether it has a new key",
+                details={"reason": "home", "home": home},
+            )
+
+    async def _recent(self) -> About:
+        """The relay's document, not older than an hour."""
+        known = self._session.document
+        if known is None or monotonic() - self._session.document_at >= HOME_SECONDS:
+            return await self.about()
+        return About.of(dict(known))
+
+    async def _patient_home(self) -> Home | None:
+        """Returns what home returns. It retries temporary failures as post does."""
+        pause = Backoff()
+        for _ in range(self._attempts - 1):
+            try:
+                return await self.home()
+            except RelayError as err:
+                if not err.temporary:
+                    raise
+                log.warning("reading the relay's document failed, will be retried: %s", err)
+                delay = err.retry_after
+            await pause.wait(min(delay, POST_PATIENCE))
+        return await self.home()
+
     async def proves(self) -> bool:
         """Whether the relay's document has the feature proofs, as it was read last. Raises RelayError."""
         if self._session.proves is None:
@@ -471,6 +542,8 @@ class Client:
         if params is not None:
             payload["params"] = params
 
+        home = await self._patient_home()
+
         def call(e: Envelope) -> Call:
             made = Call(
                 self,
@@ -482,10 +555,12 @@ class Client:
                 allow_plain=allow_plain,
             )
             made._intent = intent
+            made._home, made._asked = home, hash_of(e)
             return made
 
         try:
-            receipt = await self._post("REQUEST", payload, to=to, thread=thread, ttl=ttl, seal=seal)
+            meta = {"home": home} if home else {}
+            receipt = await self._post("REQUEST", payload, to=to, thread=thread, ttl=ttl, seal=seal, meta=meta)
         except UnknownOutcome as err:
             err.call = call(err.envelope)
             raise

@@ -24,6 +24,7 @@ MAX_BYTES = 128 * 1024
 MAX_TTL = 9223372036  # seconds; fits into 64 bits of nanoseconds
 SECOND = 1_000_000_000  # instants are nanoseconds since 1970
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
+_HASH, _ORIGIN = re.compile("[0-9a-f]{64}"), re.compile(r"https?://[^\s/?#@\\]+")
 _ID = re.compile("[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}")
 
 
@@ -101,6 +102,11 @@ def _check(e: object) -> Envelope:
         raise Refused("INVALID_REQUEST", "the message has no valid meta")
     valid(_is_whole(meta.get("ttl", 1), 1, MAX_TTL), "meta.ttl")
     valid(_is_whole(meta.get("hop", 0), 0, 16), "meta.hop")
+    valid("home" not in meta or is_home(meta["home"]), "meta.home: exactly did and url, an origin")
+    valid("continues" not in meta or e["type"] == "REQUEST", "meta.continues: only a REQUEST has it")
+    for name in ("re", "continues"):
+        hash = meta.get(name, "0" * 64)
+        valid(isinstance(hash, str) and _HASH.fullmatch(hash), f"meta.{name}: the hash of a message in lower-case hex")
     return e
 
 
@@ -120,6 +126,17 @@ def _check_parties(e: Envelope) -> None:
             "INVALID_DID",
             "the message has no valid recipient",
         )
+
+
+def is_home(value: object) -> bool:
+    """Whether value has the form of a home (RELAYS R-1)."""
+    if not isinstance(value, dict) or value.keys() != {"did", "url"} or not isinstance(value["url"], str):
+        return False
+    try:
+        key_of(value["did"])
+    except Refused:
+        return False
+    return _ORIGIN.fullmatch(value["url"]) is not None
 
 
 def valid_id(value: object) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
+import functools
 import inspect
 import os
 from typing import Any, Awaitable, Callable, Mapping, Protocol
 
 from .answer import MAX_POLL, MAX_SINCE, MAX_SINCE_PAGE, Envelopes, Spec, log
+from .chain import hash_of
 from .didkey import Identity
 from .envelope import SECOND, Envelope, format_time, instant, thread_of
 from .errors import AgoraError, RelayError, Refused
@@ -138,6 +140,11 @@ class Event:
     def ts(self) -> float:
         """The time that the sender claims, in seconds since 1970."""
         return instant(self.envelope["ts"]) / SECOND
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """The content hash of the message, in lower-case hex."""
+        return hash_of(self.envelope)
 
     @property
     def sealed(self) -> bool:

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Callable, Mapping, TypeVar
 
 from .answer import log, permanent
+from .chain import home_of, links
 from .errors import AgentError, RelayError, Refused
 from .follow import Event
 from .payloads import Delivery, Job, Quote, comparable, failure, read_time
@@ -50,7 +51,9 @@ class Run:
         self.client_ended = False  # whether the client has ended the thread, so that the task was cancelled
         self.ended = asyncio.Event()
         self.tried_post = False
-        self._agent, self._event = agent, event
+        self._agent, self.event = agent, event
+        self.request = event if event.type == "REQUEST" else None  # the client's REQUEST, as soon as it is known
+        self._accept = ""  # the hash of the ACCEPT that the answers are for; empty: there is none yet
         self._outcome: tuple[
             str, dict[str, Any]
         ] | None = None  # kept, so a retry of the post does not repeat the work
@@ -60,7 +63,7 @@ class Run:
     async def step(self) -> None:
         """Reads the state of the thread. If the thread waits for this agent, posts the agent's next message. After an
         error it can be called again. Raises AgoraError."""
-        agent, is_request = self._agent, self._event.type == "REQUEST"
+        agent, is_request = self._agent, self.event.type == "REQUEST"
         try:
             if is_request:
                 record = await agent.client.thread(self.key[1], self.key[0])
@@ -70,28 +73,31 @@ class Run:
         except RelayError as err:
             # A private relay shows the record of a thread only to its parties. If the REQUEST has no recipient, this
             # agent is not a party before it has made an offer.
-            hidden = is_request and self._event.recipient is None and agent.session.is_private()
+            hidden = is_request and self.event.recipient is None and agent.session.is_private()
             if err.code != "THREAD_NOT_FOUND" or not hidden:
                 raise
-            record = Thread(self.key[1], self.key[0], "PENDING", self._event.request_id)
-        request = self._request(record)
+            record = Thread(self.key[1], self.key[0], "PENDING", self.event.request_id)
+        self.request = request = self._request(record)
         self._seal = any(
             e.sender == self.key[0] and e.recipient == agent.me and e.sealed
-            for e in [*record.events, self._event, *([request] if request else [])]
+            for e in [*record.events, self.event, *([request] if request else [])]
         )
         if is_request:
             if record.state == "PENDING" and request and agent.me not in record.offers:
                 await self._offer(request)
         elif record.state == "ACTIVE" and record.agent == agent.me:
             accept = self._by_client("ACCEPT", record)  # the relay's record is not signed, so it is not enough
-            if accept and accept.closed:
+            self._accept = accept.hash if accept else ""
+            if accept and request and not self._is_linked(accept, request, record):
+                pass
+            elif accept and accept.closed:
                 await self._post("ERROR", failure(NOT_OPENED) | {"request_id": record.request_id})
             elif accept:
                 await self._work(request, accept, record)
 
     def _by_client(self, type: str, record: Thread) -> Event | None:
         """The client's message of this type about the thread's request, to this agent or to nobody."""
-        for event in [*record.events, self._event]:
+        for event in [*record.events, self.event]:
             if (
                 event.type == type
                 and event.sender == self.key[0]
@@ -100,6 +106,11 @@ class Run:
             ):
                 return event
         return None
+
+    def _is_linked(self, accept: Event, request: Event, record: Thread) -> bool:
+        """Whether an ACCEPT names the home of its REQUEST and an OFFER of this agent (RELAYS R-3, R-7, R-8)."""
+        offers = {e.hash for e in record.events if e.type == "OFFER" and e.sender == self._agent.me}
+        return self._agent.counts(accept, request, offers)
 
     def _request(self, record: Thread) -> Event | None:
         """The client's REQUEST. The relay deletes it when its ttl ends, which may be before the client accepts the
@@ -202,11 +213,18 @@ class Run:
         """Sends a message to the client. If the relay refuses an answer to a REQUEST with 429, it is not retried here:
         the REQUEST goes back into the queue, where another one may be more urgent."""
         self.tried_post = True
-        retry_limited = self._event.type != "REQUEST"
+        retry_limited = self.event.type != "REQUEST"
         if retry_limited:
             self._agent.pace.spend(self._agent.clock())
+        answered = self._accept or (self.request.hash if self.request else "")
         await self._agent.client._post(
-            type, payload, to=self.key[0], thread=self.key[1], seal=self._seal, retry_limited=retry_limited
+            type,
+            payload,
+            to=self.key[0],
+            thread=self.key[1],
+            seal=self._seal,
+            retry_limited=retry_limited,
+            meta=links(home_of((self.request or self.event).envelope), answered),
         )
 
     async def _call(self, function: Callable[[Job], T], job: Job, seconds: float | None) -> T:

@@ -18,9 +18,10 @@ handled."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Container, Coroutine, Iterable, Mapping
 
 from .answer import log, permanent, retry_after_of
+from .chain import flaw, home_of
 from .errors import AgoraError, RelayError
 from .follow import CursorStore, Event, Filter, Follower, load_cursor
 from .jsontext import canonicalize
@@ -148,7 +149,7 @@ class Agent:
             if event.sender == self.me:
                 continue
             if event.type in ("CANCEL", "ERROR"):
-                await self._client_ended(key)
+                await self._client_ended(key, event)
             elif event.type == "REQUEST" and (event.recipient or self.serves(event)):
                 self._progress.hold(page)
                 await self._drop(self.queue.put(Queued(key, event, page), self.clock()))
@@ -175,12 +176,22 @@ class Agent:
         """The REQUEST of a thread, if it is in memory."""
         return self._requests.get(key)
 
-    async def _client_ended(self, key: Key) -> None:
+    def counts(self, event: Event, request: Event, answers: Container[str]) -> bool:
+        """Whether a message of a client names the home of its REQUEST and the message that it answers (RELAYS R-3,
+        R-7)."""
+        why = flaw(event.envelope, home_of(request.envelope), answers)
+        if why:
+            log.warning("the %s %s of %s is ignored: %s", event.type, event.id, event.sender, why)
+        return not why
+
+    async def _client_ended(self, key: Key, event: Event) -> None:
         """Ends the agent's work on a thread after the client has ended the thread."""
-        queued = self.queue.withdraw(key)
-        if queued:
+        queued, run = self.queue.find(key), self._running.get(key)
+        request = queued.event if queued else run.request if run else None
+        if request and not self.counts(event, request, {request.hash, run.event.hash if run else ""}):
+            return
+        if self.queue.withdraw(key) and queued:
             await self._progress.release(queued.page)
-        run = self._running.get(key)
         if run:
             run.client_ended = True
             run.task.cancel()

@@ -16,6 +16,7 @@ from typing import Any, AsyncGenerator, Callable, Coroutine, Iterable, Iterator,
 from . import call as _call
 from . import client as _client
 from .call import CallState, Rule
+from .chain import Home
 from .didkey import Identity
 from .envelope import Envelope
 from .errors import AgoraError, UnknownOutcome
@@ -169,9 +170,13 @@ class Client:
         thread: str | None = None,
         ttl: int = DRAFT_TTL,
         seal: bool = False,
+        home: Home | None = None,
+        re: str | None = None,
+        continues: str | None = None,
     ) -> Receipt:
         """See agora_relay.Client.post."""
-        return self._loop.run(self._client.post(type, payload, to=to, thread=thread, ttl=ttl, seal=seal))
+        links: dict[str, Any] = {"home": home, "re": re, "continues": continues}
+        return self._loop.run(self._client.post(type, payload, to=to, thread=thread, ttl=ttl, seal=seal, **links))
 
     def post_envelope(self, envelope: Envelope) -> Receipt:
         """See agora_relay.Client.post_envelope."""
@@ -248,6 +253,10 @@ class Client:
     def relay_did(self) -> str:
         """See agora_relay.Client.relay_did."""
         return self._loop.run(self._client.relay_did())
+
+    def home(self) -> Home | None:
+        """See agora_relay.Client.home."""
+        return self._loop.run(self._client.home())
 
     def proves(self) -> bool:
         """See agora_relay.Client.proves."""
