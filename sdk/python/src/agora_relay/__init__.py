@@ -46,6 +46,7 @@ from .proving import Proofs
 from .readtoken import check_read, read_token
 from .records import About, Agent, AgentPage, Receipt, Thread, Transition
 from .sealing import is_sealed, open_payload, place, seal, x25519_private, x25519_public
+from .state import State
 from .transport import BodyTooLong, Response, StreamTransport, Transport, TransportFailed
 
 open = open_payload  # as in the other packages: agora_relay.open(e, me)
@@ -93,6 +94,7 @@ __all__ = [
     "Result",
     "Rule",
     "Start",
+    "State",
     "StreamTransport",
     "Thread",
     "Transition",
