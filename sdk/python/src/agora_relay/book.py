@@ -54,6 +54,10 @@ class Book:
         job = self.jobs.get(key)
         return job.get("offer") if job else None
 
+    def is_accepted(self, key: JobKey) -> bool:
+        """Whether a job has an ACCEPT."""
+        return key in self.jobs and bool(self.jobs[key]["accepted"])
+
     def has_room(self, key: JobKey, now: float) -> bool:
         """Whether the agent may offer: it knows the job, or can forget another one for it."""
         self.expire(now)
@@ -88,7 +92,10 @@ class Book:
             self._keep(job, now)
         if "outcome" in job:
             return "answer"
-        return "work" if key not in self._running and self.is_newest(key, thread) else "wait"
+        if key in self._running or not self.is_newest(key, thread):
+            return "wait"
+        self._running.add(key)
+        return "work"
 
     def is_newest(self, key: JobKey, thread: dict[str, str]) -> bool:
         """Whether a thread is the newest one of its job with an ACCEPT, so that the outcome belongs there."""
@@ -103,7 +110,6 @@ class Book:
             self.finish(key, "ERROR", failure(INTERRUPTED), now)
             return 0
         job["begun"] += 1
-        self._running.add(key)
         self._keep(job, now, sync=True)
         return int(job["begun"])
 
@@ -126,6 +132,7 @@ class Book:
             return False
         job = self.jobs[key]
         del job["thread"]
+        self._running.discard(key)
         if job["begun"] and "outcome" not in job:
             self.finish(key, "ERROR", failure(CANCELLED), now)
         else:

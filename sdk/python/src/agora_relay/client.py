@@ -22,6 +22,7 @@ from .answer import (
     split_list,
     text_of,
 )
+from .book import ATTEMPTS as ATTEMPTS_OF_WORK
 from .call import Call, Rule, continue_request, resume_call
 from .chain import Home, hash_of, home_of
 from .didkey import Identity, key_of
@@ -58,7 +59,9 @@ from .protocol import DRAFT_TTL, SETTLES
 from .proving import Proofs, check_rule, proved
 from .records import About, Agent, AgentPage, Receipt, Thread, agent_of, malformed, row_of
 from .sealing import seal as seal_envelope
-from .serve import serve
+from .serve import Agent as Serving
+from .serve import Service
+from .state import State
 from .session import EXCHANGE_SECONDS, HEALTH, WELL_KNOWN, Session, has_feature, monotonic, quote
 from .transport import StreamTransport, Transport
 from .waiting import POST_PATIENCE, Backoff, Recent
@@ -531,39 +534,12 @@ class Client:
         RelayError with INVALID_TRANSITION. Raises what post raises; UnknownOutcome has
         the Call, because there will be offers if the relay has stored the request."""
         limits = Limits(max_cost, deadline)
-        payload: dict[str, Any] = {"intent": intent}
-        more = {
-            "request_id": thread,
-            "title": title,
-            "description": description,
-            "constraints": dict(constraints or {}) | limits.payload() or None,
-        }
-        payload |= {name: value for name, value in more.items() if value is not None}
-        if params is not None:
-            payload["params"] = params
-
-        home = await self._patient_home()
-
-        def call(e: Envelope) -> Call:
-            made = Call(
-                self,
-                thread_of(e),
-                e["payload"]["request_id"],
-                recipient=to,
-                limits=limits,
-                seal=seal,
-                allow_plain=allow_plain,
-            )
-            made._intent = intent
-            made._home, made._asked = home, hash_of(e)
-            return made
-
+        payload = request_payload(intent, params, limits, constraints, title, description)
+        payload |= {} if thread is None else {"request_id": thread}
         try:
-            meta = {"home": home} if home else {}
-            receipt = await self._post("REQUEST", payload, to=to, thread=thread, ttl=ttl, seal=seal, meta=meta)
-        except UnknownOutcome as err:
-            err.call = call(err.envelope)
-            raise
+            return await self._open(
+                payload, to=to, limits=limits, seal=seal, allow_plain=allow_plain, ttl=ttl, thread=thread
+            )
         except RelayError as err:
             if err.code != "INVALID_TRANSITION" or thread is None:
                 raise
@@ -578,7 +554,48 @@ class Client:
                 allow_plain=allow_plain,
                 refused=err,
             )
-        return call(receipt.envelope)
+
+    async def _open(
+        self,
+        payload: Mapping[str, Any],
+        *,
+        to: str | None,
+        limits: Limits,
+        seal: bool,
+        allow_plain: bool,
+        ttl: int,
+        thread: str | None = None,
+        continues: str | None = None,
+        on_call: Callable[[Call, Envelope], None] = lambda call, request: None,
+    ) -> Call:
+        """Posts a REQUEST with this payload, and returns its Call. continues is the root of the job that it continues.
+        on_call gets the Call and the REQUEST before it is sent. Raises what request raises."""
+        home = await self._patient_home()
+        meta = ({"home": home} if home else {}) | ({"continues": continues} if continues else {})
+        calls: list[Call] = []
+
+        def signed(e: Envelope) -> None:
+            call = Call(
+                self,
+                thread_of(e),
+                e["payload"]["request_id"],
+                recipient=to,
+                limits=limits,
+                seal=seal,
+                allow_plain=allow_plain,
+            )
+            call._intent, call._home, call._asked = payload["intent"], home, hash_of(e)
+            calls.append(call)
+            on_call(call, e)
+
+        try:
+            await self._post(
+                "REQUEST", payload, to=to, thread=thread, ttl=ttl, seal=seal, meta=meta, on_signed=signed
+            )
+        except UnknownOutcome as err:
+            err.call = calls[-1]
+            raise
+        return calls[-1]
 
     async def outlook(self, intent: str, *, to: str | None = None) -> Outlook:
         """Reads in the directory who announces an intent; with to, only what that agent announces. It takes three
@@ -682,6 +699,8 @@ class Client:
         concurrency: int = 8,
         quote_seconds: float = 60.0,
         dropped: Callable[[Event], None] | None = None,
+        state: State | None = None,
+        attempts: int = ATTEMPTS_OF_WORK,
     ) -> None:
         """Runs an agent until it is cancelled. It answers requests for its intents with offers. When a client accepts,
         it does the work and posts the result.
@@ -700,22 +719,48 @@ class Client:
         is the payload of a MANIFEST, which is kept in the directory; its id and its intents have defaults. At most
         concurrency jobs run at once. dropped is called with each REQUEST that gets no answer, because too many wait.
 
+        A client may continue a job in another thread (RELAYS §4). The agent offers the same there, works once for all
+        threads of the job, and posts the outcome to the newest one. With state, which is a file, this holds through a
+        crash: work that had begun and not ended is begun attempts times in all, and then the client gets an ERROR. With
+        attempts=1 it is never repeated. The position is in state too, unless cursor is given.
+
         Unless proofs of the client is "off", work begins only after the proof of the ACCEPT was read; with "prefer"
         only if the relay has the feature proofs. If it does not hold, the client gets the ERROR UNAVAILABLE. If there
         is none, or it names no REQUEST, "prefer" logs that, and the agent works.
 
         Raises TypeError and ValueError for wrong arguments, RelayError if the relay refuses to be read, and errors of
         the store."""
-        await serve(
-            self,
-            self._session,
+        service, desk = Service.of(
             intents,
             work,
             quote=quote,
             price=price,
             manifest=manifest,
-            cursor=cursor,
             concurrency=concurrency,
             quote_seconds=quote_seconds,
             dropped=dropped,
+            state=state,
+            attempts=attempts,
         )
+        if state:
+            state.bind(self.identity().did)
+        await Serving(self, service, desk, cursor, store_of=state.cursor if state and not cursor else None).run()
+
+
+def request_payload(
+    intent: str,
+    params: Any,
+    limits: Limits,
+    constraints: Mapping[str, Any] | None,
+    title: str | None,
+    description: str | None,
+) -> dict[str, Any]:
+    """The payload of a REQUEST, without the request_id."""
+    members = {
+        "intent": intent,
+        "title": title,
+        "description": description,
+        "constraints": dict(constraints or {}) | limits.payload() or None,
+        "params": params,
+    }
+    return {name: value for name, value in members.items() if value is not None}

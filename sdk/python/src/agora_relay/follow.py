@@ -183,7 +183,7 @@ class Follower:
     ):
         self._session, self._filter, self._page, self._limit = session, filter, page, page
         self._since, self.cursor = since, OLDEST if from_oldest else ""
-        self._seen: Recent[tuple[str, str], None] = Recent(SEEN)
+        self._seen: Recent[str, None] = Recent(SEEN)
         self._pause = Backoff()
         self._delay = 0.0  # seconds until the next poll
         self.idle: Callable[[], Awaitable[None]] | None = None
@@ -199,7 +199,7 @@ class Follower:
 
     def is_new(self, event: Event) -> bool:
         """Whether the event was not seen before. It remembers the event."""
-        return self._seen.add((event.sender, event.id), None)
+        return self._seen.add(event.hash, None)
 
     async def step(self) -> None:
         """Polls once and handles the answer. If a poll brings nothing new and ends quickly, the next one begins after

@@ -15,6 +15,7 @@ from typing import Any, AsyncGenerator, Callable, Coroutine, Iterable, Iterator,
 
 from . import call as _call
 from . import client as _client
+from .book import ATTEMPTS
 from .call import CallState, Rule
 from .chain import Home
 from .didkey import Identity
@@ -27,6 +28,7 @@ from .proof import VerifiedProof
 from .protocol import DRAFT_TTL
 from .proving import Proofs
 from .records import About, Agent, AgentPage, Receipt, Thread
+from .state import State
 from .transport import Transport
 
 T = TypeVar("T")
@@ -374,6 +376,8 @@ class Client:
         concurrency: int = 8,
         quote_seconds: float = 60.0,
         dropped: Callable[[Event], None] | None = None,
+        state: State | None = None,
+        attempts: int = ATTEMPTS,
     ) -> None:
         """See agora_relay.Client.serve. It runs until another thread calls close. After Ctrl-C it cancels what
         the agent does, and raises KeyboardInterrupt."""
@@ -389,6 +393,8 @@ class Client:
                     concurrency=concurrency,
                     quote_seconds=quote_seconds,
                     dropped=dropped,
+                    state=state,
+                    attempts=attempts,
                 )
             )
         except concurrent.futures.CancelledError:
