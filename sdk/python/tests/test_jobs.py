@@ -1,8 +1,9 @@
 """An agent whose client continues a job in another thread (RELAYS R-18)."""
 import asyncio
+import json
 import tempfile
 
-from agora_relay import AgentError, State, hash_of
+from agora_relay import AgentError, Refused, State, hash_of
 from agora_relay.payloads import Limits
 
 from .support import MemoryCursor, Serving, refusal, virtual
@@ -127,20 +128,24 @@ class Continuations(JobTest):
         older thread, so its events count as handled."""
         relay, store = self.setup(), MemoryCursor()
         self.go.set()
-        broken, first = True, None
+        first, post = None, relay.post
 
         async def hook(method, parts, next):
-            is_post = broken and method == "POST" and self.works
-            return refusal("UNAVAILABLE", 503) if is_post or parts.path == f"/threads/{first}" else await next()
+            return refusal("UNAVAILABLE", 503) if parts.path == f"/threads/{first}" else await next()
 
-        relay.hook = hook
+        def refuse(body):
+            e = json.loads(body)
+            if e["type"] == "RESULT" and e["thread"]["id"] == self.stored("REQUEST")[0]["thread"]["id"]:
+                raise Refused("UNAVAILABLE", "a test")
+            return post(body)
+
+        relay.hook, relay.post = hook, refuse
         async with self.serving(cursor=store):
             first = (await self.accepted()).thread
             await asyncio.sleep(20)
-            broken = False
             second = await self.accepted(self.root)
             self.assertEqual((await second.result(seconds=200)).output, "done")
-            await asyncio.sleep(200)
+            await asyncio.sleep(500)
             self.assertEqual(store.saved[-1], f"a-{len(relay.events)}")
         self.assertEqual(self.works, [1])
 
