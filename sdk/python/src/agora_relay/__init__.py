@@ -39,6 +39,8 @@ from .errors import (
 from .files import FileCursor, format_key_file, load_key, load_or_create_key, read_key_file, save_key
 from .follow import CursorStore, Event
 from .jsontext import canonical_text, canonicalize, parse
+from .netcall import NetworkCall, Timing
+from .network import Network, RelayInfo
 from .outlook import Outlook
 from .payloads import Delivery, Job, Limits, Offer, Price, Quote, Result
 from .proof import Cosigned, Finding, Leaf, Previous, Start, VerifiedProof, verify_evidence, verify_proof
@@ -79,6 +81,8 @@ __all__ = [
     "Job",
     "Leaf",
     "Limits",
+    "Network",
+    "NetworkCall",
     "NoProof",
     "Offer",
     "Outlook",
@@ -90,6 +94,7 @@ __all__ = [
     "Receipt",
     "Refused",
     "RelayError",
+    "RelayInfo",
     "Response",
     "Result",
     "Rule",
@@ -97,6 +102,7 @@ __all__ = [
     "State",
     "StreamTransport",
     "Thread",
+    "Timing",
     "Transition",
     "Transport",
     "TransportFailed",

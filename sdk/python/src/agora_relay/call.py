@@ -238,6 +238,15 @@ class Call:
         those of the request. A thread can have only one ACCEPT. Raises Unacceptable with the reason, and what
         Client.post raises. After UnknownOutcome, state shows whether the relay has the ACCEPT; if it has, call result.
         """
+        await self._accept(offer, max_cost, deadline)
+
+    async def _accept(
+        self,
+        offer: Offer,
+        max_cost: float | None,
+        deadline: datetime.datetime | None,
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:
         limits = self._limits_with(max_cost, deadline)
         why = self._objection(offer, limits)
         if why or limits is None:
@@ -262,6 +271,7 @@ class Call:
             seal=self._seal_directed,
             meta=links(self._home, offer.event.hash),
             on_signed=lambda e: self._accepts.update({hash_of(e): offer.agent}),
+            on_refused=on_refused,
         )
         self.agent = offer.agent
 
@@ -433,6 +443,11 @@ class _Watch:
         self._follower = Follower(call._client._session, Filter(thread=call.thread), from_oldest=True)
         self._follower.begin("")
         self._follower.on_page, self._follower.idle = self._on_page, self._check
+
+    @property
+    def failing_since(self) -> float | None:
+        """Since when the reads get no valid answer, on the loop's clock; None: they do."""
+        return self._follower.failing_since
 
     async def next(self) -> list[Event]:
         """Waits for new events and returns them. There may be none."""

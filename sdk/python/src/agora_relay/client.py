@@ -64,7 +64,7 @@ from .serve import Service
 from .state import State
 from .session import EXCHANGE_SECONDS, HEALTH, WELL_KNOWN, Session, has_feature, monotonic, quote
 from .transport import StreamTransport, Transport
-from .waiting import POST_PATIENCE, Backoff, Recent
+from .waiting import POST_PATIENCE, READ_PATIENCE, Backoff, Recent
 
 log = logging.getLogger("agora_relay")
 
@@ -111,6 +111,8 @@ class Client:
         self._attempts = attempts
         self._session = Session(url, me, transport or StreamTransport(), clock, require_parties)
         self._relay_did: str | None = None
+        self._bad_proofs: list[tuple[Envelope, str]] = []  # the last ones, without a good one between them
+        self._on_bad_proofs: Callable[[list[tuple[Envelope, str]]], None] = lambda found: None
 
     async def __aenter__(self) -> Client:
         return self
@@ -195,13 +197,15 @@ class Client:
         meta: Mapping[str, Any] = {},
         retry_limited: bool = True,
         on_signed: Callable[[Envelope], None] = lambda e: None,
+        on_refused: Callable[[], None] = lambda: None,
     ) -> Receipt:
-        """Posts as post does. meta has further members of meta. on_signed gets the message before it is sent."""
+        """Posts as post does. meta has further members of meta. on_signed gets the message before it is sent.
+        on_refused is called when the relay has refused it, and it will be sent again."""
         draft = self._draft(type, payload, to, thread, {"ttl": ttl, **meta})
         e = self._signed(draft, seal)
         on_signed(e)
         try:
-            return await self._post_envelope(e, retry_limited)
+            return await self._post_envelope(e, retry_limited, on_refused)
         except (RelayError, UnknownOutcome) as err:
             refusal = err.__cause__ if isinstance(err, UnknownOutcome) else err
             stale = isinstance(refusal, RelayError) and refusal.code == "STALE_TIMESTAMP"
@@ -211,7 +215,7 @@ class Client:
         e = self._signed(draft, seal)
         on_signed(e)
         try:
-            return await self._post_envelope(e, retry_limited)
+            return await self._post_envelope(e, retry_limited, on_refused)
         except RelayError as err:
             # The relay never stores two messages with one id. So DUPLICATE_ID means that it has the first one.
             if unknown and (err.code == "DUPLICATE_ID" or err.code not in SETTLES):
@@ -248,7 +252,9 @@ class Client:
         e = json.loads(canonicalize(sign(seal_envelope(e) if seal else e, self.identity())))
         return check_envelope(e)
 
-    async def _post_envelope(self, e: Envelope, retry_limited: bool) -> Receipt:
+    async def _post_envelope(
+        self, e: Envelope, retry_limited: bool, on_refused: Callable[[], None] = lambda: None
+    ) -> Receipt:
         pause, may_be_stored = Backoff(), False
         for attempt in range(1, self._attempts + 1):
             try:
@@ -269,6 +275,10 @@ class Client:
             ):
                 break
             log.warning("posting failed, will be retried: %s", failed)
+            if failed.is_answer:
+                on_refused()
+            elif home_of(e):  # another relay may answer there now
+                self._session.document = None
             may_be_stored = may_be_stored or not failed.no_effect
             await pause.wait(min(failed.retry_after, POST_PATIENCE))
         if not failed.no_effect or may_be_stored and not (failed.from_relay and failed.code in SETTLES):
@@ -505,7 +515,30 @@ class Client:
             if err.code != "INVALID_ANSWER" or err.status != 200:
                 raise
             raise Refused("INVALID_PROOF", "the answer of the relay is not a proof") from err
-        return text, verify_proof(text, envelope, relay=await self.relay_did())
+        return text, self._verify_proof(text, envelope, await self.relay_did())
+
+    def _verify_proof(self, text: str, envelope: Envelope, relay: str) -> VerifiedProof:
+        """Checks a proof of the relay. It reports two in a row that do not hold (RELAYS R-17). Raises Refused."""
+        try:
+            found = verify_proof(text, envelope, relay=relay)
+        except Refused:
+            self._bad_proofs = [*self._bad_proofs, (envelope, text)][-2:]
+            if len(self._bad_proofs) == 2:
+                self._on_bad_proofs(self._bad_proofs)
+            raise
+        self._bad_proofs = []
+        return found
+
+    async def _patient_did(self) -> str:
+        """The identity of the relay, as soon as the relay says it."""
+        pause = Backoff()
+        while True:
+            try:
+                return await self.relay_did()
+            except RelayError as err:
+                log.warning("reading the document of %s failed, will be retried: %s", self.url, err)
+                delay = min(err.retry_after, READ_PATIENCE)
+            await pause.wait(delay)
 
     # --- Asking
 
@@ -567,6 +600,7 @@ class Client:
         thread: str | None = None,
         continues: str | None = None,
         on_call: Callable[[Call, Envelope], None] = lambda call, request: None,
+        on_refused: Callable[[], None] = lambda: None,
     ) -> Call:
         """Posts a REQUEST with this payload, and returns its Call. continues is the root of the job that it continues.
         on_call gets the Call and the REQUEST before it is sent. Raises what request raises."""
@@ -590,7 +624,15 @@ class Client:
 
         try:
             await self._post(
-                "REQUEST", payload, to=to, thread=thread, ttl=ttl, seal=seal, meta=meta, on_signed=signed
+                "REQUEST",
+                payload,
+                to=to,
+                thread=thread,
+                ttl=ttl,
+                seal=seal,
+                meta=meta,
+                on_signed=signed,
+                on_refused=on_refused,
             )
         except UnknownOutcome as err:
             err.call = calls[-1]

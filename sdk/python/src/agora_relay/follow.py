@@ -186,6 +186,7 @@ class Follower:
         self._seen: Recent[str, None] = Recent(SEEN)
         self._pause = Backoff()
         self._delay = 0.0  # seconds until the next poll
+        self.failing_since: float | None = None  # since when each poll gets no valid answer, on the loop's clock
         self.idle: Callable[[], Awaitable[None]] | None = None
         """Called after each answer without new events."""
         self.on_page: Callable[[list[Event], str], Awaitable[None]]
@@ -213,6 +214,7 @@ class Follower:
         try:
             page = await self._poll()
         except RelayError as failed:
+            self.failing_since = None if failed.is_answer else self.failing_since or began
             if loop.time() - began >= HELD_SECONDS:
                 self._pause.reset()
             self._recover(failed)
@@ -223,7 +225,7 @@ class Follower:
             log.exception("reading an answer of the relay failed, will be retried")
             self._delay = self._pause.next()
             return
-        self._limit = min(self._limit * 2, self._page)
+        self._limit, self.failing_since = min(self._limit * 2, self._page), None
         quick = loop.time() - began < QUICK_SECONDS
         if not quick:
             self._pause.reset()

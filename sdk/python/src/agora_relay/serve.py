@@ -88,7 +88,7 @@ class Service:
             payload |= {"pricing": every.pricing()} if price is not None or quote is None else {}
             payload |= manifest
         # Without a file, work is done at least once.
-        desk = Desk(state or State(), work, concurrency, attempts if state else sys.maxsize)
+        desk = Desk(state or State(), work, concurrency, attempts if state and state.path else sys.maxsize)
         return cls(names, quote or (lambda job: every), payload, concurrency, quote_seconds, dropped), desk
 
 
@@ -116,11 +116,13 @@ class Agent:
         *,
         store_of: Callable[[str], CursorStore] | None = None,
         route: Callable[[Agent, Event], Agent | None] = lambda agent, event: agent,
+        from_oldest: bool = True,
     ):
         self.client, self.session, self.me = client, client._session, client.identity().did
         self.intents, self.quote, self.quote_seconds = service.intents, service.quote, service.quote_seconds
         self.desk, self._route = desk, route
         self._manifest, self._on_dropped = service.manifest, service.dropped
+        self._from_oldest = from_oldest
         self._store_of, concurrency = store_of, service.concurrency
         self.queue, self.pace = Queue(), Pace()
         self.progress = Progress(store)
@@ -165,24 +167,13 @@ class Agent:
 
     async def _poll(self, saved: str) -> None:
         if self._store_of:
-            self.progress.store = self._store_of(await self._relay_did())
+            self.progress.store = self._store_of(await self.client._patient_did())
             saved = await load_cursor(self.progress.store)
-        follower = Follower(self.session, Filter(recipient=self.me, broadcast=True), from_oldest=True)
+        follower = Follower(self.session, Filter(recipient=self.me, broadcast=True), from_oldest=self._from_oldest)
         follower.on_page = self._page
         follower.begin(saved)
         while True:
             await follower.step()
-
-    async def _relay_did(self) -> str:
-        """The identity of the relay, as soon as the relay says it."""
-        pause = Backoff()
-        while True:
-            try:
-                return await self.client.relay_did()
-            except RelayError as err:
-                log.warning("reading the document of %s failed, will be retried: %s", self.client.url, err)
-                delay = min(err.retry_after, READ_PATIENCE)
-            await pause.wait(delay)
 
     async def _page(self, events: list[Event], cursor: str) -> None:
         """Starts to handle a page of events."""

@@ -15,6 +15,7 @@ from typing import Any, AsyncGenerator, Callable, Coroutine, Iterable, Iterator,
 
 from . import call as _call
 from . import client as _client
+from . import network as _network
 from .book import ATTEMPTS
 from .call import CallState, Rule
 from .chain import Home
@@ -22,9 +23,10 @@ from .didkey import Identity
 from .envelope import Envelope
 from .errors import AgoraError, UnknownOutcome
 from .follow import PAGE, CursorStore, Event
+from .network import RelayInfo
 from .outlook import Outlook
 from .payloads import Job, Offer, Price, Result
-from .proof import VerifiedProof
+from .proof import Finding, VerifiedProof
 from .protocol import DRAFT_TTL
 from .proving import Proofs
 from .records import About, Agent, AgentPage, Receipt, Thread
@@ -458,3 +460,65 @@ class Call:
     def cancel(self, reason: str = "") -> None:
         """See agora_relay.Call.cancel."""
         self._loop.run(self._call.cancel(reason))
+
+
+class Network:
+    """A client of several relays, as the identity me. See agora_relay.Network for all arguments and methods. options are
+    the further arguments of the constructor and of the methods there."""
+
+    def __init__(self, relays: Iterable[str], me: Identity, **options: Any):
+        self._network = _network.Network(relays, me, **options)
+        self._loop = _Loop()
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all calls of other threads, closes the connections, and ends the network's thread."""
+        self._loop.close(self._network.close())
+
+    def relays(self) -> list[RelayInfo]:
+        """See agora_relay.Network.relays."""
+        return self._loop.run(self._network.relays())
+
+    def accuse(self, evidence: bytes) -> Finding:
+        """See agora_relay.Network.accuse."""
+        return self._network.accuse(evidence)
+
+    def trust(self, did: str) -> None:
+        """See agora_relay.Network.trust."""
+        self._network.trust(did)
+
+    def post(self, type: str, payload: Mapping[str, Any], **options: Any) -> Receipt:
+        """See agora_relay.Network.post."""
+        return self._loop.run(self._network.post(type, payload, **options))
+
+    def agents(self, **options: Any) -> list[Agent]:
+        """See agora_relay.Network.agents."""
+        return self._loop.run(self._network.agents(**options))
+
+    def agent(self, did: str) -> Agent:
+        """See agora_relay.Network.agent."""
+        return self._loop.run(self._network.agent(did))
+
+    def request(self, intent: str, params: Any = None, **options: Any) -> Call:
+        """See agora_relay.Network.request."""
+        return Call(self._loop, self._loop.run(self._network.request(intent, params, **options)))
+
+    def ask(self, intent: str, params: Any = None, **options: Any) -> Result:
+        """See agora_relay.Network.ask."""
+        return self._loop.run(self._network.ask(intent, params, **options))
+
+    def follow(self, **options: Any) -> Iterator[Event]:
+        """See agora_relay.Network.follow."""
+        return self._loop.iterate(self._network.follow(**options))
+
+    def serve(self, intents: str | Iterable[str], work: Callable[[Job], Any], **options: Any) -> None:
+        """See agora_relay.Network.serve. It runs until another thread calls close."""
+        try:
+            self._loop.run(self._network.serve(intents, work, **options))
+        except concurrent.futures.CancelledError:
+            pass  # another thread has called close
