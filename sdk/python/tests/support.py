@@ -15,7 +15,7 @@ import urllib.parse
 
 import agora_relay
 import rules
-from agora_relay import BodyTooLong, Client, Identity, Refused, Response, TransportFailed
+from agora_relay import BodyTooLong, Client, Identity, Network, Refused, Response, TransportFailed
 from agora_relay.protocol import STATUS
 
 from . import ROOT
@@ -352,6 +352,46 @@ class FakeRelay:
         if not own:
             return refusal("AGENT_NOT_FOUND", 404)
         return answer(200, {"ok": True, "agent": {"id": did, "online": True, "manifests": own}})
+
+
+class Internet:
+    """Several relays in memory, and the transport of their clients. The hosts in dead do not answer."""
+
+    def __init__(self, *names):
+        self.relays, self.dead = {}, set()
+        for name in names:
+            self.relays[name] = relay = FakeRelay()
+            relay.url, relay.features = f"https://{name}.example", ["home"]
+        self.urls = [relay.url for relay in self.relays.values()]
+
+    async def send(self, method, url, *rest):
+        name = urllib.parse.urlsplit(url).hostname.partition(".")[0]
+        if name in self.dead or name not in self.relays:
+            raise TransportFailed("no relay answers there", sent=False)
+        dies = asyncio.create_task(self.death(name))
+        sends = asyncio.create_task(self.relays[name].send(method, url, *rest))
+        try:
+            await asyncio.wait([dies, sends], return_when=asyncio.FIRST_COMPLETED)
+            if not sends.done():
+                raise TransportFailed("the connection broke", sent=True)
+            return sends.result()
+        finally:
+            for task in (dies, sends):
+                task.cancel()
+            await asyncio.gather(dies, sends, return_exceptions=True)
+
+    async def death(self, name):
+        """Waits until a relay is dead."""
+        while name not in self.dead:
+            await asyncio.sleep(0.1)
+
+    def network(self, me, names=None, **options):
+        urls = [self.relays[name].url for name in names] if names else self.urls
+        wall = next(iter(self.relays.values())).wall
+        return Network(urls, me, transport=self, **{"clock": wall} | options)
+
+    async def close(self):
+        pass
 
 
 class MemoryCursor:

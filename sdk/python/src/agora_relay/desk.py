@@ -21,6 +21,7 @@ from .state import State
 from .waiting import Recent
 
 if TYPE_CHECKING:
+    from .run import Run
     from .serve import Agent
 
 FULL = AgentError("UNAVAILABLE", "the agent has accepted as many jobs as it can keep; try again later")
@@ -75,19 +76,24 @@ class Desk:
         self.arrivals = itertools.count(1)  # numbers the ACCEPTs
         self._work, self._attempts = work, attempts
         self._works: dict[JobKey, Work] = {}
+        self._owners: dict[JobKey, Run] = {}  # who posts the outcome: the run in the newest thread
 
     async def outcome(
-        self, agent: Agent, key: JobKey, job: Job, thread: dict[str, str], arrival: int, left: float | None
+        self, agent: Agent, run: Run, key: JobKey, job: Job, thread: dict[str, str], left: float | None
     ) -> tuple[str, dict[str, Any]] | None:
         """The outcome of a job after the ACCEPT in a thread. It begins the work if necessary, and waits for it. left is
         how many seconds the thread leaves for it. None: nothing is to be posted in this thread, because the job goes on
         in a newer one, or was stopped."""
         now = agent.client.now()
-        what = self.book.accepted(key, thread, now, arrival)
+        what = self.book.accepted(key, thread, now, run.arrival)
         if what == "full":
             return "ERROR", failure(FULL)
         if not self.book.is_newest(key, thread):
             return None
+        before = self._owners.get(key)
+        if before and before is not run:
+            before.give_up()
+        self._owners[key] = run
         until = None if left is None else asyncio.get_running_loop().time() + left
         if what == "work":
             work = self._works[key] = Work(until)
@@ -102,6 +108,11 @@ class Desk:
         """Stops the work of a job if its client has ended the newest thread."""
         if self.book.ended(key, thread, now) and key in self._works:
             self._works.pop(key).task.cancel()
+
+    def leave(self, key: JobKey, run: Run) -> None:
+        """A run has ended."""
+        if self._owners.get(key) is run:
+            del self._owners[key]
 
     async def _perform(self, agent: Agent, key: JobKey, job: Job, work: Work) -> None:
         caller = Caller()

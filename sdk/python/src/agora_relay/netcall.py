@@ -49,6 +49,7 @@ class _Leg:
         self.client, self.call, self.request = client, call, request
         self.is_silent = False  # its posts got no valid answer for too long
         self.has_offer = False
+        self.failed: AgoraError | None = None  # why it has ended without a RESULT
         self.waits_since: float | None = None  # since when it waits for an offer, on the loop's clock
         self.watch = _Watch(call, ("COMPLETED",))
 
@@ -88,7 +89,7 @@ class NetworkCall(Call):
         self._done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._done.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._try_after = 0.0  # on the loop's clock: when to look for another relay again
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._reading: set[asyncio.Task[None]] = set()
         self._supervisor: asyncio.Task[None] | None = None
 
     # --- What a caller uses
@@ -153,9 +154,12 @@ class NetworkCall(Call):
 
     async def close(self) -> None:
         """Ends the tasks of the job. The threads stay as they are."""
-        if self._supervisor:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
+        await self._end_tasks({self._supervisor, *self._reading} if self._supervisor else self._reading)
+
+    async def _end_tasks(self, tasks: set[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- Threads
 
@@ -203,7 +207,7 @@ class NetworkCall(Call):
             self._legs[-1].is_silent = True
         leg = self._legs[-1]
         leg.waits_since = asyncio.get_running_loop().time()
-        self._start(self._read(leg))
+        self._reading.add(self._network.keep(self._read(leg)))
 
     def _show(self, leg: _Leg) -> None:
         """Makes the members of Call those of a thread."""
@@ -271,7 +275,8 @@ class NetworkCall(Call):
                 leg.watch = _Watch(leg.call, ("COMPLETED",))
                 await pause.wait()
                 continue
-            if leg is self._legs[-1]:
+            leg.failed = failed
+            if leg is self._legs[-1] and not leg.is_silent and not self._network.is_caught(leg.client):
                 self._end(failed)
             else:
                 log.info("the thread %s at %s has ended: %s", leg.call.thread, leg.client.url, failed)
@@ -327,14 +332,7 @@ class NetworkCall(Call):
         except AgoraError:
             pass  # the job has ended with this error
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _start(self, job: Any) -> None:
-        task = asyncio.get_running_loop().create_task(job)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            await self._end_tasks(self._reading)
 
     def _why_continue(self) -> str:
         """Why the job must go on at another relay (RELAYS R-15); empty: it need not."""
@@ -369,17 +367,19 @@ class NetworkCall(Call):
         if len(self._legs) == before:
             log.warning("%s %s, and there is no other relay at which the job can be continued", _name(left.client), why)
             self._try_after = asyncio.get_running_loop().time() + self._network.timing.silence
+            if left.failed:
+                self._end(left.failed)
             return
         news = f"{_name(left.client)} {why}; continued at {_name(self._client)}"
         log.warning("%s", news)
         self._network.on_continue(news)
-        for leg in self._legs[:-1]:
-            self._start(self._leave(leg))
+        if left.failed is None:
+            self._network.keep(self._leave(left))
 
     async def _leave(self, leg: _Leg) -> None:
         """Cancels a thread that the job has left, unless there is an ACCEPT (RELAYS R-16)."""
         pause = Backoff()
-        while not leg.call._accepts:
+        while not leg.call._accepts and self._network.now() < self._expires:
             try:
                 await leg.call.cancel()
                 return

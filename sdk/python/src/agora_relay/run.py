@@ -46,7 +46,7 @@ class Run:
         assert task is not None
         self.task: asyncio.Task[Any] = task
         self.key, self.unposted = key, unposted
-        self.client_ended = False  # whether the client has ended the thread, so that the task was cancelled
+        self.given_up = False  # whether give_up was called
         self.ended = asyncio.Event()
         self.tried_post = False
         self._agent, self.event = agent, event
@@ -188,7 +188,7 @@ class Run:
             await self._post("ERROR", failure(err) | {"request_id": request.request_id})
             return
         left = self.expires - agent.client.now() if self.expires is not None else None
-        outcome = await agent.desk.outcome(agent, self.job[0], job, place, self.arrival, left and max(left, 0.0))
+        outcome = await agent.desk.outcome(agent, self, self.job[0], job, place, left and max(left, 0.0))
         if outcome is None:
             return
         type, payload = outcome
@@ -200,6 +200,11 @@ class Run:
             log.error("the outcome of the work cannot be posted, so the client gets an ERROR: %s", err)  # too large
             agent.desk.book.finish(self.job[0], "ERROR", failure(INTERNAL), agent.client.now())
             await self._post("ERROR", failure(INTERNAL) | {"request_id": request.request_id})
+
+    def give_up(self) -> None:
+        """Ends the run, because the client has ended the thread, or has accepted in a newer one."""
+        self.given_up = True
+        self.task.cancel()
 
     def is_over(self) -> bool:
         """Whether there is no reason to try again: the job has a newer thread, or the thread has ended."""

@@ -240,8 +240,7 @@ class Agent:
         if run:
             if run.job:
                 self.desk.ended(*run.job, self.client.now())
-            run.client_ended = True
-            run.task.cancel()
+            run.give_up()
 
     def clock(self) -> float:
         """The time of a monotonic clock, for delays."""
@@ -284,14 +283,16 @@ class Agent:
         try:
             err = await job
         except asyncio.CancelledError:
-            if self.ending or not run.client_ended:
+            if self.ending or not run.given_up:
                 raise
             run.task.uncancel()
-            log.info("the client %s has ended the thread %s", *run.key)
+            log.info("the client %s has ended the thread %s, or has continued the job in a newer one", *run.key)
         except Exception:  # a defect: one message of a client must not end the agent
             log.exception("handling a message of %s failed", run.key[0])
         finally:
             del self._running[run.key]
+            if run.job:
+                self.desk.leave(run.job[0], run)
             run.ended.set()
         if err and permanent(err):
             log.info("the agent does nothing more in the thread %s of %s: %s", run.key[1], run.key[0], err)

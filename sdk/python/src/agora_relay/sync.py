@@ -110,6 +110,10 @@ async def _cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
+async def _called(function: Callable[[], T]) -> T:
+    return function()
+
+
 async def _shut_down(loop: asyncio.AbstractEventLoop) -> None:
     await loop.shutdown_asyncgens()
     await loop.shutdown_default_executor()
@@ -486,11 +490,11 @@ class Network:
 
     def accuse(self, evidence: bytes) -> Finding:
         """See agora_relay.Network.accuse."""
-        return self._network.accuse(evidence)
+        return self._loop.run(_called(lambda: self._network.accuse(evidence)))
 
     def trust(self, did: str) -> None:
         """See agora_relay.Network.trust."""
-        self._network.trust(did)
+        self._loop.run(_called(lambda: self._network.trust(did)))
 
     def post(self, type: str, payload: Mapping[str, Any], **options: Any) -> Receipt:
         """See agora_relay.Network.post."""
