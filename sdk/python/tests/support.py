@@ -354,11 +354,21 @@ class FakeRelay:
         return answer(200, {"ok": True, "agent": {"id": did, "online": True, "manifests": own}})
 
 
+class _Dead(set):
+    def __init__(self):
+        self.changed = asyncio.Event()
+
+    def add(self, name):
+        super().add(name)
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
 class Internet:
     """Several relays in memory, and the transport of their clients. The hosts in dead do not answer."""
 
     def __init__(self, *names):
-        self.relays, self.dead = {}, set()
+        self.relays, self.dead = {}, _Dead()
         for name in names:
             self.relays[name] = relay = FakeRelay()
             relay.url, relay.features = f"https://{name}.example", ["home"]
@@ -383,7 +393,7 @@ class Internet:
     async def death(self, name):
         """Waits until a relay is dead."""
         while name not in self.dead:
-            await asyncio.sleep(0.1)
+            await self.dead.changed.wait()
 
     def network(self, me, names=None, **options):
         urls = [self.relays[name].url for name in names] if names else self.urls

@@ -254,6 +254,8 @@ class Follower:
             raise failed
         else:
             log.warning("polling failed, will be retried: %s", failed)
+            if not failed.is_answer:
+                self._session.document = None  # another relay may answer there now
         if failed.details.get("reason") == "too_long":
             self._limit = max(self._limit // 2, 1)  # a smaller page may fit
         self._delay = self._pause.next(min(failed.retry_after, READ_PATIENCE))

@@ -228,14 +228,11 @@ class NetworkCall(Call):
             raise _Silent from None
         except UnknownOutcome as err:
             raise _Silent from err
-        except RelayError as err:
-            if err.is_answer:
+        except Refused as err:
+            is_home = err.details.get("reason") != "home"  # else another relay answers at this address
+            if is_home and not (isinstance(err, RelayError) and not err.is_answer):
                 raise
             raise _Silent from err
-        except Refused as err:
-            if err.details.get("reason") != "home":
-                raise
-            raise _Silent from err  # another relay answers at this address
 
     async def _accept_at(self, leg: _Leg, offer: Offer) -> None:
         _, max_cost, deadline = self._offer_made or (None, None, None)
