@@ -77,8 +77,8 @@ class Books(unittest.TestCase):
         self.assertIsNone(self.book.terms(key(2)))
 
     def test_limits(self):
-        """1,024 at most and 128 for one client. Jobs without ACCEPT are forgotten first, accepted ones never early; when
-        all are accepted, the agent makes no offers."""
+        """1,024 at most and 128 for one client. Jobs without ACCEPT are forgotten first, accepted ones never early;
+        when all are accepted, the agent makes no offers."""
         for n in range(128):
             self.assertTrue(self.offer(key(n)))
         self.book.accepted(key(0), thread(0), NOW)
@@ -289,7 +289,8 @@ class States(unittest.TestCase):
         with mock.patch.object(state, "MAX_EVENTS", 3):
             for n, ttl in ((2, 100), (3, 7), (4, 100)):
                 made.handled(event(n, ttl=ttl), self.now)
-        found = [made.has_handled(event(n, ttl=ttl), self.now) for n, ttl in ((0, 10), (1, 5), (2, 100), (3, 7), (4, 100))]
+        all = ((0, 10), (1, 5), (2, 100), (3, 7), (4, 100))
+        found = [made.has_handled(event(n, ttl=ttl), self.now) for n, ttl in all]
         self.assertEqual(found, [True, False, True, False, True])
         self.assertEqual(state.MAX_EVENTS, 65_536)
 

@@ -34,7 +34,12 @@ class JobTest(ChainTest):
     async def accepted(self, root=None, params=1, client=None):
         """A call with an accepted offer. It continues the REQUEST root."""
         call = await (client or self.relay.client(self.alice))._open(
-            {"intent": "x", "params": params}, to=self.bob.did, limits=Limits(), seal=False, allow_plain=False, ttl=86400,
+            {"intent": "x", "params": params},
+            to=self.bob.did,
+            limits=Limits(),
+            seal=False,
+            allow_plain=False,
+            ttl=86400,
             continues=root,
         )
         call.offer = await call.best("first", seconds=10)

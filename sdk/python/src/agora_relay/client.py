@@ -52,7 +52,7 @@ from .follow import (
 )
 from .jsontext import canonicalize
 from .outlook import Outlook, doubt, outlook
-from .payloads import Job, Limits, Price, Result
+from .payloads import Job, Limits, Price, Result, request_payload
 from .postall import post_all
 from .proof import VerifiedProof, verify_proof
 from .protocol import DRAFT_TTL, SETTLES
@@ -156,9 +156,9 @@ class Client:
     ) -> Receipt:
         """Signs a message and posts it. ttl is in seconds. With seal, only the recipient to can read the payload.
 
-        home is the relay that decides the thread, as Client.home returns it, re is the hash of the message that this
-        one answers, and continues is that of the first REQUEST of the job (RELAYS §1, §2, §4). They become members of
-        meta. If this relay is not the home, nothing is sent, and Refused is raised.
+        home is the relay that decides the thread, as Client.home returns it. re is the hash of the message that this
+        one answers. continues is the hash of the first REQUEST of the job (RELAYS §1, §2, §4). They become members
+        of meta. If this relay is not the home, nothing is sent, and Refused is raised.
 
         It sends the same bytes again after a temporary failure (no connection, 429, 5xx), and waits as Retry-After
         says. If the relay refuses the timestamp, it corrects its clock and signs once more with the same id.
@@ -787,22 +787,3 @@ class Client:
         if state:
             state.bind(self.identity().did)
         await Serving(self, service, desk, cursor, store_of=state.cursor if state and not cursor else None).run()
-
-
-def request_payload(
-    intent: str,
-    params: Any,
-    limits: Limits,
-    constraints: Mapping[str, Any] | None,
-    title: str | None,
-    description: str | None,
-) -> dict[str, Any]:
-    """The payload of a REQUEST, without the request_id."""
-    members = {
-        "intent": intent,
-        "title": title,
-        "description": description,
-        "constraints": dict(constraints or {}) | limits.payload() or None,
-        "params": params,
-    }
-    return {name: value for name, value in members.items() if value is not None}

@@ -1,5 +1,5 @@
-"""What the agents of one identity share, one agent for each relay: the jobs, the work, and the events that were handled.
-A job is worked on once, also if its client has moved it from relay to relay (RELAYS R-18)."""
+"""What the agents of one identity share, one agent for each relay: the jobs, the work, and the handled events. A job is
+worked on once, also if its client has moved it from relay to relay (RELAYS R-18)."""
 from __future__ import annotations
 
 import asyncio

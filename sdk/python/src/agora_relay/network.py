@@ -6,16 +6,15 @@ import contextlib
 import dataclasses
 import datetime
 import json
-import logging
 import os
 import time
 from typing import Any, AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, TypeVar
 
-from .answer import permanent, retry_after_of
+from .answer import log
 from .book import ATTEMPTS as ATTEMPTS_OF_WORK
 from .call import Rule
-from .chain import Home, home_of
-from .client import ATTEMPTS, Client, request_payload
+from .chain import Home
+from .client import ATTEMPTS, Client
 from .desk import Inbox
 from .dialler import Dialler, objection_to
 from .didkey import Identity
@@ -25,19 +24,16 @@ from .files import Path, replace
 from .follow import PAGE, Event, Filter, Follower, load_cursor, seconds_of
 from .jsontext import parse
 from .netcall import NetworkCall, Timing
-from .payloads import Job, Limits, Price, Result
+from .payloads import Job, Limits, Price, Result, request_payload
 from .progress import Page, Progress
 from .proof import Finding, verify_evidence, verify_proof
 from .protocol import DRAFT_TTL
 from .proving import Proofs
 from .records import About, Agent, Receipt
-from .serve import Agent as Serving
+from .servants import Servants
 from .serve import Service
 from .state import State
 from .transport import StreamTransport, Transport
-from .waiting import READ_PATIENCE, Backoff
-
-log = logging.getLogger("agora_relay")
 
 T = TypeVar("T")
 
@@ -60,8 +56,8 @@ class RelayInfo:
 
 
 class Network:
-    """A client of several relays, the preferred one first, as the identity me. It has the methods of Client, and moves a
-    job to another relay if the one that decides its thread fails.
+    """A client of several relays, the preferred one first, as the identity me. It has the methods of Client. It moves
+    a job to another relay if the one that decides its thread fails.
 
         async with Network(["https://a.example", "https://b.example"], me) as network:
             result = await network.ask("echo", {"text": "hi"})
@@ -291,8 +287,8 @@ class Network:
         return [_merged(rows) for rows in found.values()]
 
     async def agent(self, did: str) -> Agent:
-        """One agent, as all directories show it. Its manifests are in the order of their times, the newest first. Raises
-        RelayError with AGENT_NOT_FOUND."""
+        """One agent, as all directories show it. Its manifests are in the order of their times, the newest first.
+        Raises RelayError with AGENT_NOT_FOUND."""
         rows = [row for row in await asyncio.gather(*(self._look(c.agent(did)) for c in self.clients)) if row]
         if not rows:
             raise RelayError("AGENT_NOT_FOUND", f"no relay of this network that answers has {did}", status=404)
@@ -315,9 +311,9 @@ class Network:
         title: str | None = None,
         description: str | None = None,
     ) -> NetworkCall:
-        """Asks for a service, at the first relay of the agent to that can be a home, or without to at the preferred one.
-        The arguments are those of Client.request. If that relay is silent, the job goes on at another one. Raises
-        RelayError if no relay can be a home, and what Client.request raises."""
+        """Asks for a service: an agent at the first of its relays that can be a home, all agents at the preferred
+        relay. The arguments are those of Client.request. If that relay is silent, the job goes on at another one.
+        Raises RelayError if no relay can be a home, and what Client.request raises."""
         limits = Limits(max_cost, deadline)
         payload = request_payload(intent, params, limits, constraints, title, description)
         call = NetworkCall(self, payload, to=to, limits=limits, seal=seal, allow_plain=allow_plain, ttl=ttl)
@@ -327,8 +323,8 @@ class Network:
         whose = f"that {to} reads " if to else ""
         raise RelayError(
             "NO_ANSWER",
-            f"no relay {whose}can open this request: it must be one of this network, answer, have the feature home, and "
-            "not be caught; relays() shows them",
+            f"no relay {whose}can open this request: it must be one of this network, answer, have the feature home, "
+            "and not be caught; relays() shows them",
             not_sent=True,
         )
 
@@ -440,8 +436,8 @@ class Network:
         dropped: Callable[[Event], None] | None = None,
         attempts: int = ATTEMPTS_OF_WORK,
     ) -> None:
-        """Runs one agent at all relays until it is cancelled. The arguments are those of Client.serve. It answers at the
-        home of a thread only, and works once for a job (RELAYS R-18). Its manifest names the relays. Raises what
+        """Runs one agent at all relays until it is cancelled. The arguments are those of Client.serve. It answers at
+        the home of a thread only, and works once for a job (RELAYS R-18). Its manifest names the relays. Raises what
         Client.serve raises, RelayError only if all relays refuse to be read."""
         service, desk = Service.of(
             intents,
@@ -455,84 +451,7 @@ class Network:
             state=self.state,
             attempts=attempts,
         )
-        await _Servants(self, dataclasses.replace(service, manifest=None), desk).run(service.manifest)
-
-
-class _Servants:
-    """The agents of one call of serve, one for each relay."""
-
-    def __init__(self, network: Network, service: Service, desk: Any):
-        self._network, self._service, self._desk = network, service, desk
-        self._agents: dict[Client, Serving] = {}
-        self._tasks: dict[asyncio.Task[None], Client] = {}
-
-    async def run(self, manifest: dict[str, Any] | None) -> None:
-        """Runs until it is cancelled, or all relays refuse to be read."""
-        network, announcing = self._network, None
-        for client in network.clients:
-            self._add(client, from_oldest=True)
-        if manifest is not None:
-            announcing = asyncio.create_task(self._announce(manifest))
-        try:
-            while True:
-                done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    client, err = self._tasks.pop(task), task.exception()
-                    log.warning("the agent does not read %s any more: %s", client.url, err)
-                    self._agents.pop(client)
-                    if err and (not isinstance(err, RelayError) or not self._agents.keys() & {*network.clients}):
-                        raise err
-        finally:
-            tasks = [*self._tasks, *([announcing] if announcing else [])]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _add(self, client: Client, *, from_oldest: bool) -> Serving:
-        agent = self._agents[client] = Serving(
-            client,
-            self._service,
-            self._desk,
-            store_of=self._network.state.cursor,
-            route=self._route,
-            from_oldest=from_oldest,
-        )
-        self._tasks[asyncio.get_running_loop().create_task(agent.run())] = client
-        return agent
-
-    def _route(self, agent: Serving, event: Event) -> Serving | None:
-        """The agent at the home of a message (RELAYS R-14); None: the message is ignored."""
-        home, network = home_of(event.envelope), self._network
-        did = home["did"] if home else agent.client._relay_did
-        if did in network.state.caught:
-            log.warning("the %s %s of %s is ignored, because its relay is caught", event.type, event.id, event.sender)
-            return None
-        if home is None:
-            return agent
-        client = network._client_of(home)
-        if client is None:
-            log.info("the %s %s of %s is ignored: its home is %s", event.type, event.id, event.sender, home["url"])
-            return None
-        if client not in self._agents and event.type == "REQUEST" and agent.serves(event):
-            return self._add(client, from_oldest=False)
-        return self._agents.get(client)
-
-    async def _announce(self, manifest: dict[str, Any]) -> None:
-        """Posts the manifest to all relays, again after half of its lifetime, and soon if not all have taken it."""
-        pause = Backoff()
-        while True:
-            try:
-                receipt, everywhere = await self._network._publish(manifest)
-                expires = receipt.expires_at.timestamp() if receipt.expires_at else 0.0
-                delay = max((expires - self._network.now()) / 2, 60.0) if everywhere else 30.0
-                pause.reset()
-            except AgoraError as err:
-                if permanent(err):
-                    log.error("the manifest was refused, and will not be posted again: %s", err)
-                    return
-                log.warning("posting the manifest failed, will be retried: %s", err)
-                delay = min(retry_after_of(err), READ_PATIENCE)
-            await pause.wait(delay)
+        await Servants(self, dataclasses.replace(service, manifest=None), desk).run(service.manifest)
 
 
 def relays_of(manifest: Mapping[str, Any]) -> list[Home]:

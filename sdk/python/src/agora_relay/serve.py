@@ -13,8 +13,8 @@ for REQUESTs.
 For each event the agent reads the state of the thread from the relay, and then posts the next message. After a crash
 between ACCEPT and RESULT the saved cursor is before the ACCEPT, so the work is done again. Without a saved cursor the
 agent begins with the relay's oldest message. That takes time, but loses nothing: the record of each thread shows what
-was already handled. What an agent knows of its jobs is in a Book: in memory, or in the file of State. In memory, work is
-done at least once, and only one RESULT counts."""
+was already handled. What an agent knows of its jobs is in a Book: in memory, or in the file of State. In memory, work
+is done at least once, and only one RESULT counts."""
 from __future__ import annotations
 
 import asyncio

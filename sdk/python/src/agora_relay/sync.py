@@ -467,8 +467,8 @@ class Call:
 
 
 class Network:
-    """A client of several relays, as the identity me. See agora_relay.Network for all arguments and methods. options are
-    the further arguments of the constructor and of the methods there."""
+    """A client of several relays, as the identity me. See agora_relay.Network for all arguments and methods. options
+    are the further arguments of the constructor and of the methods there."""
 
     def __init__(self, relays: Iterable[str], me: Identity, **options: Any):
         self._network = _network.Network(relays, me, **options)
