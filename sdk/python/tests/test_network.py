@@ -320,6 +320,30 @@ class Agreement(NetworkTest):
             await call.close()
 
     @virtual
+    async def test_an_offer_that_was_made_before(self):
+        """The caller accepts an offer of a thread that the job has left: its agent is named, and no other one is
+        accepted in the new thread."""
+        self.setup()
+        carol = Identity.generate()
+        async with self.agent(manifest={"name": "B"}), self.client() as network:
+            call = await network.request("x", 7)
+            offer = await call.best("first")
+            for relay in self.relays.values():  # the agent has to wait
+                relay.alive, alive = lambda: [], relay.alive
+            self.net.dead.add("a")
+            await asyncio.sleep(40)
+            self.assertEqual(len(self.news), 1)
+            await call.accept(offer)
+            for relay in self.relays.values():
+                del relay.alive
+            async with Serving(self.net.network(carol, "b"), self.work):
+                await asyncio.sleep(10)
+                self.assertEqual((await call.result(seconds=60)).agent, self.bob.did)
+            await call.close()
+        accepts = [e["recipient"]["id"] for e in self.stored("b", "ACCEPT")]
+        self.assertEqual(accepts, [self.bob.did])
+
+    @virtual
     async def test_a_result_in_an_older_thread(self):
         """It reads all threads of the job; the first RESULT of that agent counts, and what ends an older thread does
         not."""
@@ -430,6 +454,8 @@ class Homes(NetworkTest):
         """R-14: an answer goes to the home only. A REQUEST whose home is not one of the agent's relays gets none."""
         self.setup()
         stranger = {"did": Identity.generate().did, "url": "https://stranger.example"}
+        matches = self.relays["b"].matches
+        self.relays["b"].matches = lambda e, query: matches(e, query) and "recipient" in query and e["type"] != "REQUEST"
         async with self.agent():
             for name, home in (("a", "b"), ("b", None)):
                 there = self.relays["b"]
@@ -443,10 +469,29 @@ class Homes(NetworkTest):
                 if home:
                     await there.client(self.alice).post_envelope(e)
                 self.relays["a"].add(e)  # a mirror
+                await asyncio.sleep(5)
                 self.relays["c"].add(e)
             await asyncio.sleep(20)
         offers = [(name, e["thread"]["id"]) for name in "abc" for e in self.stored(name, "OFFER")]
-        self.assertEqual(offers, [("b", "ta")])  # and once, although it came from three relays
+        self.assertEqual(offers, [("b", "ta")])
+        reads = [path for _, path, _ in self.relays["b"].requests if path == "/threads/ta"]
+        self.assertEqual(len(reads), 1)  # it is handled once, although it came from two relays
+
+
+    @virtual
+    async def test_a_relay_that_is_caught(self):
+        """R-17: an agent does not answer at a relay that is caught."""
+        self.setup()
+        network = self.net.network(self.bob)
+        async with Serving(network, self.work), self.client() as client:
+            network.state.catch(self.relays["a"].identity.did, "a test")
+            call = await client.request("x", 7)
+            self.assertEqual(await call.collect(seconds=20), [])
+            await call.close()
+            network.trust(self.relays["a"].identity.did)
+            call = await client.request("x", 7)
+            self.assertEqual(len(await call.collect(seconds=20)), 1)
+            await call.close()
 
 
 class Following(NetworkTest):
