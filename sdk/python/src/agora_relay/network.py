@@ -150,7 +150,7 @@ class Network:
             at = clients.index(after)
             found = found[at + 1 :] + found[:at]
         usable = await asyncio.gather(*(self._is_usable(client, did) for client, did in found))
-        return [client for (client, _), ok in zip(found, usable) if ok and client is not after]
+        return [client for (client, _), ok in zip(found, usable) if ok]
 
     async def _homes_of(self, to: str) -> list[tuple[Client, str | None]]:
         """The relays that an agent reads, as its newest manifest says, with their DIDs; else the relays whose directory
