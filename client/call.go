@@ -33,6 +33,10 @@ type Call struct {
 	request      *envelope.Request // nil if the call was resumed and the REQUEST has expired, is hidden or is sealed
 	agent        didkey.DID        // the agent whose offer was accepted
 	sealDirected bool              // encrypt messages to one agent even if Seal is false
+	wait         time.Duration     // how long polls of the thread wait; 0: as usual
+	polled       func(due time.Time, err error)
+	stored       bool  // the relay has stored the ACCEPT, and the caller wants to know if it loses it
+	links        links // the messages of the thread that the next ones answer
 }
 
 // Offer is an agent's verified OFFER to a Call.
@@ -69,6 +73,10 @@ var (
 	// request or is no longer valid.
 	ErrUnacceptable = errors.New("client: the offer is not acceptable")
 
+	errNoAccept = errors.New("client: there is no result to wait for; accept an offer first")
+
+	errLost = errors.New("client: the relay has lost the ACCEPT, which it had stored")
+
 	errDone = errors.New("client: done") // ends Call.watch; never returned to the package's user
 	errGone = errors.New("client: the thread has ended, but the relay does not show the message that ended it")
 )
@@ -101,9 +109,17 @@ func (call *Call) Offers(ctx context.Context) iter.Seq2[Offer, error] {
 }
 
 // forMe reports whether an envelope is an answer to this call. A thread of another client may have the same id, so the
-// request_id must match too. The recipient may be absent, because some agents leave it out.
+// request_id must match too. The recipient may be absent, because some agents leave it out. An envelope with a wrong
+// place in the thread is logged.
 func (call *Call) forMe(e *envelope.Envelope) bool {
-	return e.Sender.ID != call.me && e.RequestID == call.requestID && (e.Recipient == "" || e.Recipient == call.me)
+	if e.Sender.ID == call.me || e.RequestID != call.requestID || e.Recipient != "" && e.Recipient != call.me {
+		return false
+	}
+	err := call.links.check(e)
+	if err != nil {
+		call.client.log.Warn("a message was ignored", "type", e.Type, "id", e.ID, "sender", e.Sender.ID, "reason", err)
+	}
+	return err == nil
 }
 
 // offer reads an OFFER to the call; ok is false if e is not one. An OFFER that cannot be accepted is skipped, because
@@ -139,7 +155,10 @@ func (call *Call) Accept(ctx context.Context, offer Offer) error {
 		return err
 	}
 	call.sealDirected = draft.Seal
-	_, receipt, err := call.client.Post(ctx, draft)
+	accept, receipt, err := call.client.Post(ctx, draft)
+	if accept != nil {
+		call.links.offer, call.links.accept = offer.Envelope, accept
+	}
 	if call.Proved = receipt.Proved != nil; err == nil {
 		call.agent = offer.Agent
 	}
@@ -161,7 +180,9 @@ func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
 		accept.Terms.Deadline = limits.Deadline
 	}
 	seal := call.Seal || call.sealDirected || offer.Envelope != nil && offer.Envelope.Sealed()
-	return envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread, Seal: seal}, nil
+	l := call.links
+	l.offer = offer.Envelope
+	return l.join(envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread, Seal: seal}), nil
 }
 
 // check returns an error with the reason if an offer cannot be accepted at the time now.
@@ -210,7 +231,7 @@ func inUSD(p envelope.Price) bool { return strings.EqualFold(p.Currency, "USD") 
 // ctx's error; or an error of Follow.
 func (call *Call) Result(ctx context.Context) (*Result, error) {
 	if call.agent == "" {
-		return nil, errors.New("client: there is no result to wait for; accept an offer first")
+		return nil, errNoAccept
 	}
 	var result *Result
 	err := call.watch(ctx, func(e *envelope.Envelope) error {
@@ -226,8 +247,11 @@ func (call *Call) Result(ctx context.Context) (*Result, error) {
 		}
 		return errDone
 	}, func(state thread.State) error {
-		if state == thread.Completed {
+		switch {
+		case state == thread.Completed:
 			return errGone
+		case state == thread.Pending && call.stored:
+			return errLost
 		}
 		return nil
 	})
@@ -251,10 +275,10 @@ func (call *Call) Cancel(ctx context.Context, reason string) error {
 			"thread", call.Thread)
 		reason = ""
 	}
-	_, _, err := call.client.Post(ctx, envelope.Draft{
+	_, _, err := call.client.Post(ctx, call.links.join(envelope.Draft{
 		Payload:   envelope.Cancel{RequestID: call.requestID, Reason: reason},
 		Recipient: recipient, Thread: call.Thread, Seal: seal,
-	})
+	}))
 	return err
 }
 
@@ -270,7 +294,8 @@ func (call *Call) Cancel(ctx context.Context, reason string) error {
 func (call *Call) watch(
 	ctx context.Context, f func(*envelope.Envelope) error, checkState func(thread.State) error,
 ) error {
-	w := follower{client: call.client, opts: FollowOptions{Filter: Filter{Thread: call.Thread}, FromOldest: true}}
+	w := follower{client: call.client, wait: call.wait, polled: call.polled,
+		opts: FollowOptions{Filter: Filter{Thread: call.Thread}, FromOldest: true}}
 	check := func(ctx context.Context) error {
 		record, err := call.client.Thread(ctx, call.Thread, call.me)
 		if permanent(err) { // for example: the relay does not have the thread, or no longer has it

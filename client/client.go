@@ -16,7 +16,6 @@
 package client
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -74,11 +73,11 @@ type Client struct {
 	correction atomic.Int64 // nanoseconds to add to rawNow
 	log        *slog.Logger
 	opts       Options
-	relay      atomic.Pointer[didkey.DID] // the relay's identity; nil: not read yet
-	proving    atomic.Pointer[bool]       // whether the relay keeps a log; nil: not read yet
-	rate       atomic.Pointer[postRate]   // how often this client may post; nil: unknown
+	known      atomic.Pointer[about]    // what the relay says about itself; nil: not read yet
+	rate       atomic.Pointer[postRate] // how often this client may post; nil: unknown
 	readAuth   readAuth
 	channel    atomic.Pointer[channelGateway] // the relay's channel gateway; nil: not read yet
+	watcher    watcher                        // set by a Network before the client is used
 	unopened   once                           // the sealed messages that could not be opened, and were logged
 	ownURL     atomic.Pointer[string]         // used instead of base once the relay is known to be private (§8); nil: use base
 }
@@ -146,17 +145,4 @@ func (c *Client) correctClock(stale *envelope.Error) bool {
 	c.correction.Store(int64(correction))
 	c.log.Warn("timestamps are corrected to the relay's clock; check this machine's clock", "by", correction)
 	return true
-}
-
-// relayDID returns the relay's identity. The relay signs its notices of timeouts with it.
-func (c *Client) relayDID(ctx context.Context) (didkey.DID, error) {
-	if known := c.relay.Load(); known != nil {
-		return *known, nil
-	}
-	info, err := c.Info(ctx)
-	if err != nil {
-		return "", err
-	}
-	c.relay.Store(&info.DID)
-	return info.DID, nil
 }

@@ -50,7 +50,7 @@ func (f *failure) noEffect() bool {
 	return f.notSent || f.status >= 400 && f.status < 500 || ok && refusal.NothingStored()
 }
 
-// permanent reports whether err is an *envelope.Error that a retry would get again. The error may come from the relay
+// permanent reports whether err is ErrOtherRelay, or an *envelope.Error that a retry would get again. The error may come from the relay
 // or from the client itself, before it sent anything. Three kinds of errors are not permanent:
 //   - ErrUnknownOutcome.
 //   - An error because of the time (CodeStaleTimestamp, CodeExpired): a retry has a new timestamp, and a wrong clock
@@ -60,6 +60,8 @@ func (f *failure) noEffect() bool {
 func permanent(err error) bool {
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	switch {
+	case errors.Is(err, ErrOtherRelay):
+		return true
 	case !ok, errors.Is(err, ErrUnknownOutcome),
 		refusal.Code == envelope.CodeStaleTimestamp, refusal.Code == envelope.CodeExpired:
 		return false

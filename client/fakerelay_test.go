@@ -24,8 +24,9 @@ import (
 // it needs no network and works in a synctest bubble. A hook between client and relay can change, lose or refuse
 // requests and responses.
 type fakeRelay struct {
-	URL string
-	key didkey.Key
+	URL   string
+	key   didkey.Key
+	homes bool // the relay has the feature home
 
 	mu           sync.Mutex
 	db           string // the prefix of the relay's cursors; wipe changes it
@@ -126,7 +127,11 @@ func (f *fakeRelay) route(r *http.Request) (int, map[string]any) {
 	case strings.HasPrefix(path, "/agents"):
 		return f.agents(strings.Trim(strings.TrimPrefix(path, "/agents"), "/"))
 	case path == "/.well-known/agora.json":
-		return 200, map[string]any{"did": f.key.DID()}
+		about := map[string]any{"did": f.key.DID()}
+		if f.homes {
+			about["url"], about["features"] = f.URL, []string{"home"}
+		}
+		return 200, about
 	case path == "/health":
 		return 200, map[string]any{"version": "1.0.0"}
 	}

@@ -132,6 +132,9 @@ type follower struct {
 	page func(ctx context.Context, events []*envelope.Envelope, cursor string) error
 	// idle is called after each response without new events; nil: not used.
 	idle func(ctx context.Context) error
+	// polled is called after each poll, with its error and the time at which an answer was due; nil: not called.
+	polled func(due time.Time, err error)
+	wait   time.Duration // how long the relay waits for new events; 0: pollTimeout
 
 	cursor string // "": no response yet
 	seen   *recent[messageKey, struct{}]
@@ -170,6 +173,9 @@ func (f *follower) step(ctx context.Context) error {
 	began := time.Now()
 	first := f.cursor == ""
 	answer, err := f.poll(ctx)
+	if f.polled != nil && ctx.Err() == nil {
+		f.polled(began.Add(cmp.Or(f.wait, pollTimeout)), err)
+	}
 	quick := time.Since(began) < quickPoll
 	if !quick {
 		f.pause.reset()
@@ -254,12 +260,16 @@ func (f *follower) poll(ctx context.Context) (*events, error) {
 		answer.limit = maxSinceBatch
 	} else {
 		v.Set("cursor", f.cursor)
-		v.Set("timeout", strconv.Itoa(int(pollTimeout/time.Second)))
+		v.Set("timeout", strconv.Itoa(int(cmp.Or(f.wait, pollTimeout)/time.Second)))
 		if f.failed { // find out at once whether the relay answers again
 			v.Set("timeout", "0")
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, pollTimeout+exchangeTimeout)
+	patience := exchangeTimeout
+	if f.wait > 0 {
+		patience = f.wait
+	}
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(f.wait, pollTimeout)+patience)
 	defer cancel()
 	spec := answer.spec()
 	spec.showOnline = true

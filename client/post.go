@@ -149,6 +149,11 @@ func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Re
 	if failed := c.assureParties(ctx); failed != nil {
 		return Receipt{}, failed
 	}
+	if e.Home != nil {
+		if failed := c.checkHome(ctx, e.Home); failed != nil {
+			return Receipt{}, failed
+		}
+	}
 	failed = c.exchange(ctx, http.MethodPost, "/events", "", e.Canonical(), responseSpec{out: &receipt, limit: maxShort})
 	if failed == nil && receipt.ID != e.ID {
 		failed = &failure{err: errors.New("the relay's receipt is for another message"), status: http.StatusOK}

@@ -2,12 +2,10 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -62,6 +60,7 @@ func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 		}
 		c.log.Warn("the proof in a receipt is not valid; it is read again", "id", e.ID, "error", err)
 	}
+	wrong := err != nil
 	text, proved, failed := c.Proof(ctx, e.Sender.ID, e.ID)
 	if failed == nil {
 		failed = proved.CheckMessage(e, proved.Origin.DID)
@@ -71,16 +70,22 @@ func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 		c.report(e, r)
 		return r, nil
 	}
+	if relay := c.known.Load(); relay != nil && wrong && errors.Is(failed, ErrInvalidProof) && c.watcher.invalid != nil {
+		c.watcher.invalid(relay.did, failed)
+	}
 	if err == nil {
 		err = failed
 	}
-	c.relay.Store(nil) // perhaps the relay has another identity now
+	c.known.Store(nil) // perhaps the relay has another identity now
 	// The error is not wrapped: it could be a refusal of the read, and the message was not refused.
 	return Receipt{}, fmt.Errorf("%w, and %w: %v", ErrUnproved, ErrUnknownOutcome, err)
 }
 
 // report calls Options.Proved.
 func (c *Client) report(e *envelope.Envelope, r Receipt) {
+	if p, err := proof.Parse(r.Proof); err == nil && c.watcher.proved != nil {
+		c.watcher.proved(&proof.Statement{Proof: p, Verified: r.Proved, Event: e})
+	}
 	if c.opts.Proved != nil {
 		c.opts.Proved(e, r)
 	}
@@ -127,26 +132,6 @@ func (c *Client) Proof(ctx context.Context, sender didkey.DID, id string) (text 
 	return text, v, nil
 }
 
-// proves reports whether the relay says that it keeps a log.
-func (c *Client) proves(ctx context.Context) (bool, error) {
-	if known := c.proving.Load(); known != nil {
-		return *known, nil
-	}
-	info, err := c.Info(ctx)
-	if err != nil {
-		return false, err
-	}
-	var document struct {
-		Features []string `json:"features"`
-	}
-	if err := json.Unmarshal(info.JSON, &document); err != nil {
-		return false, err
-	}
-	known := slices.Contains(document.Features, "proofs")
-	c.proving.Store(&known)
-	return known, nil
-}
-
 // unproved returns the ERROR for the client if the agent must not begin to work, because the relay does not prove the
 // ACCEPT of this REQUEST; nil: it may begin. request may be nil. The error is that of reading the proof; the agent tries
 // again.
@@ -160,6 +145,12 @@ func (r *run) unproved(accept, request *envelope.Envelope) (*AgentError, error) 
 		return nil, err
 	}
 	reason := r.checkProof(accept, request)
+	if errors.Is(reason, ErrInvalidProof) {
+		reason = r.checkProof(accept, request)
+		if relay := c.known.Load(); relay != nil && errors.Is(reason, ErrInvalidProof) && c.watcher.invalid != nil {
+			c.watcher.invalid(relay.did, reason)
+		}
+	}
 	failed, isFailure := errors.AsType[*failure](reason)
 	_, unknown := errors.AsType[*missingProof](reason)
 	switch {

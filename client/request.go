@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -46,6 +47,18 @@ func NewThread() string { return envelope.NewID("thread", time.Now()) }
 //
 // Other errors: those of Post.
 func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error) {
+	call, err := c.request(ctx, opts, c.home(ctx), envelope.Hash{})
+	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
+		return nil, err
+	}
+	return call, err
+}
+
+// request is Request for a thread with this home, if it is not nil, and a REQUEST that continues the job with the root
+// continues, if that is not zero. It also returns the Call with each error after the REQUEST was signed.
+func (c *Client) request(
+	ctx context.Context, opts RequestOptions, home *envelope.Home, continues envelope.Hash,
+) (*Call, error) {
 	// The request_id is the id of the thread, because some agents omit the thread in their answers.
 	payload := envelope.Request{RequestID: opts.Thread, Intent: opts.Intent, Title: opts.Title,
 		Description: opts.Description, Constraints: opts.Constraints}
@@ -57,16 +70,17 @@ func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error
 		payload.Params = params
 	}
 	e, receipt, err := c.Post(ctx, envelope.Draft{Payload: payload, Recipient: opts.Recipient, Thread: opts.Thread,
-		TTL: opts.TTL, Seal: opts.Seal})
+		TTL: opts.TTL, Seal: opts.Seal, Home: home, Continues: continues})
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if ok && refusal.Code == envelope.CodeInvalidTransition && opts.Thread != "" {
 		return c.continueRequest(ctx, opts, &payload, err)
 	}
-	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
+	if e == nil {
 		return nil, err
 	}
 	call := &Call{Thread: e.Thread, Seal: opts.Seal, AllowPlain: opts.AllowPlain, Proved: receipt.Proved != nil,
-		client: c, me: e.Sender.ID, requestID: e.RequestID, recipient: opts.Recipient, request: &payload}
+		client: c, me: e.Sender.ID, requestID: e.RequestID, recipient: opts.Recipient, request: &payload,
+		links: links{request: e}}
 	return call, err
 }
 
@@ -147,6 +161,7 @@ func (c *Client) resume(record *Thread, known Known) (*Call, error) {
 	call := &Call{Thread: record.ID, client: c, me: record.Client,
 		requestID: record.RequestID, recipient: known.Recipient}
 	request := record.Request()
+	call.links.request = request
 	if request != nil {
 		call.recipient = request.Recipient
 		if !closed(request) { // else the caller has to set the constraints with Call.Limit
@@ -168,7 +183,7 @@ func (c *Client) resume(record *Thread, known Known) (*Call, error) {
 func (call *Call) findAccepted(record *Thread) (accepted bool) {
 	for _, e := range record.Events {
 		if e.Type == envelope.TypeAccept && e.Sender.ID == call.me && e.RequestID == call.requestID {
-			accepted = true
+			accepted, call.links.accept = true, e
 			if call.agent = e.Recipient; call.agent == "" { // allowed if only one agent has an open offer
 				call.agent = call.onlyOffer(record.Events)
 			}
@@ -227,10 +242,15 @@ const maxCollected = 1000
 // were made before. It is not an error if there are none. Collect returns before d is over if it has 1000 offers, if an
 // offer has been accepted, or if Offers fails. In the last case it returns the offers so far and the error.
 func (call *Call) Collect(ctx context.Context, d time.Duration) ([]Offer, error) {
+	return collect(ctx, d, call.Offers)
+}
+
+func collect(
+	ctx context.Context, d time.Duration, offers func(context.Context) iter.Seq2[Offer, error],
+) (all []Offer, err error) {
 	within, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	var all []Offer
-	for offer, err := range call.Offers(within) {
+	for offer, err := range offers(within) {
 		if err != nil && within.Err() != nil && ctx.Err() == nil { // d is over
 			return all, nil
 		}

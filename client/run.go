@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"runtime/debug"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/deal"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -28,7 +30,10 @@ type run struct {
 	triedPost     bool             // whether the run has tried to post a message
 	outcome       envelope.Payload // the RESULT or ERROR after the work; a retry posts it again
 	seal          bool             // whether answers are sealed; true if the client has sealed a message to this agent
-	accepted      bool             // whether agent.accepted counts the job; guarded by the agent's mutex
+	links         links            // the messages of the thread that the next ones answer
+	jobKey        deal.Key         // the job, once the run has taken it, see desk.take
+	place         deal.Place       // the thread in the records of the job
+	accepted      bool             // whether desk.accepted counts the job; guarded by the desk's mutex
 	checking      bool             // agent.checkEnd is reading the thread; guarded by the agent's mutex
 	job           *Job             // the job of Handler.Work; nil: it was not called
 	failed        error            // why the outcome was not delivered; nil: it was
@@ -38,6 +43,11 @@ type run struct {
 // returns nil if the event needs nothing more. After an error step can be called again.
 func (r *run) step() error {
 	isRequest := r.event.Type == envelope.TypeRequest
+	if isRequest && r.event.Home != nil { // else it is a copy, which only its home takes answers to
+		if failed := r.agent.client.checkHome(r.ctx, r.event.Home); failed != nil {
+			return failed
+		}
+	}
 	if !isRequest {
 		if err := acquireSlot(r.ctx, r.agent.readSlots); err != nil {
 			return err
@@ -59,6 +69,7 @@ func (r *run) step() error {
 		return err
 	}
 	request := r.request(record)
+	r.links = links{request: request, offer: r.ownOffer(record)}
 	r.seal = r.sealed(record, request)
 	r.failed = nil
 	switch {
@@ -70,6 +81,7 @@ func (r *run) step() error {
 		case closed(accept):
 			return r.post(notOpened.payload(record.RequestID))
 		default:
+			r.links.accept = accept
 			failed, err := r.unproved(accept, request)
 			switch {
 			case err != nil:
@@ -77,10 +89,11 @@ func (r *run) step() error {
 			case failed != nil:
 				return r.post(failed.payload(record.RequestID))
 			}
-			return r.work(request, record.Deadline)
+			return r.work(request, accept, record)
 		}
 	case r.job != nil && !r.endedByAgent(record):
 		r.failed = errThreadEnded
+		r.agent.leave(r, errThreadEnded)
 	}
 	return nil
 }
@@ -96,7 +109,7 @@ func (r *run) endedByAgent(record *Thread) bool {
 
 // reportFinished calls ServeOptions.Finished if Handler.Work was called.
 func (r *run) reportFinished() {
-	if r.job != nil && r.agent.opts.Finished != nil {
+	if r.job != nil && r.agent.opts.Finished != nil && !errors.Is(r.failed, errMoved) {
 		r.agent.opts.Finished(*r.job, r.outcome, r.failed)
 	}
 }
@@ -141,11 +154,26 @@ const maxRemembered = 32 << 10
 // not signed, so it is not enough to start work.
 func (r *run) acceptance(record *Thread) *envelope.Envelope {
 	for _, e := range append(record.Events, r.event) {
-		if e.Type == envelope.TypeAccept && r.byClient(e, record) {
-			return e
+		if e.Type != envelope.TypeAccept || !r.byClient(e, record) {
+			continue
 		}
+		if err := r.links.check(e); err != nil {
+			r.agent.client.log.Warn("an ACCEPT was ignored", "thread", r.key.ID, "client", r.key.Client, "reason", err)
+			continue
+		}
+		return e
 	}
 	return nil
+}
+
+// ownOffer returns the agent's last OFFER in the thread; nil: the relay does not show it.
+func (r *run) ownOffer(record *Thread) (offer *envelope.Envelope) {
+	for _, e := range record.Events {
+		if e.Type == envelope.TypeOffer && e.Sender.ID == r.agent.me && e.RequestID == record.RequestID {
+			offer = e
+		}
+	}
+	return offer
 }
 
 // byClient reports whether e is a message of the thread's client about the thread's request, and either names this
@@ -165,6 +193,9 @@ func (r *run) offer(request *envelope.Envelope) error {
 	case failed == nil:
 		r.unpostedOffer = &offer
 		offer.RequestID = request.RequestID
+		if err := r.remember(request, offer); err != nil {
+			return err
+		}
 		return r.post(offer)
 	case request.Recipient == "":
 		r.agent.client.log.Info("the agent makes no offer",
@@ -189,10 +220,25 @@ func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *A
 		(r.unpostedOffer.ValidUntil == nil || r.agent.client.now().Before(*r.unpostedOffer.ValidUntil)) {
 		return *r.unpostedOffer, nil, nil
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, r.agent.opts.QuoteTimeout)
-	defer cancel()
-	if offer, failed, err = call(r, ctx, r.agent.handler.Quote, job); failed != nil || err != nil {
-		return offer, failed, err
+	key, err := deal.KeyOf(request)
+	if err != nil {
+		return offer, &internalError, nil
+	}
+	offer, known, room := r.agent.state.terms(key)
+	switch {
+	case !room:
+		return offer, &AgentError{Code: envelope.AgentUnavailable,
+			Message: "this agent has as many accepted jobs as it can remember; try again later"}, nil
+	case known:
+		if offer.ValidUntil != nil && !r.agent.client.now().Before(*offer.ValidUntil) {
+			offer.ValidUntil = nil // the client has continued its job, and the terms stay the same
+		}
+	default:
+		ctx, cancel := context.WithTimeout(r.ctx, r.agent.opts.QuoteTimeout)
+		defer cancel()
+		if offer, failed, err = call(r.ctx, ctx, r.agent.client.log, r.agent.handler.Quote, job); failed != nil || err != nil {
+			return offer, failed, err
+		}
 	}
 	limits, price := job.Request.Constraints, offer.Price
 	if price != nil && (math.IsNaN(price.Amount) || math.IsInf(price.Amount, 0)) {
@@ -232,15 +278,40 @@ func jobOf(request *envelope.Envelope) (Job, *AgentError) {
 // be fast.
 const clockSkew = 5 * time.Minute
 
-// work does the job and posts the outcome. If the post fails, a further call only repeats the post.
-func (r *run) work(request *envelope.Envelope, deadline time.Time) error {
+// work does the job and posts the outcome, unless a newer thread of the job has an ACCEPT. If the post fails, a further
+// call only repeats the post.
+func (r *run) work(request, accept *envelope.Envelope, record *Thread) error {
+	if r.outcome == nil && request == nil {
+		r.outcome = (&AgentError{Code: envelope.AgentUnavailable,
+			Message: "the REQUEST has expired, so the agent can no longer read it; send a new REQUEST"}).payload("")
+	}
 	if r.outcome == nil {
-		if request == nil {
-			r.outcome = (&AgentError{Code: envelope.AgentUnavailable,
-				Message: "the REQUEST has expired, so the agent can no longer read it; send a new REQUEST"}).payload("")
-		} else if err := r.perform(request, deadline); err != nil {
-			return err
+		a := r.agent
+		a.queue.earn(r.key.Client)
+		a.admit(r)
+		t := a.take(r, request, accept, record.Deadline)
+		if t == nil {
+			return errMoved
 		}
+		select {
+		case <-t.done:
+		case <-r.ctx.Done():
+			if errors.Is(context.Cause(r.ctx), errMoved) {
+				return errMoved
+			}
+			a.leave(r, context.Cause(r.ctx))
+			<-t.done
+		}
+		if t.worked {
+			r.job = &t.job
+		}
+		if r.ctx.Err() != nil {
+			return context.Cause(r.ctx)
+		}
+		if r.outcome = t.outcome; r.outcome == nil {
+			return context.Cause(t.ctx)
+		}
+		r.outcome = answering(r.outcome, record.RequestID)
 	}
 	err := r.post(r.outcome)
 	if permanent(err) && !threadMovedOn(err) { // for example: too large, or a raw member that is not valid JSON
@@ -252,38 +323,17 @@ func (r *run) work(request *envelope.Envelope, deadline time.Time) error {
 	return err
 }
 
-// perform calls Handler.Work and sets r.outcome. An error means that r.ctx has ended.
-func (r *run) perform(request *envelope.Envelope, deadline time.Time) error {
-	job, failed := jobOf(request)
-	if failed == nil {
-		a := r.agent
-		a.queue.earn(r.key.Client)
-		a.admit(r)
-		if err := a.workSlots.acquire(r.ctx, r.key.Client); err != nil {
-			return err
-		}
-		defer a.workSlots.release(r.key.Client)
-		ctx, cancel := r.ctx, context.CancelFunc(func() {})
-		if !deadline.IsZero() {
-			ctx, cancel = context.WithTimeout(ctx, deadline.Sub(a.client.now())+clockSkew)
-		}
-		defer cancel()
-		job.Deadline, r.job = deadline, &job
-		var result envelope.Result
-		var err error
-		if result, failed, err = call(r, ctx, a.handler.Work, job); err != nil {
-			return err
-		}
-		result.RequestID = request.RequestID
-		if result.Status == "" {
-			result.Status = "success"
-		}
-		r.outcome = result
+// remember records the OFFER before it is posted, so that the agent offers the same terms when its client continues the
+// job elsewhere. If the file cannot be written, it ends Serve.
+func (r *run) remember(request *envelope.Envelope, offer envelope.Offer) error {
+	key, err := deal.KeyOf(request)
+	if err != nil {
+		return err
 	}
-	if failed != nil {
-		r.outcome = failed.payload(request.RequestID)
+	if err = r.agent.state.offered(key, offer, request.ExpiresAt(), r.agent.client.now()); err != nil {
+		r.agent.stop(err)
 	}
-	return nil
+	return err
 }
 
 // threadMovedOn reports whether the relay refused a post because the state of the thread has changed since it was read.
@@ -301,25 +351,26 @@ func (r *run) post(payload envelope.Payload) error {
 	if retryLimited {
 		r.agent.pace.spend(time.Now())
 	}
-	draft := envelope.Draft{Payload: payload, Recipient: r.key.Client, Thread: r.key.ID, Seal: r.seal}
+	draft := r.links.join(envelope.Draft{Payload: payload, Recipient: r.key.Client, Thread: r.key.ID, Seal: r.seal})
 	_, _, err := r.agent.client.post(r.ctx, draft, retryLimited)
 	return err
 }
 
-// call calls a function of the handler. failed is the ERROR for the client if the function failed or panicked. err
-// means that the context of the run has ended, so nothing is sent.
+// call calls a function of the handler with ctx. failed is the ERROR for the client if the function failed or panicked.
+// err means that parent has ended, so nothing is sent.
 func call[T any](
-	r *run, ctx context.Context, f func(context.Context, Job) (T, error), job Job,
+	parent, ctx context.Context, log *slog.Logger, f func(context.Context, Job) (T, error), job Job,
 ) (result T, failed *AgentError, err error) {
+	about := slog.Group("job", "thread", job.Envelope.Thread, "client", job.Envelope.Sender.ID)
 	defer func() {
 		if p := recover(); p != nil {
-			r.agent.client.log.Error("the handler panicked", "thread", r.key.ID, "panic", p, "stack", string(debug.Stack()))
+			log.Error("the handler panicked", about, "panic", p, "stack", string(debug.Stack()))
 			failed = &internalError
 		}
 	}()
 	result, err = f(ctx, job)
-	if r.ctx.Err() != nil {
-		return result, nil, context.Cause(r.ctx)
+	if parent.Err() != nil {
+		return result, nil, context.Cause(parent)
 	}
 	if err == nil {
 		return result, nil, nil
@@ -327,7 +378,7 @@ func call[T any](
 	if failed, ok := errors.AsType[*AgentError](err); ok && failed.Code != "" {
 		return result, failed, nil
 	}
-	r.agent.client.log.Error("the handler failed", "thread", r.key.ID, "client", r.key.Client, "error", err)
+	log.Error("the handler failed", about, "error", err)
 	return result, &internalError, nil
 }
 

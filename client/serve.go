@@ -40,6 +40,12 @@ type ServeOptions struct {
 	// stored, for example ErrCancelled, and outcome may be nil. Finished is not called for a job that ends with Serve.
 	// It must return quickly. nil: not called.
 	Finished func(job Job, outcome envelope.Payload, err error)
+	// State remembers the jobs, so that work is done once also if the client continues a job elsewhere after a restart of
+	// the agent (RELAYS R-18). nil: the jobs are in memory, and a restart repeats the work that was not finished.
+	State *State
+	// Attempts is how often the work of a job is begun at most, if the process ends each time. It needs a State with a
+	// file. After that the client gets an ERROR, INTERNAL_ERROR. 0: 3.
+	Attempts int
 }
 
 const (
@@ -56,6 +62,7 @@ type Job struct {
 	Request  envelope.Request   // the payload of the REQUEST
 	Envelope *envelope.Envelope // the verified REQUEST; Sender.ID is the client, Thread is the id of the thread
 	Deadline time.Time          // for Work: when the relay ends the thread, by its clock; zero if it did not say
+	Attempt  int                // for Work: how often the work has begun, this time included
 }
 
 // Handler has the functions that an agent consists of. Work is required.
@@ -110,82 +117,78 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 	if err != nil {
 		return err
 	}
-	if len(opts.Intents) == 0 || handler.Work == nil {
-		return errors.New("client: Serve needs at least one intent, and Handler.Work")
+	d, err := newDesk(ctx, me, c.log, opts, handler)
+	if err != nil {
+		return err
 	}
-	if opts.Concurrency <= 0 {
-		opts.Concurrency = defaultConcurrency
-	}
+	defer d.stop(nil)
 	if c.opts.Proofs == ProofsRequired {
 		if known, err := c.proves(ctx); err == nil && !known {
 			return errors.New("client: this relay keeps no log, so it proves no ACCEPT; use another relay, or ProofsPrefer")
 		}
 	}
-	if handler.Quote == nil {
-		handler.Quote = free
-	}
-	if opts.QuoteTimeout <= 0 {
-		opts.QuoteTimeout = defaultQuoteTimeout
-	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	a := &agent{
-		client: c, me: me, opts: opts, handler: handler, stop: stop,
-		progress:    progress{store: opts.Cursor},
-		queue:       newQueue(),
-		acceptSlots: make(chan struct{}, maxAccepts),
-		readSlots:   make(chan struct{}, opts.Concurrency),
-		answerSlots: make(chan struct{}, opts.Concurrency),
-		room:        make(chan struct{}, 1),
-		workSlots:   fairSlots{free: opts.Concurrency},
-		running:     map[thread.Key]*run{},
-		requests:    newRecent[thread.Key, *envelope.Envelope](maxAccepts),
-	}
-	a.tasks.Go(func() { a.answerAll(ctx) })
-	if opts.Manifest != nil {
-		a.tasks.Go(func() { a.announce(ctx) })
-	}
-	f := follower{client: c, page: a.page, opts: FollowOptions{
-		Filter: Filter{Recipient: me, Broadcast: true}, Cursor: opts.Cursor, FromOldest: true,
-	}}
-	stop(f.run(ctx))
-	a.tasks.Wait()
-	return context.Cause(ctx)
+	d.stop(d.agent(c, opts.Cursor).run(d.ctx))
+	d.tasks.Wait()
+	return context.Cause(d.ctx)
 }
 
-// free is the default of Handler.Quote.
-func free(context.Context, Job) (envelope.Offer, error) {
-	return envelope.Offer{Price: &envelope.Price{Currency: "USD"}}, nil
-}
-
-// agent is the state of one call of Serve. The goroutine of Serve reads events. It puts REQUESTs into the queue, from
-// which answerAll takes them. It starts a goroutine for each ACCEPT.
+// agent is the part of a desk at one relay. Its goroutine reads events. It puts REQUESTs into the queue, from which
+// answerAll takes them. It starts a goroutine for each ACCEPT.
 type agent struct {
+	*desk
 	client      *Client
-	me          didkey.DID
-	opts        ServeOptions
-	handler     Handler
-	stop        context.CancelCauseFunc
-	tasks       sync.WaitGroup
+	relay       didkey.DID // who the relay is; empty: not known, and there is only one
 	progress    progress
 	queue       *queue        // the REQUESTs that wait for an answer
 	pace        pace          // delays offers
 	acceptSlots chan struct{} // a semaphore: one element for each ACCEPT that is being handled
 	readSlots   chan struct{} // a semaphore: one element for each read of the state of a thread with an ACCEPT
 	answerSlots chan struct{} // a semaphore: one element for each REQUEST that is being answered
-	workSlots   fairSlots     // one slot for each call of Handler.Work
 	room        chan struct{} // has one element after an accepted job has ended
 	dropped     dropped
 
 	mu       sync.Mutex
 	running  map[thread.Key]*run                     // the threads that are being handled
-	accepted int                                     // the number of accepted jobs, see ServeOptions.MaxAccepted
 	requests *recent[thread.Key, *envelope.Envelope] // see run.request
+}
+
+// agent adds the part of the desk at the relay of c.
+func (d *desk) agent(c *Client, cursor CursorStore) *agent {
+	a := &agent{
+		desk: d, client: c,
+		progress:    progress{store: cursor},
+		queue:       newQueue(),
+		acceptSlots: make(chan struct{}, maxAccepts),
+		readSlots:   make(chan struct{}, d.opts.Concurrency),
+		answerSlots: make(chan struct{}, d.opts.Concurrency),
+		room:        make(chan struct{}, 1),
+		running:     map[thread.Key]*run{},
+		requests:    newRecent[thread.Key, *envelope.Envelope](maxAccepts),
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.agents = append(d.agents, a)
+	return a
+}
+
+// run reads events until ctx ends, or until an error that a retry cannot fix.
+func (a *agent) run(ctx context.Context) error {
+	a.tasks.Go(func() { a.answerAll(ctx) })
+	if a.opts.Manifest != nil {
+		a.tasks.Go(func() { a.announce(ctx) })
+	}
+	f := follower{client: a.client, page: a.page, opts: FollowOptions{
+		Filter: Filter{Recipient: a.me, Broadcast: true}, Cursor: a.progress.store, FromOldest: true,
+	}}
+	return f.run(ctx)
 }
 
 // page starts to handle a page of events. It implements follower.page.
 func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor string) error {
-	p := a.progress.begin(cursor)
+	if a.network != nil {
+		events = a.network.fresh(events, a.relay)
+	}
+	p := a.progress.begin(events, cursor)
 	for _, e := range events {
 		if e.Sender.ID == a.me {
 			continue
@@ -196,10 +199,11 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 			a.cancel(ctx, key)
 			a.checkEnd(ctx, e)
 		case envelope.TypeRequest:
-			if e.Recipient != "" || a.serves(e) {
-				a.progress.hold(p)
-				a.enqueue(ctx, &queuedRequest{key: key, event: e, page: p})
+			if e.Recipient == "" && !a.serves(e) {
+				continue
 			}
+			a.progress.hold(p)
+			a.route(ctx, &queuedRequest{key: key, event: e, page: p})
 		case envelope.TypeAccept:
 			if request := a.withdraw(ctx, key); request != nil {
 				a.remember(key, request)
@@ -223,7 +227,7 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 
 // release removes a hold from a page. It ends Serve if the cursor cannot be saved.
 func (a *agent) release(ctx context.Context, p *heldPage) {
-	if err := a.progress.release(ctx, p); err != nil {
+	if err := p.of.release(ctx, p); err != nil {
 		a.stop(err)
 	}
 }
@@ -283,6 +287,7 @@ func (a *agent) handleAccept(ctx context.Context, key thread.Key, e *envelope.En
 		return nil
 	}
 	defer a.unregister(r)
+	defer func() { a.leave(r, r.failed) }()
 	var pause backoff
 	for {
 		err := r.step()
@@ -291,7 +296,7 @@ func (a *agent) handleAccept(ctx context.Context, key thread.Key, e *envelope.En
 			return nil
 		case err == nil:
 			return r
-		case r.ctx.Err() != nil, permanent(err):
+		case r.ctx.Err() != nil, errors.Is(err, errMoved), permanent(err):
 			a.client.log.Info("the agent does nothing more in a thread",
 				"thread", key.ID, "client", key.Client, "reason", err)
 			r.failed = err
@@ -343,30 +348,20 @@ func (a *agent) unregister(r *run) {
 	defer a.mu.Unlock()
 	delete(a.running, r.key)
 	close(r.ended)
-	if r.accepted {
-		a.accepted--
-		select {
-		case a.room <- struct{}{}:
-		default:
-		}
-	}
+	a.dismiss(r)
 }
 
-// admit counts the job of r as accepted, until unregister.
-func (a *agent) admit(r *run) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !r.accepted {
-		r.accepted = true
-		a.accepted++
+// postManifest posts the manifest once. All agents of a network post the same bytes.
+func (a *agent) postManifest(ctx context.Context) (Receipt, error) {
+	if a.network == nil {
+		_, receipt, err := a.client.Post(ctx, envelope.Draft{Payload: a.opts.Manifest})
+		return receipt, err
 	}
-}
-
-// full reports whether the agent has as many accepted jobs as ServeOptions.MaxAccepted allows.
-func (a *agent) full() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.opts.MaxAccepted > 0 && a.accepted >= a.opts.MaxAccepted
+	e, err := a.network.manifest(ctx, a.opts.Manifest, a.client.now())
+	if err != nil {
+		return Receipt{}, err
+	}
+	return a.client.PostEnvelope(ctx, e)
 }
 
 // announce posts the manifest, and posts it again after half of its lifetime in the relay. It returns when ctx ends or
@@ -375,7 +370,7 @@ func (a *agent) announce(ctx context.Context) {
 	var pause backoff
 	for {
 		a.pace.spend(time.Now())
-		_, receipt, err := a.client.Post(ctx, envelope.Draft{Payload: a.opts.Manifest})
+		receipt, err := a.postManifest(ctx)
 		next := min(retryAfter(err), readPatience)
 		switch {
 		case ctx.Err() != nil:

@@ -15,6 +15,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 	"time"
@@ -79,6 +80,19 @@ type Hash [sha256.Size]byte
 
 // String returns h in lower-case hex.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+
+// MarshalText returns h in lower-case hex.
+func (h Hash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// UnmarshalText reads the form that String returns.
+func (h *Hash) UnmarshalText(text []byte) error {
+	parsed, ok := ParseHash(string(text))
+	if !ok {
+		return fmt.Errorf("%q is not the hash of a message, 64 hex digits in lower case", text)
+	}
+	*h = parsed
+	return nil
+}
 
 // ParseHash reads the form that String returns.
 func ParseHash(text string) (h Hash, ok bool) {

@@ -330,14 +330,14 @@ func parseHome(value []byte) *Home {
 			return nil
 		}
 	}
-	if _, err := didkey.Parse(string(h.DID)); err != nil || names != 2 || !isObject(value) || !isOrigin(h.URL) {
+	if _, err := didkey.Parse(string(h.DID)); err != nil || names != 2 || !isObject(value) || !ValidOrigin(h.URL) {
 		return nil
 	}
 	return &h
 }
 
-// isOrigin reports whether text is the origin of a URL, with http or https.
-func isOrigin(text string) bool {
+// ValidOrigin reports whether text is the origin of a URL, with http or https (RELAYS R-1).
+func ValidOrigin(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && text == u.Scheme+"://"+u.Host
 }

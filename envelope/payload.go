@@ -8,6 +8,9 @@ import (
 // Payload is a payload that this package can build. Its Go type determines the type of the message.
 type Payload interface{ messageType() Type }
 
+// TypeOf returns the type of the message that has this payload.
+func TypeOf(p Payload) Type { return p.messageType() }
+
 // Request asks for a service (REQUEST). If RequestID is empty, Draft.Sign makes one.
 type Request struct {
 	RequestID   string          `json:"request_id,omitempty"`
@@ -87,6 +90,26 @@ type Manifest struct {
 	PrivacyPolicy      string   `json:"privacy_policy,omitempty"`
 	SupportedLanguages []string `json:"supported_languages,omitempty"`
 	Auth               *Auth    `json:"auth,omitempty"`
+	Relays             []Home   `json:"relays,omitempty"` // where the agent reads, the preferred relay first (RELAYS R-10)
+}
+
+// WithRelays returns the payload of a MANIFEST with payload.relays, unless it has some already or there are none.
+func WithRelays(manifest Payload, relays []Home) (Payload, error) {
+	if len(relays) == 0 {
+		return manifest, nil
+	}
+	text, err := json.Marshal(manifest)
+	if err != nil {
+		return nil, err
+	}
+	members := map[string]json.RawMessage{}
+	if err = json.Unmarshal(text, &members); err == nil && members["relays"] == nil {
+		members["relays"], err = json.Marshal(relays)
+	}
+	if err == nil {
+		text, err = json.Marshal(members)
+	}
+	return Raw{Type: TypeManifest, JSON: text}, err
 }
 
 // Intent is one service in a Manifest. The schemas are JSON Schemas.

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/agora-relay/agora/internal/hostname"
+	"github.com/agora-relay/agora/internal/netaddr"
 )
 
 // MaxURL is how many bytes a URL that the relay calls may have.
@@ -154,39 +155,7 @@ func (e Exception) covers(addr netip.Addr) bool {
 	return e.host == "" && e.network.Contains(addr.Unmap())
 }
 
-// excluded are the networks for special uses. IPv6 addresses outside of 2000::/3 are excluded too (IANA special-purpose
-// address registries).
-var excluded = func() (all []netip.Prefix) {
-	for text := range strings.FieldsSeq("2001::/23 2001:db8::/32 2002::/16 3fff::/20 " +
-		"0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 " +
-		"192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4") {
-		all = append(all, netip.MustParsePrefix(text))
-	}
-	return all
-}()
-
-var globalUnicast = netip.MustParsePrefix("2000::/3")
-
 // allows reports whether the relay may connect to an address.
 func (d Destinations) allows(addr netip.Addr) bool {
-	addr = addr.Unmap()
-	if slices.ContainsFunc(d.Exceptions, func(e Exception) bool { return e.covers(addr) }) {
-		return true
-	}
-	special := func(network netip.Prefix) bool { return network.Contains(addr) }
-	return addr.Zone() == "" && (addr.Is4() || globalUnicast.Contains(addr)) && !slices.ContainsFunc(excluded, special) &&
-		!isOwnAddress(addr)
-}
-
-// interfaceAddrs returns the addresses of this machine's interfaces. Tests replace it.
-var interfaceAddrs = net.InterfaceAddrs
-
-// isOwnAddress reports whether an address belongs to an interface of this machine. If that cannot be found out, it
-// reports true.
-func isOwnAddress(addr netip.Addr) bool {
-	own, err := interfaceAddrs()
-	return err != nil || slices.ContainsFunc(own, func(a net.Addr) bool {
-		network, err := netip.ParsePrefix(a.String())
-		return err != nil || network.Addr().Unmap() == addr
-	})
+	return slices.ContainsFunc(d.Exceptions, func(e Exception) bool { return e.covers(addr) }) || netaddr.Public(addr)
 }

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/agora-relay/agora/internal/netaddr"
 )
 
 // SweepKeys removes up to limit keys that have expired.
@@ -15,7 +17,7 @@ func (o *Outgoing) SetTimeouts(d time.Duration) { o.timeouts = callTimeouts{d, d
 
 // SetInterfaces makes the machine have these addresses until the test ends.
 func SetInterfaces(t interface{ Cleanup(func()) }, networks ...string) {
-	interfaceAddrs = func() (all []net.Addr, err error) {
+	netaddr.InterfaceAddrs = func() (all []net.Addr, err error) {
 		for _, text := range networks {
 			ip, network, err := net.ParseCIDR(text)
 			if err != nil {
@@ -25,7 +27,7 @@ func SetInterfaces(t interface{ Cleanup(func()) }, networks ...string) {
 		}
 		return all, nil
 	}
-	t.Cleanup(func() { interfaceAddrs = net.InterfaceAddrs })
+	t.Cleanup(func() { netaddr.InterfaceAddrs = net.InterfaceAddrs })
 }
 
 // Request is a call and its URL.

@@ -11,7 +11,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Kind says how a relay has contradicted itself (LOG §6).
+// Kind says how somebody has contradicted himself: a relay (LOG §6), or a client with KindAccepts (RELAYS R-9).
 type Kind string
 
 // The kinds of evidence. Chain alone can have an honest cause: an operator who restores the same backup twice.
@@ -22,6 +22,8 @@ const (
 	KindSteps Kind = "steps" // a message was accepted that cannot follow another one
 	KindTime  Kind = "time"  // a message was dated back
 	KindChain Kind = "chain" // a log was continued, or followed by two logs, after the next one had begun
+
+	KindAccepts Kind = "accepts" // a client has accepted two agents for one job
 )
 
 // EvidenceType is the member typ of evidence.
@@ -33,13 +35,14 @@ const MaxEvidence = 1 << 20
 // maxDating is how much earlier than a leaf before it a leaf may be. A clock may be set back by 15 minutes.
 const maxDating = 20 * time.Minute
 
-// Evidence is a set of texts of a relay that contradict each other. It shows nothing before Verify has returned no
-// error.
+// Evidence is a set of texts of a relay or of a client that contradict each other. It shows nothing before Verify has
+// returned no error.
 type Evidence struct {
-	Type        string            `json:"typ"`
-	Kind        Kind              `json:"kind"`
-	Proofs      []string          `json:"proofs,omitempty"`      // two; not for KindFork
-	Events      []json.RawMessage `json:"events,omitempty"`      // the envelopes of Proofs, only for KindSteps
+	Type   string   `json:"typ"`
+	Kind   Kind     `json:"kind"`
+	Proofs []string `json:"proofs,omitempty"` // two; not for KindFork and KindAccepts
+	// For KindSteps the envelopes of Proofs. For KindAccepts two times REQUEST, OFFER and ACCEPT.
+	Events      []json.RawMessage `json:"events,omitempty"`
 	Checkpoints []string          `json:"checkpoints,omitempty"` // two, only for KindFork
 	// If the checkpoints have different sizes: Root is the root of the larger log when it had the size of the smaller one.
 	// Consistency proves this.
@@ -73,11 +76,11 @@ func ParseEvidence(text []byte) (*Evidence, error) {
 	return e, nil
 }
 
-// Finding is what evidence shows.
+// Finding is what evidence shows, against a relay or against a client.
 type Finding struct {
-	Relay didkey.DID
-	Kind  Kind
-	Text  string // a sentence that says what the relay did
+	Relay, Client didkey.DID // one of them is empty
+	Kind          Kind
+	Text          string // a sentence that says what the relay or the client did
 }
 
 // Verify checks e, and returns what it shows. An error says why e shows nothing.
@@ -85,14 +88,14 @@ func (e *Evidence) Verify() (Finding, error) {
 	if err := e.checkMembers(); err != nil {
 		return Finding{}, err
 	}
-	if e.Kind == KindFork {
+	switch e.Kind {
+	case KindFork:
 		return e.fork()
+	case KindAccepts:
+		return e.accepts()
 	}
 	check := map[Kind]func(a, b *Verified) (string, error){KindIndex: index, KindTwice: twice, KindSteps: e.steps,
 		KindTime: dating, KindChain: chain}[e.Kind]
-	if check == nil {
-		return Finding{}, fmt.Errorf("there is no kind of evidence %.20q", e.Kind)
-	}
 	var proofs [2]*Verified
 	for i, text := range e.Proofs {
 		p, err := Parse(text)
@@ -108,21 +111,28 @@ func (e *Evidence) Verify() (Finding, error) {
 		return Finding{}, errors.New("the proofs are by two relays")
 	}
 	text, err := check(a, b)
-	return Finding{a.Origin.DID, e.Kind, text}, err
+	return Finding{Relay: a.Origin.DID, Kind: e.Kind, Text: text}, err
+}
+
+// kindMembers has how many members the evidence of each kind has.
+var kindMembers = map[Kind]struct{ checkpoints, proofs, events int }{
+	KindFork: {checkpoints: 2}, KindIndex: {proofs: 2}, KindTwice: {proofs: 2}, KindSteps: {proofs: 2, events: 2},
+	KindTime: {proofs: 2}, KindChain: {proofs: 2}, KindAccepts: {events: 6},
 }
 
 // checkMembers checks that e has the members of its kind, and no others.
 func (e *Evidence) checkMembers() error {
-	want := map[bool]int{true: 2, false: 0}
-	fork := e.Kind == KindFork
+	want, known := kindMembers[e.Kind]
 	switch {
-	case len(e.Checkpoints) != want[fork]:
-		return fmt.Errorf("this kind of evidence has %d checkpoints", want[fork])
-	case len(e.Proofs) != want[!fork]:
-		return fmt.Errorf("this kind of evidence has %d proofs", want[!fork])
-	case len(e.Events) != want[e.Kind == KindSteps]:
-		return fmt.Errorf("this kind of evidence has %d events", want[e.Kind == KindSteps])
-	case !fork && (e.Root != nil || e.Consistency != nil):
+	case !known:
+		return fmt.Errorf("there is no kind of evidence %.20q", e.Kind)
+	case len(e.Checkpoints) != want.checkpoints:
+		return fmt.Errorf("this kind of evidence has %d checkpoints", want.checkpoints)
+	case len(e.Proofs) != want.proofs:
+		return fmt.Errorf("this kind of evidence has %d proofs", want.proofs)
+	case len(e.Events) != want.events:
+		return fmt.Errorf("this kind of evidence has %d events", want.events)
+	case e.Kind != KindFork && (e.Root != nil || e.Consistency != nil):
 		return errors.New("only a fork has a root and a consistency proof")
 	}
 	return nil
@@ -163,8 +173,9 @@ func (e *Evidence) fork() (Finding, error) {
 	if a.Root == root {
 		return Finding{}, errors.New("the checkpoints agree")
 	}
-	return Finding{a.Origin.DID, KindFork, fmt.Sprintf("the relay has signed two different histories of its log %s, "+
-		"which differ within the first %d leaves", a.Origin, a.Size)}, nil
+	text := fmt.Sprintf("the relay has signed two different histories of its log %s, which differ within the first %d leaves",
+		a.Origin, a.Size)
+	return Finding{Relay: a.Origin.DID, Kind: KindFork, Text: text}, nil
 }
 
 // ordered returns two proofs of one log in the order of their leaves.

@@ -11,7 +11,7 @@ import (
 //go:generate go run ./protocol
 
 //go:embed didkey.json canonicalize.json sign.json verify.json window.json threads.json conversations.json
-//go:embed reads.json sealing.json log.json schema/*.json
+//go:embed reads.json sealing.json log.json relays.json schema/*.json
 var files embed.FS
 
 // Files returns this project's own vectors. The folder schema has the JSON Schemas of the vectors and of the protocol's
@@ -186,6 +186,33 @@ type LogVector struct {
 	Kind     string   `json:"kind,omitempty"`     // of Evidence
 }
 
+// RelaysVector tests a chain of messages, or evidence against a client (relays.json).
+type RelaysVector struct {
+	Name     string `json:"name"`
+	Chain    []byte `json:"chain,omitempty"`    // a JSON list of signed envelopes
+	Evidence []byte `json:"evidence,omitempty"` // without Chain
+	Expect   Expect `json:"expect"`
+	Reason   string `json:"reason,omitempty"` // if rejected
+
+	// If accepted:
+	Client string `json:"client,omitempty"` // DID; with Evidence: against whom it is
+
+	// Of Chain, if accepted:
+	Hashes   []string `json:"hashes,omitempty"` // the content hash of each message, in hex
+	Agent    string   `json:"agent,omitempty"`  // DID
+	Home     string   `json:"home,omitempty"`   // DID of the relay that decides
+	Intent   string   `json:"intent,omitempty"`
+	Price    *Price   `json:"price,omitempty"`
+	Accepted bool     `json:"accepted,omitempty"`
+	Status   string   `json:"status,omitempty"` // of the RESULT
+}
+
+// Price is the price of an OFFER.
+type Price struct {
+	Amount   float64 `json:"amount"`
+	Currency string  `json:"currency"`
+}
+
 // DIDKey returns the vectors of didkey.json. It and the functions below panic only if an embedded file is invalid.
 // Tests check that all files are valid.
 func DIDKey() []DIDKeyVector { return load[DIDKeyVector]("didkey.json") }
@@ -213,6 +240,9 @@ func Sealing() []SealingVector { return load[SealingVector]("sealing.json") }
 
 // Log returns the vectors of log.json.
 func Log() []LogVector { return load[LogVector]("log.json") }
+
+// Relays returns the vectors of relays.json.
+func Relays() []RelaysVector { return load[RelaysVector]("relays.json") }
 
 // Reads returns the vectors of reads.json.
 func Reads() []ReadVector { return load[ReadVector]("reads.json") }

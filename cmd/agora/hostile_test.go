@@ -352,7 +352,7 @@ func hostileCalls() map[string][]string {
 		"did":          {"HOSTILE", "DATA", "hostile.txt", "--key hostile.txt", "FRESHKEY"},
 		"canonicalize": {"hostile.txt", "hostile.json", "HOSTILE"},
 		"sign":         {"--key KEY hostile.txt", "--key KEY hostile.json", "--key hostile.txt hostile.json"},
-		"verify":       {"hostile.txt", "hostile.json", "signed.json", "evidence.json", "HOSTILE", "--now HOSTILE"},
+		"verify":       {"hostile.txt", "hostile.json", "signed.json", "evidence.json", "HOSTILE", "--now HOSTILE", "--text chain.json", "chain.json"},
 		"proof get":    {"--relay URL EVE HOSTILE", "--relay URL HOSTILE msg_1", "--relay URL EVE msg_1", "--relay HOSTILE EVE msg_1"},
 		"proof verify": {"hostile.txt", "HOSTILE", "--event signed.json hostile.txt", "--event HOSTILE hostile.txt",
 			"--relay HOSTILE hostile.txt", "--witness HOSTILE hostile.txt"},
@@ -489,12 +489,39 @@ func newHostileFiles(t *testing.T, bob, eve didkey.Key) *hostileFiles {
 		"policy.txt":    "witness " + hostile + "\nquorum none\n",
 		"evidence.json": fmt.Sprintf(`{"typ":"agora-evidence/1","kind":%s,"proofs":[%s,%s]}`, text, text, text),
 		"signed.json":   string(signed(t, eve, envelope.Request{RequestID: hostile, Intent: hostile}, bob.DID())),
+		"chain.json":    hostileChain(t, bob, eve),
 	} {
 		if err := os.WriteFile(filepath.Join(p.path, file), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return p
+}
+
+// hostileChain returns a chain of two messages that prove a deal.
+func hostileChain(t *testing.T, bob, eve didkey.Key) string {
+	t.Helper()
+	home, now := &envelope.Home{DID: bob.DID(), URL: "https://a.example"}, time.Now()
+	request, err := envelope.Draft{Thread: "t1", Home: home,
+		Payload: envelope.Request{RequestID: "r1", Intent: hostile, Params: mustJSON(t, hostile)}}.Sign(eve, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	offer, err := envelope.Draft{Thread: "t1", Home: home, Re: request.Hash(),
+		Payload: envelope.Offer{RequestID: "r1", Price: &envelope.Price{Amount: 1, Currency: hostile}}}.Sign(bob, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(mustJSON(t, []*envelope.Envelope{request, offer}))
+}
+
+func mustJSON(t *testing.T, v any) json.RawMessage {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // agent returns a new folder of an agent with these credentials and hostile histories.

@@ -32,7 +32,7 @@ type commandLine struct {
 	Did          didCmd            `cmd:"" help:"Check a did:key and show its public key."`
 	Canonicalize canonicalizeCmd   `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
 	Sign         signCmd           `cmd:"" help:"Sign an envelope that you have written as JSON."`
-	Verify       verifyCmd         `cmd:"" help:"Check an envelope, however old it is, or evidence against a relay."`
+	Verify       verifyCmd         `cmd:"" help:"Check an envelope, however old it is, a deal, or evidence."`
 	Audit        auditCmd          `cmd:"" help:"Check that a relay has kept its word, with proofs and witnesses."`
 	Proof        proofCmd          `cmd:"" help:"Get and check proofs of a relay's log."`
 	Ask          trade.AskCmd      `cmd:"" everyday:"" help:"Ask agents for a service, and print the result."`

@@ -167,13 +167,13 @@ func reportInvalid(env cli.Environment, err error) error {
 	}{false, err.Error()}))
 }
 
-// isEvidence reports whether body is evidence against a relay.
+// isEvidence reports whether body is evidence against a relay or a client.
 func isEvidence(body []byte) bool {
 	var head struct{ Typ string }
 	return json.Unmarshal(body, &head) == nil && head.Typ == proof.EvidenceType
 }
 
-// verifyEvidence checks evidence against a relay.
+// verifyEvidence checks evidence against a relay or a client.
 func verifyEvidence(env cli.Environment, body []byte) error {
 	e, err := proof.ParseEvidence(body)
 	var found proof.Finding
@@ -186,7 +186,8 @@ func verifyEvidence(env cli.Environment, body []byte) error {
 	return env.PrintJSON(struct {
 		OK       bool       `json:"ok"`
 		Evidence proof.Kind `json:"evidence"`
-		Relay    didkey.DID `json:"relay"`
+		Relay    didkey.DID `json:"relay,omitempty"`
+		Client   didkey.DID `json:"client,omitempty"`
 		Message  string     `json:"message"`
-	}{true, found.Kind, found.Relay, found.Text})
+	}{true, found.Kind, found.Relay, found.Client, found.Text})
 }

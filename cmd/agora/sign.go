@@ -68,7 +68,9 @@ func (c signCmd) Run(env cli.Environment) error {
 type verifyCmd struct {
 	Fresh bool   `help:"Also check that a relay would accept it now: its ts is within five minutes of the clock, and its ttl has not ended."`
 	Now   string `placeholder:"TIME" help:"Check the same as --fresh, but for this RFC 3339 time instead of the current time."`
-	File  string `arg:"" optional:"" default:"-" help:"The envelope, or evidence against a relay; - is standard input."`
+	JSON  bool   `xor:"form" help:"Print a chain as one line of JSON, also on a terminal."`
+	Text  bool   `xor:"form" help:"Print a chain as text, also if standard output is not a terminal."`
+	File  string `arg:"" optional:"" default:"-" help:"The envelope, a chain of messages, or evidence; - is standard input."`
 }
 
 func (verifyCmd) Help() string {
@@ -76,10 +78,16 @@ func (verifyCmd) Help() string {
 		"{\"ok\":false,\"error\":CODE,\"message\":…} and exits with 1. Checks the form and the signature, however old the " +
 		"message is. Checks the time only with --fresh or --now. Does not check whether the message fits its thread. Also " +
 		"accepts the lines that agora follow prints for sealed messages.\n\n" +
-		"If the file has evidence against a relay instead (\"typ\":\"agora-evidence/1\"), checks that, and says what it " +
-		"shows: {\"ok\":true,\"evidence\":KIND,\"relay\":DID,\"message\":…}.\n\n" +
+		"If the file has a chain, checks that: a JSON list of two to four messages, REQUEST, OFFER, ACCEPT and RESULT, of " +
+		"which each names by its hash the one before it. They prove a deal without any relay. Prints each message with a " +
+		"tick or a cross, and then the deal: what was asked, the price, who was chosen, and what was delivered. If " +
+		"standard output is not a terminal, this is one line of JSON. Exits with 1 if there is a cross.\n\n" +
+		"If the file has evidence (\"typ\":\"agora-evidence/1\"), checks that, and says what it shows: " +
+		"{\"ok\":true,\"evidence\":KIND,\"relay\":DID,\"message\":…}, or with \"client\" if it is against a client that has " +
+		"accepted two agents for one job.\n\n" +
 		"Examples:\n  agora verify message.json\n  agora verify --fresh message.json\n" +
-		"  agora verify --now 2026-02-02T15:31:00Z message.json"
+		"  agora verify --now 2026-02-02T15:31:00Z message.json\n" +
+		"  jq -s . request.json offer.json accept.json result.json | agora verify --text"
 }
 
 func (c verifyCmd) Validate() error {
@@ -94,8 +102,11 @@ func (c verifyCmd) Run(env cli.Environment) error {
 	if err != nil {
 		return err
 	}
-	if isEvidence(body) {
+	switch {
+	case isEvidence(body):
 		return verifyEvidence(env, body)
+	case isChain(body):
+		return c.verifyChain(env, body)
 	}
 	e, err := c.check(unwrapFollowed(body), time.Now())
 	if refused, ok := errors.AsType[*envelope.Error](err); ok {

@@ -468,7 +468,25 @@ function checkRest({ type, payload, thread, meta = {} }) {
   valid(meta.ttl === undefined || isWhole(meta.ttl, 1, MAX_TTL), 'meta.ttl');
   valid(meta.hop === undefined || isWhole(meta.hop, 0, 16), 'meta.hop');
   const origins = Array.isArray(meta.relay) ? meta.relay : [meta.relay ?? ''];
+  checkLinks(type, meta, valid);
   must(meta.relay !== null && origins.every((o) => typeof o === 'string'), 'FORBIDDEN', 'meta.relay must be an origin');
+}
+
+const isHash = (v) => typeof v === 'string' && /^[0-9a-f]{64}$/.test(v);
+const ORIGIN = /^https?:\/\/(\[[\da-fA-F:.]+\]|[^\s/?#@:[\]%\\^`{|}]+)(:\d*)?$/;
+
+// The relay that decides the thread, the message that this one answers, and the job that a REQUEST continues.
+function checkLinks(type, { home, re, continues }, valid) {
+  if (home !== undefined) {
+    valid(isObject(home) && Object.keys(home).sort().join() === 'did,url', 'meta.home must have exactly did and url');
+    valid(isKey(home.did) && typeof home.url === 'string' && ORIGIN.test(home.url), 'meta.home');
+  }
+  valid(re === undefined || isHash(re), 'meta.re must be the hash of a message');
+  valid(continues === undefined || type === 'REQUEST' && isHash(continues), 'meta.continues');
+}
+
+function isKey(did) {
+  try { return Boolean(keyOf(did)); } catch { return false; }
 }
 
 /** The id of the message's thread. Some clients leave thread out; then it is request_id. */

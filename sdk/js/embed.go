@@ -9,7 +9,12 @@ import _ "embed"
 //go:embed agora.js
 var Module []byte
 
-// Proof is the text of proof.js, an ES module that checks proofs. It imports agora.js from its own folder.
+// Chain is the text of chain.js, an ES module that checks chains of messages. It imports agora.js from its own folder.
+//
+//go:embed chain.js
+var Chain []byte
+
+// Proof is the text of proof.js, an ES module that checks proofs. It imports agora.js and chain.js from its own folder.
 //
 //go:embed proof.js
 var Proof []byte

@@ -4,5 +4,6 @@ export { AgentError, Cancelled, Closed, Endless, Gone, NoProof, Plain, Unaccepta
 export { Call } from './call.js';
 export { Client, newThread } from './client.js';
 export { signedForm, wasSealed } from './reading.js';
+export { contentHash, verifyChain } from './chain.js';
 export { verifyEvidence, verifyProof } from './proof.js';
 export { Result } from './serve.js';

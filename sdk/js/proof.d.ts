@@ -36,6 +36,8 @@ export interface VerifiedProof {
 export function verifyProof(text: string,
   options?: { message?: Envelope; relay?: string; witnesses?: string[] }): Promise<VerifiedProof>;
 
-/** Checks evidence against a relay. Throws Refused with INVALID_PROOF if it shows nothing. */
-export function verifyEvidence(evidence: string | Uint8Array): Promise<{ relay: string;
-  kind: 'fork' | 'index' | 'twice' | 'steps' | 'time' | 'chain' }>;
+/** Checks evidence against a relay, or against a client that has accepted two agents for one job. Throws Refused with
+ *  INVALID_PROOF if it shows nothing. */
+export function verifyEvidence(evidence: string | Uint8Array): Promise<
+  | { relay: string; kind: 'fork' | 'index' | 'twice' | 'steps' | 'time' | 'chain' }
+  | { client: string; kind: 'accepts' }>;

@@ -1,7 +1,6 @@
 // Proofs and evidence of transparency logs (LOG). Everything here is checked offline.
-import {
-  canonicalize, checkEnvelope, decode64, didOf, instant, keyOf, parse, Refused, sha256, verifies, verify,
-} from './agora.js';
+import { checkEnvelope, decode64, didOf, instant, keyOf, parse, Refused, sha256, verifies, verify } from './agora.js';
+import { checkAccepts, contentHash, hex } from './chain.js';
 
 const HEADER = 'c2sp.org/tlog-proof@v1', MARK = '— ';
 const NOTE = 1, COSIGNATURE = 4; // types of signatures
@@ -12,8 +11,6 @@ const MAX_SKEW = 5 * MINUTE; // between the ts of a message and its arrival
 const MAX_DATING = 20 * MINUTE; // how much earlier than a leaf before it a leaf may be
 
 const utf8 = (text) => new TextEncoder().encode(text);
-/** Bytes in hex. */
-export const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
 const same = (a, b) => hex(a) === hex(b);
 const join = (...parts) => Uint8Array.from(parts.flatMap((part) => [...part]));
 const node = (left, right) => sha256(join([1], left, right));
@@ -53,7 +50,7 @@ export async function verifyCheckpoint(text) {
 async function checkMessage({ relay: by, leaf }, message, relay) {
   must(by === relay, 'the proof is by another relay');
   must(leaf.event !== undefined, 'the proof is that of the start of the log, not of a message');
-  must(leaf.event === hex(await sha256(canonicalize(message))), 'the proof is that of another message');
+  must(leaf.event === await contentHash(message), 'the proof is that of another message');
   const late = BigInt(timeOf(leaf.received)) * 1_000_000n - instant(message.ts);
   const limit = BigInt(MAX_SKEW) * 1_000_000n;
   must(late <= limit && late >= -limit, 'the proof has another time than the message');
@@ -244,14 +241,14 @@ async function continues({ size, root }, first, firstRoot, path) {
   return sn === 0n && same(fr, firstRoot) && same(sr, root);
 }
 
-// --- Evidence (LOG §6)
+// --- Evidence (LOG §6, RELAYS R-9)
 
 const MEMBERS = {
   fork: ['checkpoints', 'consistency', 'root'], index: ['proofs'], twice: ['proofs'], steps: ['proofs', 'events'],
-  time: ['proofs'], chain: ['proofs'],
+  time: ['proofs'], chain: ['proofs'], accepts: ['events'],
 };
 
-/** Checks evidence against a relay. Returns the DID of the relay and the kind of the evidence. Throws Refused with
+/** Checks evidence. Returns its kind, and the DID of the relay or of the client that it is against. Throws Refused with
  *  INVALID_PROOF if it shows nothing. */
 export async function verifyEvidence(evidence) {
   const bytes = typeof evidence === 'string' ? utf8(evidence) : evidence;
@@ -259,6 +256,10 @@ export async function verifyEvidence(evidence) {
   const e = parse(bytes), members = typeof e?.kind === 'string' && Object.hasOwn(MEMBERS, e.kind) && MEMBERS[e.kind];
   must(members && e.typ === 'agora-evidence/1', 'the text is no evidence of a known kind');
   must(Object.keys(e).every((name) => ['typ', 'kind', ...members].includes(name)), 'evidence has other members');
+  if (e.kind === 'accepts') {
+    must(Array.isArray(e.events) && e.events.length === 6, 'evidence of accepts has six events');
+    return { client: await checkAccepts(e.events), kind: e.kind };
+  }
   const isPair = (v) => Array.isArray(v) && v.length === 2 && v.every((text) => typeof text === 'string');
   must(isPair(e[members[0]]), 'evidence has two proofs, or two checkpoints');
   if (e.kind === 'fork') return fork(e);
@@ -317,7 +318,7 @@ const CONTRADICTS = {
     const messages = new Map();
     for (const [i, p] of all.entries()) {
       await verify(checkEnvelope(events[i], { maxBytes: MAX_EVIDENCE }));
-      must(p.leaf.event === hex(await sha256(canonicalize(events[i]))), 'an event is not that of its proof');
+      must(p.leaf.event === await contentHash(events[i]), 'an event is not that of its proof');
       messages.set(p, events[i]);
     }
     const inOrder = ordered(all);

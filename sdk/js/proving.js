@@ -1,7 +1,8 @@
 // When a client asks a relay for proofs, and what it does if they do not hold (docs/PROOFS.md).
-import { canonicalize, Refused, RelayError, sha256 } from './agora.js';
+import { Refused, RelayError } from './agora.js';
+import { contentHash } from './chain.js';
 import { isPermanent, NoProof } from './errors.js';
-import { hex, verifyProof } from './proof.js';
+import { verifyProof } from './proof.js';
 
 /** Whether a value is one of the option proofs. */
 export const isRule = (proofs) => ['off', 'prefer', 'required'].includes(proofs);
@@ -43,7 +44,7 @@ export async function objection(client, accept, request, { signal }) {
   let why;
   try {
     const { leaf } = await client.proof(accept, { signal });
-    if (leaf.request === hex(await sha256(canonicalize(request)))) return undefined;
+    if (leaf.request === await contentHash(request)) return undefined;
     if (leaf.request) return 'the proof of the relay says that the ACCEPT belongs to another REQUEST';
     why = 'the proof of the relay does not say to which REQUEST the ACCEPT belongs';
   } catch (err) {

@@ -2,7 +2,8 @@
 import {
   AgentError, Call, Cancelled, chacha20poly1305, checkEnvelope, Client, explain, identity, instant, keyOf, newThread,
   NoProof, open, readEnvelope, Refused, Relay, RelayError, Result, seal, sign, signedForm, Unacceptable, Unavailable,
-  UnknownOutcome, verify, wasSealed, type CursorStore, type Envelope, type Identity, type Offer,
+  UnknownOutcome, verify, verifyChain, verifyEvidence, wasSealed, type CursorStore, type Envelope, type Identity,
+  type Offer,
 } from 'agora-relay';
 import { FileCursor, loadKey, loadOrCreateKey, saveKey, Client as NodeClient } from 'agora-relay/node';
 
@@ -74,6 +75,11 @@ export async function typed(): Promise<string> {
   // @ts-expect-error: the output is a number
   output.length;
   return client.me.did + all.length + (lowest ?? 0) + half;
+}
+
+export async function deal(messages: Envelope[], evidence: string): Promise<string> {
+  const { price, home, status } = await verifyChain(messages), found = await verifyEvidence(evidence);
+  return (price?.amount ?? 0) + home.did + status + (found.kind === 'accepts' ? found.client : found.relay);
 }
 
 export function describe(err: unknown): string {

@@ -3,6 +3,7 @@ import {
   canonicalize, checkRead, covered, decode64, identity, instant, isSealed, keyOf, open, parse, place, readEnvelope,
   readToken, Refused, seal, sign, verify, x25519Private, x25519Public,
 } from '../agora.js';
+import { contentHash, verifyChain } from '../chain.js';
 import { verifyEvidence, verifyProof } from '../proof.js';
 import { checkFresh, checkMeant, expiry, Ledger } from '../../../testvectors/interop/node/rules.mjs';
 
@@ -91,6 +92,18 @@ const runners = {
       equal(p.size, v.size, 'the size');
       equal(p.leaf.text, v.leaf, 'the leaf');
       equal(p.cosigned.map(({ name, at }) => `${name} ${at}`).join(), (v.cosigned ?? []).join(), 'who has cosigned');
+    };
+  },
+  async 'relays.json'(v) {
+    if (v.evidence) {
+      const found = await verifyEvidence(bytes(v.evidence));
+      return () => equal(`${found.client} ${found.kind}`, `${v.client} accepts`, 'what the evidence shows');
+    }
+    const messages = parse(bytes(v.chain)), { home, ...deal } = await verifyChain(messages);
+    const found = { ...deal, home: home.did, hashes: await Promise.all(messages.map(contentHash)) };
+    return () => {
+      const { name, chain, expect, accepted = false, ...want } = v;
+      equal(text(canonicalize(found)), text(canonicalize({ ...want, accepted })), 'the deal');
     };
   },
   async 'conversations.json'(v) {

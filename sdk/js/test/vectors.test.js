@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import test from 'node:test';
+import { verifyChain } from '../chain.js';
+import { Refused } from '../agora.js';
 import { files, run } from './vectors.js';
 
 const folder = new URL('../../../testvectors/', import.meta.url);
@@ -31,4 +33,17 @@ test('a vector with another result fails', async () => {
   const wrongCode = JSON.parse(load('verify.json')).vectors.find((v) => v.expect === 'reject');
   wrongCode.code = 'INTERNAL_ERROR';
   assert.match((await run('verify.json', { vectors: [wrongCode] })).failures[0], /the code is/);
+});
+
+test('the error of a chain says which message is wrong', async () => {
+  const { vectors } = JSON.parse(load('relays.json')), parse = (v) => JSON.parse(Buffer.from(v.chain, 'base64'));
+  const wrong = (index, type) => (err) => err instanceof Refused && err.code === 'INVALID_PROOF'
+    && err.details.index === index && err.message.includes(`message ${index + 1}, ${type}: `);
+  for (const [index, type] of [[1, 'OFFER'], [2, 'ACCEPT'], [3, 'RESULT']]) {
+    const broken = vectors.filter((v) => v.name.startsWith(`chain-${type.toLowerCase()}-`));
+    assert.ok(broken.length > 5, type);
+    for (const v of broken) await assert.rejects(verifyChain(parse(v)), wrong(index, type), v.name);
+  }
+  for (const chain of [undefined, {}, 'chain', []]) await assert.rejects(verifyChain(chain), /two to four/);
+  await assert.rejects(verifyChain([null, null]), wrong(0, 'REQUEST'));
 });

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from agora_relay import Identity, State, book, hash_of, seal, sign, state
+from agora_relay import Identity, State, book, content_hash, seal, sign, state
 from agora_relay.book import Book, job_key
 from agora_relay.follow import Event
 
@@ -43,7 +43,7 @@ class Keys(unittest.TestCase):
         """§4: the same client, root and payload, but for the request_id, after opening."""
         me, other, agent = Identity.generate(), Identity.generate(), Identity.generate()
         first = self.request(me, {"params": {"a": 1, "b": 2}})
-        self.assertEqual(job_key(first)[1], hash_of(first.envelope))
+        self.assertEqual(job_key(first)[1], content_hash(first.envelope))
         root = first.hash
         again = self.request(me, {"params": {"b": 2, "a": 1}}, root, 2)
         sealed = self.request(me, {"params": {"b": 2, "a": 1.0}}, root, 3, to=agent)
@@ -246,7 +246,7 @@ class States(unittest.TestCase):
         self.assertEqual(stat.S_IMODE(os.stat(self.path).st_mode), 0o600)
         first, second, *_ = self.path.read_text().splitlines()
         self.assertEqual(first, '["agora-state",1,"did:key:zMe"]')
-        mark = hash_of(event(1).envelope)[:32]
+        mark = content_hash(event(1).envelope)[:32]
         self.assertEqual(second, f'["e","{state.encode64(bytes.fromhex(mark))}",{int(self.now) + 60}]')
         with self.assertRaisesRegex(ValueError, "use another file"):
             self.state().bind("did:key:zOther")

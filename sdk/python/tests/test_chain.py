@@ -2,7 +2,7 @@
 import asyncio
 import datetime
 
-from agora_relay import AgentError, Gone, Identity, Refused, Unacceptable, UnknownOutcome, check_envelope, hash_of, sign
+from agora_relay import AgentError, Gone, Identity, Refused, Unacceptable, UnknownOutcome, check_envelope, content_hash, sign
 
 from .support import RelayTest, Serving, lost, proof_of, virtual
 
@@ -35,11 +35,11 @@ class Clients(ChainTest):
                 await (await client.request("y", to=self.bob.did)).best(seconds=5)
             other = await client.request("x", to=self.bob.did)
             await other.cancel()
-        first, second, third = map(hash_of, self.stored("REQUEST"))
+        first, second, third = map(content_hash, self.stored("REQUEST"))
         [offer, *_], [accept], [result] = map(self.stored, ("OFFER", "ACCEPT", "RESULT"))
         [error], [cancel] = map(self.stored, ("ERROR", "CANCEL"))
         links = [(e["meta"]["re"]) for e in (offer, accept, result, error, cancel)]
-        self.assertEqual(links, [first, hash_of(offer), hash_of(accept), second, third])
+        self.assertEqual(links, [first, content_hash(offer), content_hash(accept), second, third])
         self.assertEqual([e["meta"]["home"] for e, _ in relay.events], [self.home] * len(relay.events))
         self.assertNotIn("re", self.stored("REQUEST")[0]["meta"])
 
@@ -62,7 +62,7 @@ class Clients(ChainTest):
                 else:
                     with self.assertRaisesRegex(AgentError, "BUSY"):
                         await call.result(seconds=60)
-        accepts = [hash_of(e) for e in self.stored("ACCEPT")]
+        accepts = [content_hash(e) for e in self.stored("ACCEPT")]
         self.assertEqual([e["meta"]["re"] for e in self.stored("ERROR") + self.stored("CANCEL")], accepts)
 
     @virtual
@@ -81,7 +81,7 @@ class Clients(ChainTest):
         relay, client = self.relay, self.relay.client(self.alice)
         agent = relay.client(self.bob)
         call = await client.request("x")
-        meta = {"home": self.home, "re": hash_of(self.stored("REQUEST")[-1])}
+        meta = {"home": self.home, "re": content_hash(self.stored("REQUEST")[-1])}
         request_id = {"request_id": call.request_id}
 
         async def post(type, meta):
@@ -96,7 +96,7 @@ class Clients(ChainTest):
         if type == "OFFER":
             return len(offers)
         await call.accept(offers[0])
-        meta["re"] = hash_of(self.stored("ACCEPT")[-1])
+        meta["re"] = content_hash(self.stored("ACCEPT")[-1])
         await post(type, meta | change)
         try:
             await call.result(seconds=2)
@@ -177,7 +177,7 @@ class Clients(ChainTest):
             again = await relay.client(self.alice).resume("t")
             self.assertEqual((await again.result(seconds=60)).output, 1)
         offer, accept = self.stored("OFFER")[0], self.stored("ACCEPT")[0]
-        self.assertEqual(accept["meta"], {"ttl": 86400, "home": self.home, "re": hash_of(offer)})
+        self.assertEqual(accept["meta"], {"ttl": 86400, "home": self.home, "re": content_hash(offer)})
 
     @virtual
     async def test_drafts(self):
@@ -290,7 +290,7 @@ class Agents(ChainTest):
     async def test_an_accept_that_is_not_in_the_log(self):
         """R-8: the proof of the ACCEPT is by the home, and names the REQUEST."""
         def other(proof, e):
-            return proof_of(Identity.generate(), e, hash_of(self.stored("REQUEST")[0]))
+            return proof_of(Identity.generate(), e, content_hash(self.stored("REQUEST")[0]))
 
         for shown, works in [(None, 1), (other, 0), (lambda proof, e: proof_of(self.relay.identity, e, "ab" * 32), 0)]:
             self.setup()
@@ -314,7 +314,7 @@ class Agents(ChainTest):
                 call = await client.request("x")
                 await call.accept(await call.best("first", seconds=5))
                 await asyncio.sleep(1)
-                re = hash_of(self.stored("ACCEPT")[0]) if re == "" else re
+                re = content_hash(self.stored("ACCEPT")[0]) if re == "" else re
                 await client.post("CANCEL", {}, thread=call.thread, home=self.home, re=re)
                 await asyncio.sleep(10)
                 self.assertEqual(bool(stopped), ends)

@@ -3,7 +3,7 @@ import asyncio
 import json
 import tempfile
 
-from agora_relay import AgentError, Refused, State, hash_of
+from agora_relay import AgentError, Refused, State, content_hash
 from agora_relay.payloads import Limits
 
 from .support import MemoryCursor, Serving, refusal, virtual
@@ -49,7 +49,7 @@ class JobTest(ChainTest):
 
     @property
     def root(self):
-        return hash_of(self.stored("REQUEST")[0])
+        return content_hash(self.stored("REQUEST")[0])
 
 
 class Continuations(JobTest):
@@ -107,7 +107,7 @@ class Continuations(JobTest):
         async with self.serving(concurrency=1):
             await self.accepted(params=0)  # it has the only slot
             call = await self.accepted()
-            root = hash_of(self.stored("REQUEST")[-1])
+            root = content_hash(self.stored("REQUEST")[-1])
             await call.cancel()
             again = await self.accepted(root)
             self.go.set()

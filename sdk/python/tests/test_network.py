@@ -16,7 +16,7 @@ from agora_relay import (
     State,
     Timing,
     Unacceptable,
-    hash_of,
+    content_hash,
     sign,
 )
 from agora_relay.network import relays_of
@@ -138,7 +138,7 @@ class Deaths(NetworkTest):
     def check_continuation(self, first, second):
         """R-15: a new REQUEST with new id, thread and request_id, the same payload and recipient, the rest of the ttl,
         and continues = root."""
-        self.assertEqual(second["meta"]["continues"], hash_of(first))
+        self.assertEqual(second["meta"]["continues"], content_hash(first))
         self.assertEqual(second["meta"]["home"]["url"], "https://b.example")
         for one in (lambda e: e["id"], lambda e: e["thread"]["id"], lambda e: e["payload"]["request_id"]):
             self.assertNotEqual(one(first), one(second))
@@ -290,7 +290,7 @@ class Agreement(NetworkTest):
                 to=self.alice.did,
                 thread=request["thread"]["id"],
                 seal=False,
-                meta={"home": request["meta"]["home"], "re": hash_of(request)},
+                meta={"home": request["meta"]["home"], "re": content_hash(request)},
             )
 
         async with network:
@@ -316,7 +316,7 @@ class Agreement(NetworkTest):
             await asyncio.sleep(2)
             self.assertEqual(self.types("c"), ["REQUEST", "OFFER", "ACCEPT"])
             accept = self.stored("c", "ACCEPT")[0]
-            self.assertEqual(accept["meta"]["re"], hash_of(self.stored("c", "OFFER")[0]))
+            self.assertEqual(accept["meta"]["re"], content_hash(self.stored("c", "OFFER")[0]))
             await call.close()
 
     @virtual

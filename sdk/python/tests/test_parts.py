@@ -1,4 +1,5 @@
 """The parts: JSON, keys, envelopes, signatures, sealing. The vectors of the project and of third parties."""
+import base64
 import csv
 import json
 import math
@@ -29,6 +30,7 @@ from agora_relay import (
     sign,
     verifies,
     verify,
+    verify_chain,
 )
 from agora_relay.answer import Envelopes, TooLong, permanent, retry_after, split_list
 from agora_relay.errors import RelayError, safe
@@ -319,6 +321,23 @@ class Messages(unittest.TestCase):
         version = (ROOT / "VERSION").read_text().strip()
         self.assertEqual(agora_relay.__version__, version)
         self.assertIn(f'version = "{version}"', (ROOT / "sdk/python/pyproject.toml").read_text().splitlines())
+
+
+class Chains(unittest.TestCase):
+    def test_which_message_is_wrong(self):
+        cases = json.loads((ROOT / "testvectors/relays.json").read_bytes())["vectors"]
+        for index, kind in enumerate(("offer", "accept", "result"), 1):
+            broken = [v for v in cases if v["name"].startswith(f"chain-{kind}-")]
+            self.assertGreater(len(broken), 5)
+            for v in broken:
+                with self.subTest(v["name"]), self.assertRaises(Refused) as raised:
+                    verify_chain(parse(base64.b64decode(v["chain"])))
+                self.assertEqual(raised.exception.details, {"index": index})
+                self.assertIn(f"message {index + 1}, {kind.upper()}: ", raised.exception.message)
+        for chain in (None, {}, "chain", []):
+            with self.assertRaisesRegex(Refused, "two to four"):
+                verify_chain(chain)
+        self.assertRaises(Refused, verify_chain, [None, None])
 
 
 class Answers(unittest.TestCase):

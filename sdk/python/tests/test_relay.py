@@ -25,7 +25,7 @@ from agora_relay import (
     RelayError,
     canonicalize,
     format_time,
-    hash_of,
+    content_hash,
     load_key,
     new_thread,
     save_key,
@@ -475,7 +475,7 @@ class CommandLine(RealRelay):
             events = [event.envelope for event in client.thread(call.thread).events]
             for e, answered in zip(events, [None, *events]):
                 self.assertEqual(e["meta"]["home"], client.home())
-                self.assertEqual(e["meta"].get("re"), answered and hash_of(answered))
+                self.assertEqual(e["meta"].get("re"), answered and content_hash(answered))
             with self.assertRaises(RelayError) as caught:
                 other = {"did": alice.did, "url": "https://other.example"}
                 e = events[0] | {"id": "copy", "meta": {"ttl": 60, "home": other}}

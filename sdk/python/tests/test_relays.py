@@ -5,7 +5,7 @@ import signal
 import tempfile
 import threading
 
-from agora_relay import Identity, Network, RelayError, State, Timing, hash_of, sync
+from agora_relay import Identity, Network, RelayError, State, Timing, content_hash, sync
 
 from .test_relay import RealRelay, line_of
 
@@ -97,7 +97,7 @@ class Kills(RealRelays):
     def check_chain(self, call, result):
         """R-5, R-6."""
         first, last = call._legs[0], call._legs[-1]
-        self.assertEqual(last.request["meta"]["continues"], hash_of(first.request))
+        self.assertEqual(last.request["meta"]["continues"], content_hash(first.request))
         self.assertIn(result.envelope["meta"]["re"], last.call._accepts)
 
     def test_kill_9(self):

@@ -12,8 +12,8 @@ import sys
 
 import package  # noqa: F401, it finds agora_relay
 from agora_relay import (
-    Identity, Refused, canonicalize, check_read, covered, instant, key_of, open_payload, parse, place, read_envelope,
-    read_token, seal, sign, verify, verify_evidence, verify_proof, x25519_private, x25519_public,
+    Identity, Refused, canonicalize, check_read, content_hash, covered, instant, key_of, open_payload, parse, place,
+    read_envelope, read_token, seal, sign, verify, verify_chain, verify_evidence, verify_proof, x25519_private, x25519_public,
 )
 from rules import SECOND, Ledger, check_fresh, check_meant, expiry
 
@@ -141,6 +141,20 @@ def log(v):
     )
 
 
+def relays(v):
+    if "evidence" in v:
+        found = verify_evidence(base64.b64decode(v["evidence"]))
+        return (found.client, found.relay, found.kind), (v.get("client"), None, "accepts")
+    messages = parse(base64.b64decode(v["chain"]))
+    d = verify_chain(messages)
+    price = None if d.price is None else {"amount": d.price.amount, "currency": d.price.currency}
+    names = "hashes", "client", "agent", "home", "intent", "price", "accepted", "status"
+    return (
+        ([content_hash(m) for m in messages], d.client, d.agent, d.home, d.intent, price, d.accepted, d.status),
+        tuple(v.get(name, False if name == "accepted" else None) for name in names),
+    )
+
+
 def check(name, v, act):
     """Compares the outcome of act with a vector or a step. A conversation has outcomes only for its steps."""
     try:
@@ -159,7 +173,7 @@ def check(name, v, act):
 RUN = {
     "didkey.json": didkey, "canonicalize.json": canonical, "sign.json": signing, "verify.json": verifying,
     "window.json": window, "threads.json": threads, "conversations.json": conversation, "reads.json": reading,
-    "sealing.json": sealing, "log.json": log,
+    "sealing.json": sealing, "log.json": log, "relays.json": relays,
 }
 
 folder = pathlib.Path(sys.argv[1])

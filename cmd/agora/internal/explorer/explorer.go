@@ -48,7 +48,7 @@ func New(remote string) (*Page, error) {
 	if err != nil {
 		return nil, err
 	}
-	contents := map[string][]byte{"agora.js": js.Module, "proof.js": js.Proof, "config.json": config}
+	contents := map[string][]byte{"agora.js": js.Module, "chain.js": js.Chain, "proof.js": js.Proof, "config.json": config}
 	entries, err := static.ReadDir("static")
 	if err != nil {
 		return nil, err

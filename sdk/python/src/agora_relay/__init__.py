@@ -2,7 +2,7 @@
 messages. Client is the start; agora_relay.sync has the same without asyncio. The README has complete programs."""
 from . import sync
 from .call import Call, CallState, Rule
-from .chain import Home, hash_of
+from .chain import Deal, verify_chain
 from .client import Client
 from .didkey import Identity, did_of, key_of
 from .envelope import (
@@ -39,6 +39,7 @@ from .errors import (
 from .files import FileCursor, format_key_file, load_key, load_or_create_key, read_key_file, save_key
 from .follow import CursorStore, Event
 from .jsontext import canonical_text, canonicalize, parse
+from .links import Home, content_hash
 from .netcall import NetworkCall, Timing
 from .network import Network, RelayInfo
 from .outlook import Outlook
@@ -69,6 +70,7 @@ __all__ = [
     "Closed",
     "Cosigned",
     "CursorStore",
+    "Deal",
     "Delivery",
     "Endless",
     "Envelope",
@@ -114,13 +116,13 @@ __all__ = [
     "canonicalize",
     "check_envelope",
     "check_read",
+    "content_hash",
     "covered",
     "decode64",
     "did_of",
     "encode64",
     "format_key_file",
     "format_time",
-    "hash_of",
     "instant",
     "is_sealed",
     "key_of",
@@ -141,6 +143,7 @@ __all__ = [
     "thread_of",
     "verifies",
     "verify",
+    "verify_chain",
     "verify_evidence",
     "verify_proof",
     "x25519_private",

@@ -6,11 +6,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Callable, Iterator, Literal
 
-from .chain import root_of
 from .envelope import encode64
 from .errors import AgentError
 from .follow import Event
 from .jsontext import canonicalize
+from .links import root_of
 from .payloads import failure
 
 JobKey = tuple[str, str, str]

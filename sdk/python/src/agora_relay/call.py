@@ -10,11 +10,11 @@ import math
 from typing import TYPE_CHECKING, Any, AsyncGenerator, Callable, Literal
 
 from .answer import log, permanent
-from .chain import Home, flaw, hash_of, home_of, links
 from .errors import AgentError, AgoraError, Cancelled, Closed, Gone, NoOffer, Plain, RelayError, Unacceptable, Unproven
 from .envelope import format_time
 from .follow import Event, Filter, Follower, seconds_of
 from .jsontext import canonicalize
+from .links import Home, content_hash, flaw, home_of, links
 from .outlook import hint
 from .payloads import Limits, Offer, Result, agent_error
 from .protocol import DRAFT_TTL
@@ -270,7 +270,7 @@ class Call:
             thread=self.thread,
             seal=self._seal_directed,
             meta=links(self._home, offer.event.hash),
-            on_signed=lambda e: self._accepts.update({hash_of(e): offer.agent}),
+            on_signed=lambda e: self._accepts.update({content_hash(e): offer.agent}),
             on_refused=on_refused,
         )
         self.agent = offer.agent

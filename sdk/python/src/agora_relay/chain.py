@@ -1,56 +1,107 @@
-"""How the messages of a thread name its home and each other (RELAYS §1, §2)."""
+"""Chains of messages: a deal is proved by its messages alone, without any relay (docs/PROTOCOL.md §4)."""
 from __future__ import annotations
 
-import hashlib
-from typing import Any, Container, Mapping
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Sequence
 
-from .envelope import Envelope, is_home
+from .envelope import check_envelope, thread_of, verify
+from .errors import Refused
 from .jsontext import canonicalize
+from .links import content_hash
+from .payloads import Price
+from .sealing import is_sealed
 
-Home = dict[str, str]
-"""The one relay that decides a thread: its did:key in "did", and in "url" the origin at which it can be reached."""
+_MAX_BYTES = 1 << 20  # of a message
+_CHAIN = ("REQUEST", "OFFER", "ACCEPT", "RESULT")
 
-
-def hash_of(e: Mapping[str, Any]) -> str:
-    """The content hash of a message (PROTOCOL §1), in lower-case hex."""
-    return hashlib.sha256(canonicalize(e)).hexdigest()
-
-
-def home_of(e: Envelope) -> Home | None:
-    """The home that a message names; None: it names none."""
-    home: Home | None = _of_meta(e, "home")
-    return home if is_home(home) else None
+Message = Mapping[str, Any]
 
 
-def re_of(e: Envelope) -> str | None:
-    """The hash of the message that e answers; None: e does not say."""
-    value = _of_meta(e, "re")
-    return value if isinstance(value, str) else None
+def _must(ok: object, message: str) -> None:
+    if not ok:
+        raise Refused("INVALID_PROOF", message)
 
 
-def root_of(request: Envelope) -> str:
-    """The root of a REQUEST (RELAYS §4): what it continues, or else its own hash."""
-    value = _of_meta(request, "continues")
-    return value if isinstance(value, str) else hash_of(request)
+@dataclass(frozen=True)
+class Deal:
+    """What a chain proves without any relay. home is the DID of the relay that decides the thread. price is that of the
+    OFFER; None: it has none, or is sealed. accepted: the chain has an ACCEPT. status is that of the RESULT."""
+
+    client: str
+    agent: str
+    home: str
+    intent: str
+    price: Optional[Price]
+    accepted: bool
+    status: Optional[str]
 
 
-def _of_meta(e: Mapping[str, Any], name: str) -> Any:
-    meta = e.get("meta") if isinstance(e, dict) else None  # post_all also gets what is no message
-    return meta.get(name) if isinstance(meta, dict) else None
+def verify_chain(messages: Sequence[Message]) -> Deal:
+    """Checks a chain: the messages REQUEST, OFFER, and perhaps ACCEPT and RESULT. Each is signed, and names by its hash
+    the one that it answers. Raises Refused; details["index"] says which message is wrong."""
+    _must(isinstance(messages, list) and 2 <= len(messages) <= len(_CHAIN), "a chain has two to four messages")
+    for i, m in enumerate(messages):
+        try:
+            _check_link(messages[:i], m)
+        except Refused as err:
+            text = f"message {i + 1}, {_CHAIN[i]}: {err}"
+            raise Refused("INVALID_PROOF", text, details={"index": i}) from None
+    request, offer = messages[:2]
+    result = messages[3]["payload"] if len(messages) > 3 else {}
+    return Deal(
+        request["sender"]["id"], offer["sender"]["id"], request["meta"]["home"]["did"], request["payload"].get("intent"),
+        _price(offer["payload"].get("price")), len(messages) > 2, result.get("status"))
 
 
-def flaw(e: Envelope, home: Home | None, answers: Container[str]) -> str:
-    """Why a receiver ignores e (RELAYS R-3, R-7); empty: e counts. home is that of the REQUEST of the thread. answers
-    are the hashes of the messages that e may answer."""
-    if home_of(e) != home:
-        return "it does not name the home of its REQUEST"
-    answered = re_of(e)
-    if answered is None:
-        return "it does not name the message that it answers" if home else ""
-    return "" if answered in answers else "it answers another message"
+def _price(price: object) -> Optional[Price]:
+    amount, currency = (price.get("amount"), price.get("currency") or "") if isinstance(price, dict) else (None, "")
+    if not isinstance(amount, (int, float)) or isinstance(amount, bool) or not isinstance(currency, str):
+        return None
+    return Price(amount, currency)
 
 
-def links(home: Home | None, answered: str | None) -> dict[str, Any]:
-    """The members of meta with which a message names its home, and by hash the message that it answers. There are none
-    if the REQUEST of the thread has no home."""
-    return ({"home": home} | ({"re": answered} if answered else {})) if home else {}
+def _check_link(before: Sequence[Message], m: Message) -> None:
+    verify(check_envelope(m, max_bytes=_MAX_BYTES))
+    _must(m["type"] == _CHAIN[len(before)], "it has another type")
+    meta = m.get("meta", {})
+    _must("home" in meta, "it has no meta.home")
+    if not before:
+        return
+    request, last = before[0], before[-1]
+    _must(meta["home"] == request["meta"]["home"], "its meta.home is not that of the REQUEST")
+    _must("re" in meta, f"it has no meta.re, so it does not say which {last['type']} it answers")
+    is_answer = meta["re"] == content_hash(last)
+    _must(is_answer, f"its meta.re is not the hash of the {last['type']}, so it answers another message")
+    _must(thread_of(m) == thread_of(request), "it is of another thread than the REQUEST")
+    same_id = m["payload"].get("request_id", "") == request["payload"].get("request_id", "")
+    _must(same_id, "its request_id is not that of the REQUEST")
+    _check_parties(m, request, before[1] if len(before) > 1 else m)
+
+
+def _check_parties(m: Message, request: Message, offer: Message) -> None:
+    """Checks who has sent m, and to whom. Without a recipient, a message is for everybody."""
+    client, agent = request["sender"]["id"], offer["sender"]["id"]
+    is_asked = agent != client and _recipient(request) in (None, agent)
+    _must(m["type"] != "OFFER" or is_asked, "its sender is not an agent that the REQUEST asks")
+    start, end, of = (client, agent, "REQUEST") if m["type"] == "ACCEPT" else (agent, client, "OFFER")
+    _must(m["sender"]["id"] == start, f"its sender is not that of the {of}")
+    _must(_recipient(m) in (None, end), "it is for somebody else")
+
+
+def _recipient(m: Message) -> Optional[str]:
+    return m["recipient"]["id"] if "recipient" in m else None
+
+
+def check_accepts(events: Sequence[Message]) -> str:
+    """Checks the events of evidence against a client: two chains of REQUEST, OFFER and ACCEPT. Returns the client."""
+    deals = [verify_chain(events[:3]), verify_chain(events[3:])]
+    _must(deals[0].agent != deals[1].agent, "both OFFERs are by one agent")
+    _must(deals[0].client == deals[1].client, "the REQUESTs are by two clients")
+    requests = (events[0], events[3])
+    root, other = (r["meta"].get("continues", content_hash(r)) for r in requests)
+    _must(root == other, "the REQUESTs are of two jobs: neither continues the other, nor both the same one")
+    is_open = not any(is_sealed(r) for r in requests)
+    _must(is_open, "the payload of a REQUEST is sealed, so nobody else can tell what it asks for")
+    payload, another = (canonicalize(dict(r["payload"], request_id="")) for r in requests)
+    _must(payload == another, "the REQUESTs have different payloads, so they are of two jobs")
+    return deals[0].client

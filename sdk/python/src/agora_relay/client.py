@@ -24,7 +24,6 @@ from .answer import (
 )
 from .book import ATTEMPTS as ATTEMPTS_OF_WORK
 from .call import Call, Rule, continue_request, resume_call
-from .chain import Home, hash_of, home_of
 from .didkey import Identity, key_of
 from .envelope import Envelope, check_envelope, format_time, is_home, new_id, sign, thread_of, valid_id
 from .errors import (
@@ -51,6 +50,7 @@ from .follow import (
     wanted,
 )
 from .jsontext import canonicalize
+from .links import Home, content_hash, home_of
 from .outlook import Outlook, doubt, outlook
 from .payloads import Job, Limits, Price, Result, request_payload
 from .postall import post_all
@@ -618,7 +618,7 @@ class Client:
                 seal=seal,
                 allow_plain=allow_plain,
             )
-            call._intent, call._home, call._asked = payload["intent"], home, hash_of(e)
+            call._intent, call._home, call._asked = payload["intent"], home, content_hash(e)
             calls.append(call)
             on_call(call, e)
 

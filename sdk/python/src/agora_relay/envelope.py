@@ -24,7 +24,7 @@ MAX_BYTES = 128 * 1024
 MAX_TTL = 9223372036  # seconds; fits into 64 bits of nanoseconds
 SECOND = 1_000_000_000  # instants are nanoseconds since 1970
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
-_HASH, _ORIGIN = re.compile("[0-9a-f]{64}"), re.compile(r"https?://[^\s/?#@\\]+")
+_ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^\s/?#@:\[\]%\\^`{|}]+)(:[0-9]*)?")
 _ID = re.compile("[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}")
 
 
@@ -102,12 +102,25 @@ def _check(e: object) -> Envelope:
         raise Refused("INVALID_REQUEST", "the message has no valid meta")
     valid(_is_whole(meta.get("ttl", 1), 1, MAX_TTL), "meta.ttl")
     valid(_is_whole(meta.get("hop", 0), 0, 16), "meta.hop")
-    valid("home" not in meta or is_home(meta["home"]), "meta.home: exactly did and url, an origin")
-    valid("continues" not in meta or e["type"] == "REQUEST", "meta.continues: only a REQUEST has it")
-    for name in ("re", "continues"):
-        hash = meta.get(name, "0" * 64)
-        valid(isinstance(hash, str) and _HASH.fullmatch(hash), f"meta.{name}: the hash of a message in lower-case hex")
+    valid("home" not in meta or is_home(meta["home"]), "meta.home")
+    valid("re" not in meta or _is_hash(meta["re"]), "meta.re")
+    valid("continues" not in meta or e["type"] == "REQUEST" and _is_hash(meta["continues"]), "meta.continues")
     return e
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def is_home(value: object) -> bool:
+    """Whether value has exactly the did of a relay and its url, an origin."""
+    if not isinstance(value, dict) or value.keys() != {"did", "url"} or not isinstance(value["url"], str):
+        return False
+    try:
+        key_of(value["did"])
+    except Refused:
+        return False
+    return _ORIGIN.fullmatch(value["url"]) is not None
 
 
 def _check_parties(e: Envelope) -> None:
@@ -126,17 +139,6 @@ def _check_parties(e: Envelope) -> None:
             "INVALID_DID",
             "the message has no valid recipient",
         )
-
-
-def is_home(value: object) -> bool:
-    """Whether value has the form of a home (RELAYS R-1)."""
-    if not isinstance(value, dict) or value.keys() != {"did", "url"} or not isinstance(value["url"], str):
-        return False
-    try:
-        key_of(value["did"])
-    except Refused:
-        return False
-    return _ORIGIN.fullmatch(value["url"]) is not None
 
 
 def valid_id(value: object) -> bool:

@@ -10,11 +10,11 @@ import os
 from typing import Any, Awaitable, Callable, Mapping, Protocol
 
 from .answer import MAX_POLL, MAX_SINCE, MAX_SINCE_PAGE, Envelopes, Spec, log
-from .chain import hash_of
 from .didkey import Identity
 from .envelope import SECOND, Envelope, format_time, instant, thread_of
 from .errors import AgoraError, RelayError, Refused
 from .files import MAX_CURSOR
+from .links import content_hash
 from .sealing import is_sealed, open_payload
 from .session import EXCHANGE_SECONDS, Session
 from .waiting import MAX_PAUSE, READ_PATIENCE, Backoff, Recent
@@ -144,7 +144,7 @@ class Event:
     @functools.cached_property
     def hash(self) -> str:
         """The content hash of the message, in lower-case hex."""
-        return hash_of(self.envelope)
+        return content_hash(self.envelope)
 
     @property
     def sealed(self) -> bool:

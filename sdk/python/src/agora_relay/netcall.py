@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, AsyncGenerator, Awaitable, Callable, Type
 
 from .answer import log, permanent
 from .call import Call, CallState, _Watch
-from .chain import Home, hash_of, home_of
 from .envelope import Envelope
 from .errors import AgoraError, NoProof, Refused, RelayError, Unacceptable, UnknownOutcome
 from .follow import Event
+from .links import Home, content_hash, home_of
 from .payloads import Limits, Offer, Result
 from .waiting import Backoff
 
@@ -183,7 +183,7 @@ class NetworkCall(Call):
             self._legs.append(leg)
             self._show(leg)
             if len(self._legs) == 1:
-                self._root = hash_of(request)
+                self._root = content_hash(request)
 
         continues = self._root
         try:

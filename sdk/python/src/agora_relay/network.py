@@ -13,7 +13,6 @@ from typing import Any, AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from .answer import log
 from .book import ATTEMPTS as ATTEMPTS_OF_WORK
 from .call import Rule
-from .chain import Home
 from .client import ATTEMPTS, Client
 from .desk import Inbox
 from .dialler import Dialler, objection_to
@@ -23,6 +22,7 @@ from .errors import AgentError, AgoraError, Cancelled, Refused, RelayError
 from .files import Path, replace
 from .follow import PAGE, Event, Filter, Follower, load_cursor, seconds_of
 from .jsontext import parse
+from .links import Home
 from .netcall import NetworkCall, Timing
 from .payloads import Job, Limits, Price, Result, request_payload
 from .progress import Page, Progress
@@ -201,11 +201,13 @@ class Network:
         return client._relay_did in self.state.caught
 
     def accuse(self, evidence: bytes) -> Finding:
-        """Checks evidence against a relay (docs/PROOFS.md). The relay is not used any more, unless the evidence only
-        shows that it has lost its data. Raises Refused if the evidence shows nothing."""
+        """Checks evidence (docs/PROOFS.md). If it is against a relay, the relay is not used any more, unless the
+        evidence only shows that it has lost its data. Raises Refused if the evidence shows nothing."""
         finding = verify_evidence(evidence)
         proofs = parse(evidence, costly=1 << 20).get("proofs", [])
-        if finding.kind != "chain" and len({verify_proof(text).origin for text in proofs}) <= 1:
+        if finding.relay is None:
+            log.warning("%s has accepted two agents for one job", finding.client)
+        elif finding.kind != "chain" and len({verify_proof(text).origin for text in proofs}) <= 1:
             self._catch(finding.relay, f"evidence of the kind {finding.kind}", evidence)
         else:
             log.warning("%s has lost messages, probably in a restore", finding.relay)

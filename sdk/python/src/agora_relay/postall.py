@@ -10,10 +10,10 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Iterable
 
 from .answer import MAX_BULK, MAX_RETRY_AFTER, MAX_TEXT, Spec
-from .chain import home_of
 from .envelope import Envelope, check_envelope
 from .errors import AgoraError, Refused, RelayError, UnknownOutcome
 from .jsontext import canonicalize
+from .links import home_of
 from .protocol import SETTLES, STATUS
 from .proving import asks, proved
 from .records import Receipt, malformed

@@ -8,10 +8,12 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
+from .chain import check_accepts
 from .didkey import did_of, key_of
 from .envelope import check_envelope, decode64, instant, verifies, verify
 from .errors import Refused
-from .jsontext import canonicalize, parse
+from .jsontext import parse
+from .links import content_hash
 
 _HEADER, _MARK = "c2sp.org/tlog-proof@v1", "— "
 _NOTE, _COSIGNATURE = b"\x01", b"\x04"  # types of signatures
@@ -89,10 +91,12 @@ class VerifiedProof:
 
 @dataclass(frozen=True)
 class Finding:
-    """What evidence shows: against which relay it is, and its kind."""
+    """What evidence shows: against which relay or client it is, and its kind."""
 
-    relay: str
+    relay: Optional[str]
+    """None: it is against client."""
     kind: str
+    client: Optional[str] = None
 
 
 def verify_proof(
@@ -122,7 +126,7 @@ def _check_message(found: VerifiedProof, message: Mapping[str, Any], relay: Opti
     _must(found.relay == relay, "the proof is by another relay")
     if found.leaf is None:
         raise Refused("INVALID_PROOF", "the proof is that of the start of the log, not of a message")
-    _must(found.leaf.event == hashlib.sha256(canonicalize(message)).hexdigest(), "the proof is that of another message")
+    _must(found.leaf.event == content_hash(message), "the proof is that of another message")
     late = instant(found.leaf.received) - instant(message["ts"])
     _must(abs(late) <= _MAX_SKEW, "the proof has another time than the message")
 
@@ -361,16 +365,16 @@ def _continues(c: _Checkpoint, first: int, first_root: bytes, path: Sequence[byt
     return sn == 0 and fr == first_root and sr == c.root
 
 
-# Evidence (LOG §6)
+# Evidence (LOG §6, RELAYS R-9)
 
 _MEMBERS = {
     "fork": ("checkpoints", "consistency", "root"), "index": ("proofs",), "twice": ("proofs",),
-    "steps": ("proofs", "events"), "time": ("proofs",), "chain": ("proofs",),
+    "steps": ("proofs", "events"), "time": ("proofs",), "chain": ("proofs",), "accepts": ("events",),
 }
 
 
 def verify_evidence(evidence: bytes) -> Finding:
-    """Checks evidence against a relay. Raises Refused with INVALID_PROOF if it shows nothing."""
+    """Checks evidence against a relay, or against a client that has accepted two agents for one job. Raises Refused with INVALID_PROOF if it shows nothing."""
     _must(len(evidence) <= _MAX_EVIDENCE, "the evidence is too large")
     e = parse(evidence)
     kind = e.get("kind") if isinstance(e, dict) else None
@@ -378,6 +382,11 @@ def verify_evidence(evidence: bytes) -> Finding:
         raise Refused("INVALID_PROOF", "the text is no evidence of a known kind")
     members = _MEMBERS[kind]
     _must(e.keys() <= {"typ", "kind", *members}, "evidence has other members")
+    if kind == "accepts":
+        events = e.get("events")
+        if not isinstance(events, list) or len(events) != 6:
+            raise Refused("INVALID_PROOF", "evidence of accepts has six events")
+        return Finding(None, kind, check_accepts(events))
     both = e.get(members[0])
     is_pair = isinstance(both, list) and len(both) == 2 and all(isinstance(text, str) for text in both)
     _must(is_pair, "evidence has two proofs, or two checkpoints")
@@ -448,7 +457,7 @@ def _steps(a: VerifiedProof, b: VerifiedProof, e: Mapping[str, Any]) -> bool:
     by_leaf = {}
     for leaf, event in zip((a.leaf, b.leaf), events):
         verify(check_envelope(event, max_bytes=_MAX_EVIDENCE))
-        _must(leaf.event == hashlib.sha256(canonicalize(event)).hexdigest(), "an event is not that of its proof")
+        _must(leaf.event == content_hash(event), "an event is not that of its proof")
         by_leaf[leaf] = event
     found = _ordered(a, b)
     if found:

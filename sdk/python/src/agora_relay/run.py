@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Mapping
 from .answer import log, permanent
 from .book import JobKey, job_key
 from .calling import INTERNAL, Caller
-from .chain import home_of, links, re_of
 from .desk import FULL
 from .errors import AgentError, RelayError, Refused
 from .follow import Event
 from .jsontext import canonicalize
+from .links import home_of, links, re_of
 from .payloads import Job, Quote, comparable, failure, read_time
 from .protocol import MOVED_ON
 from .proving import objection

@@ -5,10 +5,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from .answer import log, permanent, retry_after_of
-from .chain import home_of
 from .desk import Desk
 from .errors import AgoraError, RelayError
 from .follow import Event
+from .links import home_of
 from .serve import Agent, Service
 from .waiting import READ_PATIENCE, Backoff
 

@@ -23,11 +23,11 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Container, Coroutine, Iterable, Mapping
 
 from .answer import log, permanent, retry_after_of
-from .chain import flaw, home_of
 from .desk import Desk
 from .errors import AgoraError, RelayError
 from .follow import CursorStore, Event, Filter, Follower, load_cursor
 from .jsontext import canonicalize
+from .links import flaw, home_of
 from .pace import DEFAULT_RATE, Pace
 from .payloads import Job, Price, price_of
 from .progress import Page, Progress

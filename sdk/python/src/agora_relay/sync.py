@@ -18,11 +18,11 @@ from . import client as _client
 from . import network as _network
 from .book import ATTEMPTS
 from .call import CallState, Rule
-from .chain import Home
 from .didkey import Identity
 from .envelope import Envelope
 from .errors import AgoraError, UnknownOutcome
 from .follow import PAGE, CursorStore, Event
+from .links import Home
 from .network import RelayInfo
 from .outlook import Outlook
 from .payloads import Job, Offer, Price, Result

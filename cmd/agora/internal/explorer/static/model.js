@@ -28,6 +28,7 @@ class Message {
     this.sealed = this.type !== 'MANIFEST' && Object.hasOwn(this.payload, 'sealed');
     this.status = 'pending';
     this.problem = '';
+    this.hash = undefined; // the promise of its content hash, once asked for
     this.opened = undefined; // the payload, if the reader's key has opened it
     this.order = 0; // larger: later in the relay's order
     this.thread = undefined;

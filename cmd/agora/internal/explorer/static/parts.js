@@ -18,7 +18,8 @@ const PATHS = {
 export const icon = (name) =>
   svg('svg', { viewBox: '0 0 24 24', 'aria-hidden': 'true', class: 'glyph' }, svg('path', { d: PATHS[name] }));
 
-const MARKS = {
+/** For each status of a message or a link: the name of its icon, and what it says. */
+export const MARKS = {
   true: ['check', 'Verified in this browser'],
   false: ['cross', 'Failed: this is not what its sender signed'],
   unknown: ['question', 'Not checkable here'],

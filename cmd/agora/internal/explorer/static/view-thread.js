@@ -15,6 +15,7 @@ import {
   time,
   typeBadge,
 } from './parts.js';
+import { chainCard, continued, decider } from './chain-panel.js';
 import { plural, priceText, shortDID, span, summary } from './text.js';
 import { arrange, fillWith, foreign, h, svg, visible } from './dom.js';
 import * as agora from './agora.js';
@@ -27,12 +28,13 @@ export function thread(app, params, signal, id) {
   const { model } = app;
   const head = h('div');
   const top = h('div', { class: 'thread-top' });
+  const chain = h('div');
   const offers = h('div');
   const list = h('ol');
   const gone = h('p', { class: 'quiet' });
   const lines = h('div', { class: 'timeline', hidden: true }, h('h2', null, 'Messages'), gone, list);
   const foot = h('div');
-  const view = h('section', { class: 'thread' }, head, top, offers, lines, foot);
+  const view = h('section', { class: 'thread' }, head, top, chain, offers, lines, foot);
   const cards = new Map(); // by key, so that what the reader has opened stays open
   let shown = '';
   let reading = false;
@@ -40,6 +42,8 @@ export function thread(app, params, signal, id) {
   let timer;
   let stop = new AbortController();
   let drawnKey;
+  let drawnFor; // the DID of the relay, which may be known later
+  let drawing; // the newest drawing of the chain
   fillWith(head, h('h1', { tabindex: '-1' }, 'Thread'), h('p', { class: 'loading' }, 'Loading'));
 
   async function read() {
@@ -71,7 +75,7 @@ export function thread(app, params, signal, id) {
   function failed(err) {
     shown = '';
     drawnKey = undefined;
-    for (const part of [top, offers, foot]) fillWith(part);
+    for (const part of [top, chain, offers, foot]) fillWith(part);
     lines.hidden = true;
     const locked = model.about?.reads === 'parties';
     fillWith(
@@ -94,10 +98,11 @@ export function thread(app, params, signal, id) {
     return known && JSON.stringify(known.envelope) === JSON.stringify(envelope) ? known : m;
   }
 
-  function draw({ thread: t, events, expired }) {
-    const text = JSON.stringify([t, expired, events.map((e) => e.id)]) + !!model.me;
+  function draw({ thread: t, events, expired, removed }) {
+    const text = JSON.stringify([t, expired, events.map((e) => e.id), model.about?.did]) + !!model.me;
     if (text === shown) return;
     shown = text;
+    drawnFor = model.about?.did;
     stop.abort();
     stop = new AbortController();
     const ends = AbortSignal.any([stop.signal, signal]);
@@ -130,6 +135,8 @@ export function thread(app, params, signal, id) {
               : undefined,
         ],
         ['Budget', limit(request)],
+        ['Home', decider(request, model.about)],
+        ['Continues', continued(request, model)],
       ),
     );
     if (focused) head.querySelector('h1').focus({ preventScroll: true });
@@ -138,6 +145,7 @@ export function thread(app, params, signal, id) {
       h('div', { class: 'card' }, diagram(t)),
       h('div', { class: 'card' }, h('h2', null, 'What can happen next'), next(t, app)),
     );
+    drawChain(request, messages, expired > 0 || removed?.length > 0);
     drawOffers(t, messages);
     drawLines(t, messages, expired);
     if (drawnKey !== t.id)
@@ -146,6 +154,13 @@ export function thread(app, params, signal, id) {
         h('div', { class: 'card' }, h('h2', null, 'Fetch it yourself'), threadCommands(app.address, t.id, t.client)),
       );
     drawnKey = t.id;
+  }
+
+  // The card is there when all messages are checked.
+  async function drawChain(request, messages, gone) {
+    const mine = (drawing = {});
+    const card = request && (await chainCard(request, messages, gone, app));
+    if (drawing === mine) fillWith(chain, card);
   }
 
   function drawOffers(t, messages) {
@@ -309,6 +324,7 @@ export function thread(app, params, signal, id) {
     },
     { signal },
   );
+  model.addEventListener('change', () => shown && drawnFor !== model.about?.did && read(), { signal });
   signal.addEventListener('abort', () => {
     clearTimeout(timer);
     stop.abort();

@@ -1,6 +1,7 @@
 // Agents that sign and post messages.
 import http from 'node:http';
 import { canonicalize, identity, seal, sign } from '../../../../../../sdk/js/agora.js';
+import { contentHash } from '../../../../../../sdk/js/chain.js';
 
 const agent = new http.Agent({ keepAlive: true, maxSockets: 32 });
 let count = 0;
@@ -45,13 +46,18 @@ export async function newAgent(relay, name) {
 }
 
 /** A conversation between a client and an agent. Each of its methods posts the next message. options are those of
- *  send. */
+ *  send. With home, each message answers the one before it. */
 export function conversation(client, worker, more = {}) {
-  const { id = fresh('thread'), intent = 'translation.en_fr', title, options } = more;
+  const { id = fresh('thread'), intent = 'translation.en_fr', title, home, options } = more;
+  let last; // message
   const request_id = fresh('req'), request = { intent, params: { text: 'Hello' }, ...(title && { title }) };
   const offer = { plan: 'Translate, keeping the tone', eta_seconds: 5, price: { amount: 0.005, currency: 'USD' } };
-  const step = (from, to, type, payload) => (more = {}) =>
-    from.send(type, { request_id, ...payload, ...more }, { thread: { id }, to: to.did, ...options });
+  const meta = async () => ({ ttl: 86_400, home, ...(last && { re: await contentHash(last) }) });
+  const step = (from, to, type, payload) => async (more = {}) => {
+    const fields = { thread: { id }, to: to.did, ...(home && { meta: await meta() }), ...options };
+    last = await from.send(type, { request_id, ...payload, ...more }, fields);
+    return last;
+  };
   return {
     id, client: client.did, hash: `#/thread/${id}?client=${client.did}`,
     request: step(client, worker, 'REQUEST', request),
@@ -72,7 +78,8 @@ export async function seed(relay) {
   await announce(bob, ['translation.en_fr', 'summary.text'], { description: 'Translates and summarizes.',
     supported_languages: ['en', 'fr'], pricing: { model: 'fixed', fixed_price: 0.005, currency: 'USD' } });
   await announce(carol, ['image.caption'], { description: 'One line for each picture.' });
-  const done = conversation(alice, bob, { title: 'Translate a greeting' });
+  const { did } = await (await fetch(`${relay.url}/.well-known/agora.json`)).json();
+  const done = conversation(alice, bob, { title: 'Translate a greeting', home: { did, url: relay.url } });
   for (const step of ['request', 'offer', 'accept', 'result']) await done[step]();
   const active = conversation(alice, carol, { intent: 'image.caption', title: 'Caption a picture' });
   for (const step of ['request', 'offer', 'accept']) await active[step]();

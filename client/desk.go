@@ -1,0 +1,362 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/deal"
+	"github.com/agora-relay/agora/thread"
+)
+
+// desk is what the agents of one identity share, one agent for each relay: its jobs, and the slots for work. A job is
+// worked on once, also if its client has moved it from relay to relay (RELAYS R-18).
+type desk struct {
+	me        didkey.DID
+	opts      ServeOptions
+	handler   Handler
+	log       *slog.Logger
+	state     *State
+	ctx       context.Context // of the work
+	stop      context.CancelCauseFunc
+	tasks     sync.WaitGroup
+	workSlots fairSlots // one slot for each call of Handler.Work
+
+	network   *Network // nil: one relay
+	following sync.Mutex
+	followed  []*agent // at relays that were discovered
+
+	mu       sync.Mutex
+	agents   []*agent
+	accepted int // the number of accepted jobs, see ServeOptions.MaxAccepted
+	working  map[deal.Key]*task
+}
+
+// newDesk returns the desk of one call of Serve. It sets the defaults of opts and handler.
+func newDesk(ctx context.Context, me didkey.DID, log *slog.Logger, opts ServeOptions, handler Handler) (*desk, error) {
+	if len(opts.Intents) == 0 || handler.Work == nil {
+		return nil, errors.New("client: Serve needs at least one intent, and Handler.Work")
+	}
+	if opts.Concurrency <= 0 {
+		opts.Concurrency = defaultConcurrency
+	}
+	if opts.QuoteTimeout <= 0 {
+		opts.QuoteTimeout = defaultQuoteTimeout
+	}
+	if opts.Attempts <= 0 {
+		opts.Attempts = defaultBegins
+	}
+	if opts.State == nil {
+		opts.State = NewState()
+		opts.Attempts = 1 << 30 // without a file, work is done at least once
+	}
+	if handler.Quote == nil {
+		handler.Quote = free
+	}
+	d := &desk{me: me, opts: opts, handler: handler, log: log, state: opts.State,
+		workSlots: fairSlots{free: opts.Concurrency}, working: map[deal.Key]*task{}}
+	d.ctx, d.stop = context.WithCancelCause(ctx)
+	return d, nil
+}
+
+// free is the default of Handler.Quote.
+func free(context.Context, Job) (envelope.Offer, error) {
+	return envelope.Offer{Price: &envelope.Price{Currency: "USD"}}, nil
+}
+
+// task is a job that the agent works on, or has worked on and not answered yet. desk.mu guards owner and deadline.
+type task struct {
+	key      deal.Key
+	job      Job
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	late     context.Context // of the work; ends after the thread's deadline, too
+	expire   context.CancelCauseFunc
+	done     chan struct{}    // closed when the work has ended, with the two fields below
+	outcome  envelope.Payload // the answer; nil: there is none, because ctx has ended
+	worked   bool             // Handler.Work was called
+	owner    *run             // the run in the newest thread with an ACCEPT, which posts the answer
+	deadline *time.Timer      // ends late; nil: the thread has no deadline
+}
+
+// errMoved ends a run whose job has an ACCEPT in a newer thread.
+var errMoved = errors.New("client: the client has continued the job in another thread")
+
+// take makes r the owner of its job, and returns the job's task. The task is nil if there is nothing to do for r,
+// because a newer thread of the job has an ACCEPT. expires is when the thread ends; zero: it does not end.
+func (d *desk) take(r *run, request, accept *envelope.Envelope, expires time.Time) *task {
+	job, failed := jobOf(request)
+	if failed != nil {
+		return finished(failed.payload(""))
+	}
+	key, err := deal.KeyOf(request)
+	if err != nil {
+		return finished(internalError.payload(""))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r.jobKey, r.place = key, deal.Place{Thread: r.key.ID, Accept: accept.Hash(), First: request.Continues == (envelope.Hash{})}
+	if request.Home != nil {
+		r.place.Relay = request.Home.DID
+	}
+	action, outcome := d.state.accept(key, r.place, r.key, r.agent.client.now())
+	t := d.working[key]
+	if t != nil && action != deal.Ignore {
+		d.own(t, r, expires)
+	}
+	switch action {
+	case deal.Ignore:
+		return nil
+	case deal.Refuse:
+		return finished(cancelledError.payload(""))
+	case deal.Answer:
+		return finished(outcome)
+	}
+	if t == nil {
+		t = &task{key: key, job: job, done: make(chan struct{})}
+		t.job.Deadline = expires
+		t.ctx, t.cancel = context.WithCancelCause(d.ctx)
+		t.late, t.expire = context.WithCancelCause(t.ctx)
+		d.working[key] = t
+		d.own(t, r, expires)
+		d.tasks.Go(func() { d.perform(t) })
+	}
+	return t
+}
+
+// own makes r the owner of a task, in place of another run. The caller holds d.mu.
+func (d *desk) own(t *task, r *run, expires time.Time) {
+	if t.owner == r {
+		return
+	}
+	if t.owner != nil {
+		t.owner.cancel(errMoved)
+	}
+	t.owner = r
+	d.until(t, expires)
+}
+
+// admit counts the job of r as accepted, until dismiss.
+func (d *desk) admit(r *run) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !r.accepted {
+		r.accepted = true
+		d.accepted++
+	}
+}
+
+// dismiss ends what admit began.
+func (d *desk) dismiss(r *run) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !r.accepted {
+		return
+	}
+	r.accepted = false
+	d.accepted--
+	for _, a := range d.agents {
+		select {
+		case a.room <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// full reports whether the agents have as many accepted jobs as ServeOptions.MaxAccepted allows.
+func (d *desk) full() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.opts.MaxAccepted > 0 && d.accepted >= d.opts.MaxAccepted
+}
+
+// finished returns the task of a job that needs no work.
+func finished(outcome envelope.Payload) *task {
+	t := &task{done: make(chan struct{}), outcome: outcome}
+	close(t.done)
+	return t
+}
+
+// until ends the work some time after the thread's deadline. The caller holds d.mu.
+func (d *desk) until(t *task, expires time.Time) {
+	if t.deadline != nil {
+		t.deadline.Stop()
+		t.deadline = nil
+	}
+	if !expires.IsZero() {
+		left := expires.Sub(t.owner.agent.client.now()) + clockSkew
+		t.deadline = time.AfterFunc(left, func() { t.expire(context.DeadlineExceeded) })
+	}
+}
+
+// leave ends the part of r in its job, because of cause. The work ends too, unless another run owns the job.
+func (d *desk) leave(r *run, cause error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t := d.working[r.jobKey]
+	if t == nil || t.owner != r {
+		return
+	}
+	delete(d.working, r.jobKey)
+	if t.deadline != nil {
+		t.deadline.Stop()
+	}
+	t.cancel(cause)
+	if d.ctx.Err() == nil && cause != nil {
+		d.state.ended(r.jobKey, r.place, r.agent.client.now())
+	}
+}
+
+// perform does the work of a task, unless it was begun too often.
+func (d *desk) perform(t *task) {
+	defer close(t.done)
+	client := t.key.Client
+	if d.workSlots.acquire(t.ctx, client) != nil {
+		return
+	}
+	defer d.workSlots.release(client)
+	attempt, may, err := d.state.begin(t.key, d.opts.Attempts)
+	switch {
+	case err != nil: // without its state, the agent could work twice
+		d.stop(err)
+		return
+	case !may:
+		t.outcome = interrupted.payload("")
+	default:
+		t.job.Attempt, t.worked = attempt, true
+		result, failed, err := call(t.ctx, t.late, d.log, d.handler.Work, t.job)
+		switch {
+		case err != nil:
+			if d.ctx.Err() != nil {
+				d.state.undo(t.key)
+			}
+			return
+		case failed != nil:
+			t.outcome = failed.payload("")
+		default:
+			if result.Status == "" {
+				result.Status = "success"
+			}
+			t.outcome = result
+		}
+	}
+	text, err := json.Marshal(t.outcome)
+	if err != nil { // a raw member is not valid JSON
+		d.log.Error("the outcome of the work cannot be posted, so the client gets an ERROR",
+			"thread", t.job.Envelope.Thread, "client", client, "error", err)
+		t.outcome = internalError.payload("")
+		text, err = json.Marshal(t.outcome)
+	}
+	o := deal.Outcome{Type: envelope.TypeOf(t.outcome), Payload: text}
+	if err = errors.Join(err, d.state.finish(t.key, o, time.Now())); err != nil {
+		d.stop(err)
+	}
+}
+
+// interrupted is the ERROR for the client if the agent has ended too often while it worked (RELAYS R-18).
+var interrupted = AgentError{Code: envelope.AgentInternal,
+	Message: "interrupted: the agent has ended each time while it worked on this job; send a new REQUEST"}
+
+// cancelledError is the ERROR for a client that continues a job that it has cancelled.
+var cancelledError = AgentError{Code: envelope.AgentUnavailable,
+	Message: "the job was cancelled after the work had begun; send a new REQUEST"}
+
+// defaultBegins is ServeOptions.Attempts if it is not set.
+const defaultBegins = 3
+
+// The methods of State for the jobs of an agent. They return the errors of writing the file where that matters.
+
+func (s *State) accept(k deal.Key, at deal.Place, r thread.Key, now time.Time) (deal.Action, envelope.Payload) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.book.Expire(now)
+	action := s.book.Accept(k, at, s.begunBefore(r), now)
+	j, _ := s.book.Job(k)
+	if j.Outcome == nil {
+		return action, nil
+	}
+	return action, payloadOf(*j.Outcome)
+}
+
+// payloadOf returns a saved outcome as the payload of a message.
+func payloadOf(o deal.Outcome) envelope.Payload {
+	var result envelope.Result
+	var failure envelope.Failure
+	switch {
+	case o.Type == envelope.TypeResult && json.Unmarshal(o.Payload, &result) == nil:
+		return result
+	case o.Type == envelope.TypeError && json.Unmarshal(o.Payload, &failure) == nil:
+		return failure
+	}
+	return internalError.payload("")
+}
+
+// answering returns an outcome as the answer to the REQUEST with this request_id.
+func answering(outcome envelope.Payload, requestID string) envelope.Payload {
+	switch p := outcome.(type) {
+	case envelope.Result:
+		p.RequestID = requestID
+		return p
+	case envelope.Failure:
+		p.RequestID = requestID
+		return p
+	}
+	return outcome
+}
+
+func (s *State) begin(k deal.Key, attempts int) (attempt int, may bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	attempt, may = s.book.Begin(k, attempts)
+	return attempt, may, s.sync()
+}
+
+func (s *State) undo(k deal.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.book.Undo(k)
+}
+
+func (s *State) finish(k deal.Key, o deal.Outcome, now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.book.Finish(k, o, now)
+	return s.sync()
+}
+
+func (s *State) ended(k deal.Key, at deal.Place, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.book.Ended(k, at, now)
+}
+
+// offered records the terms of an OFFER that is to be posted.
+func (s *State) offered(k deal.Key, terms envelope.Offer, expires, now time.Time) error {
+	terms.RequestID = ""
+	text, err := json.Marshal(terms)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.book.Expire(now)
+	s.book.Offered(k, text, expires)
+	return s.sync()
+}
+
+// terms returns the terms of the first OFFER of a job; known is false if there was none. room is false if the agent can
+// make no offer now, because all its jobs are accepted.
+func (s *State) terms(k deal.Key) (offer envelope.Offer, known, room bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	j, ok := s.book.Job(k)
+	if !ok || j.Terms == nil || json.Unmarshal(j.Terms, &offer) != nil {
+		return envelope.Offer{}, false, s.book.HasRoom(k)
+	}
+	return offer, true, true
+}

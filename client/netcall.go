@@ -1,0 +1,390 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/deal"
+)
+
+// retryMove is how long a job waits before it looks for another relay again, if there was none.
+const retryMove = 5 * time.Second
+
+// Move tells that a job was continued at another relay.
+type Move struct {
+	From, To envelope.Home
+	Thread   string // the new thread
+	Reason   string // why, in a few words, such as "is silent"
+}
+
+// NetworkCall is the client's side of a job: one thread, or several if the job was continued at other relays. Its methods
+// are those of Call. While Offers, Collect or Result run, they watch the home of the newest thread, and continue the job
+// elsewhere if the home is silent, caught, or shows no OFFER of the named agent (RELAYS ). Only one goroutine
+// may use it at a time.
+type NetworkCall struct {
+	network *Network
+	opts    RequestOptions
+	root    envelope.Hash // the hash of the first REQUEST
+	expires time.Time     // of the first REQUEST
+
+	wake chan struct{} // has one element after something has changed that run must look at
+
+	mu    sync.Mutex
+	order deal.Order
+	legs  []*leg    // those of order.Legs
+	retry time.Time // when another relay is looked for again
+}
+
+// leg is one thread of a job. NetworkCall.mu guards its deal.Leg and ended.
+type leg struct {
+	*deal.Leg
+	call  *Call
+	peer  *peer
+	home  envelope.Home
+	ended error // with Lost: the error if no other relay takes the job
+}
+
+// Request opens a thread at the home that RELAYS R-11 chooses: the first usable one of the recipient's relays, or of the
+// given ones. If the home does not take the REQUEST, the next one is tried. Errors: no relay is usable; a refusal of the
+// REQUEST; ctx's error.
+func (n *Network) Request(ctx context.Context, opts RequestOptions) (*NetworkCall, error) {
+	j := n.job(opts)
+	homes, err := n.homes(ctx, opts.Recipient)
+	if err != nil {
+		return nil, err
+	}
+	if err := j.open(ctx, homes[0], opts, envelope.Hash{}); err != nil {
+		return nil, err
+	}
+	return j, nil
+}
+
+// job returns a NetworkCall without a thread.
+func (n *Network) job(opts RequestOptions) *NetworkCall {
+	return &NetworkCall{network: n, opts: opts, wake: make(chan struct{}, 1),
+		order: deal.Order{Recipient: opts.Recipient, Silence: n.opts.Silence, OfferWait: n.opts.OfferWait}}
+}
+
+// Resume returns the NetworkCall of a thread that this identity has opened at one of the given relays. Errors: those of
+// Client.Resume at the last relay that was asked.
+func (n *Network) Resume(ctx context.Context, threadID string) (*NetworkCall, error) {
+	var last error
+	for _, p := range n.given {
+		call, err := p.Resume(ctx, threadID)
+		if last = err; err != nil {
+			continue
+		}
+		var opts RequestOptions
+		if r := call.request; r != nil {
+			opts = RequestOptions{Intent: r.Intent, Title: r.Title, Description: r.Description, Constraints: r.Constraints,
+				Params: r.Params, Recipient: call.recipient, Seal: call.Seal, AllowPlain: call.AllowPlain}
+		}
+		j := n.job(opts)
+		l := &leg{Leg: &deal.Leg{Opened: time.Now(), Decided: call.agent != ""}, peer: p, call: call}
+		if request := call.links.request; request != nil {
+			j.begin(request)
+			if request.Home != nil {
+				l.home, l.Home = *request.Home, request.Home.DID
+			}
+		}
+		j.order.Agent = call.agent
+		j.add(l)
+		return j, nil
+	}
+	return nil, last
+}
+
+// begin sets what the first known REQUEST of the job decides.
+func (j *NetworkCall) begin(request *envelope.Envelope) {
+	if j.root = request.Continues; j.root == (envelope.Hash{}) {
+		j.root = request.Hash()
+	}
+	j.expires, j.order.Ends = request.ExpiresAt(), request.ExpiresAt()
+	if limits := j.opts.Constraints; limits != nil && limits.Deadline != nil && limits.Deadline.Before(j.expires) {
+		j.order.Ends = *limits.Deadline
+	}
+}
+
+// open posts a REQUEST at a relay and adds its thread. It repeats the same bytes for as long as a home may be silent. It
+// returns an error if the REQUEST was refused or ctx has ended. If the relay does not answer, the thread is added as
+// silent, because the relay may have the REQUEST.
+func (j *NetworkCall) open(ctx context.Context, p *peer, opts RequestOptions, continues envelope.Hash) error {
+	a, err := p.about(ctx, aboutAge)
+	if err != nil {
+		return err
+	}
+	within, cancel := context.WithTimeout(ctx, j.network.opts.Silence)
+	defer cancel()
+	began := time.Now()
+	call, err := p.request(within, opts, a.home, continues)
+	if call == nil {
+		return err
+	}
+	err = j.insist(within, p, call.links.request, err)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	l := &leg{Leg: &deal.Leg{Home: a.home.DID, Opened: time.Now()}, call: call, peer: p, home: *a.home}
+	switch {
+	case err == nil:
+	case Unanswered(err) || within.Err() != nil:
+		l.Sent(began)
+	default:
+		return err
+	}
+	if continues == (envelope.Hash{}) {
+		j.begin(call.links.request)
+	}
+	j.add(l)
+	return nil
+}
+
+// insist posts an envelope again while the relay does not answer, until ctx ends. err is the error of the last post.
+func (j *NetworkCall) insist(ctx context.Context, p *peer, e *envelope.Envelope, err error) error {
+	var pause backoff
+	for Unanswered(err) && pause.wait(ctx, 0, maxPause) == nil {
+		_, err = p.PostEnvelope(ctx, e)
+	}
+	return err
+}
+
+func (j *NetworkCall) add(l *leg) {
+	l.call.wait = max(j.network.opts.Silence/3, time.Second)
+	l.call.polled = func(due time.Time, err error) {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if now := time.Now(); now.Before(due) {
+			due = now
+		}
+		l.Read(due, !Unanswered(err))
+		j.notify()
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.legs = append(j.legs, l)
+	j.order.Add(l.Leg)
+	j.notify()
+}
+
+// notify makes run look at the job again.
+func (j *NetworkCall) notify() {
+	select {
+	case j.wake <- struct{}{}:
+	default:
+	}
+}
+
+// newest returns the newest thread.
+func (j *NetworkCall) newest() *leg {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.legs[len(j.legs)-1]
+}
+
+// Thread returns the id of the newest thread of the job, and its home.
+func (j *NetworkCall) Thread() (id string, home envelope.Home) {
+	l := j.newest()
+	return l.call.Thread, l.home
+}
+
+// Offers yields the offers of the newest thread, as Call.Offers does, also after the job was continued. It ends as
+// Call.Offers does.
+func (j *NetworkCall) Offers(ctx context.Context) iter.Seq2[Offer, error] {
+	return func(yield func(Offer, error) bool) {
+		within, stop := context.WithCancel(ctx)
+		offers := make(chan Offer)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- j.run(within, func(ctx context.Context, l *leg) error { return j.passOffers(ctx, l, offers) })
+		}()
+		more := true
+		for {
+			select {
+			case offer := <-offers:
+				if more = more && yield(offer, nil); !more {
+					stop()
+				}
+			case err := <-ended:
+				stop()
+				if more && !errors.Is(err, errDone) {
+					yield(Offer{}, err)
+				}
+				return
+			}
+		}
+	}
+}
+
+// passOffers sends the offers of a thread to offers, until an offer has been accepted (errDone).
+func (j *NetworkCall) passOffers(ctx context.Context, l *leg, offers chan<- Offer) error {
+	for offer, err := range l.call.Offers(ctx) {
+		if err != nil {
+			return j.fatal(ctx, l, err)
+		}
+		j.mu.Lock()
+		l.Offered = true
+		newest := l == j.legs[len(j.legs)-1]
+		j.mu.Unlock()
+		if !newest {
+			continue
+		}
+		select {
+		case offers <- offer:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return errDone
+}
+
+// Collect is Call.Collect for the newest thread.
+func (j *NetworkCall) Collect(ctx context.Context, d time.Duration) ([]Offer, error) {
+	return collect(ctx, d, j.Offers)
+}
+
+// Accept accepts an offer as Call.Accept does. From then on only this agent can do the job, at this price at most (RELAYS
+// If the home does not answer, Accept returns nil, and Result continues the job elsewhere. Errors: ErrUnacceptable;
+// a refusal.
+func (j *NetworkCall) Accept(ctx context.Context, offer Offer) error {
+	j.mu.Lock()
+	i := slices.IndexFunc(j.legs, func(l *leg) bool { return l.call.requestID == offer.RequestID })
+	var l *leg
+	if i >= 0 {
+		l = j.legs[i]
+	}
+	err := j.decide(l, offer)
+	j.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnacceptable, err)
+	}
+	return j.accept(ctx, l, offer)
+}
+
+// decide records that an ACCEPT of an offer is signed, or returns an error with the reason why none can be. The caller
+// holds j.mu.
+func (j *NetworkCall) decide(l *leg, offer Offer) error {
+	if l == nil {
+		return errors.New("the offer belongs to another request")
+	}
+	if _, err := l.call.Acceptance(offer); err != nil {
+		return err
+	}
+	amount, _ := offer.Amount()
+	return j.order.Decide(l.Leg, offer.Agent, amount)
+}
+
+// accept signs and posts an ACCEPT. It repeats the same bytes for as long as the home may be silent.
+func (j *NetworkCall) accept(ctx context.Context, l *leg, offer Offer) error {
+	within, cancel := context.WithTimeout(ctx, j.network.opts.Silence)
+	defer cancel()
+	began := time.Now()
+	err := l.call.Accept(within, offer)
+	if l.call.links.accept != nil {
+		err = j.insist(within, l.peer, l.call.links.accept, err)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	l.call.agent = offer.Agent // also if it is unknown whether the relay has the ACCEPT
+	switch {
+	case err == nil:
+		l.call.stored = true
+		return nil
+	case Unanswered(err) || within.Err() != nil:
+		l.Sent(began)
+		j.notify()
+		return nil
+	}
+	l.Refused = true
+	return err
+}
+
+// Result waits for the RESULT of the agent whose offer was accepted, in all threads of the job. If the home of the newest
+// thread is silent, the job continues at another relay, and the agent's offer there is accepted if it costs no more.
+// Errors: those of Call.Result.
+func (j *NetworkCall) Result(ctx context.Context) (*Result, error) {
+	j.mu.Lock()
+	agent := j.order.Agent
+	j.mu.Unlock()
+	if agent == "" {
+		return nil, errNoAccept
+	}
+	var mu sync.Mutex
+	var result *Result
+	err := j.run(ctx, func(ctx context.Context, l *leg) error {
+		if err := j.acceptAgain(ctx, l); err != nil {
+			return j.fatal(ctx, l, err)
+		}
+		j.mu.Lock()
+		decided := l.Decided && !l.Refused
+		j.mu.Unlock()
+		if !decided {
+			return nil
+		}
+		r, err := l.call.Result(ctx)
+		if err != nil {
+			return j.fatal(ctx, l, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if result == nil {
+			result = r
+		}
+		return errDone
+	})
+	if errors.Is(err, errDone) {
+		return result, nil
+	}
+	return nil, err
+}
+
+// acceptAgain accepts the agent's offer in a thread that continues the job, and returns nil. It returns nil at once in a
+// thread with an ACCEPT.
+func (j *NetworkCall) acceptAgain(ctx context.Context, l *leg) error {
+	j.mu.Lock()
+	decided := l.Decided
+	j.mu.Unlock()
+	if decided {
+		return nil
+	}
+	for offer, err := range l.call.Offers(ctx) {
+		if err != nil {
+			return err
+		}
+		j.mu.Lock()
+		l.Offered = true
+		err = j.decide(l, offer)
+		j.mu.Unlock()
+		if err != nil {
+			j.network.log.Warn("an offer was not accepted", "agent", offer.Agent, "reason", err)
+			continue
+		}
+		if err := j.accept(ctx, l, offer); err != nil {
+			j.mu.Lock()
+			l.Lost = "has refused the ACCEPT"
+			j.notify()
+			j.mu.Unlock()
+			j.network.log.Warn("the ACCEPT of a continued job was refused", "thread", l.call.Thread, "error", err)
+		}
+		return nil
+	}
+	return nil
+}
+
+// Cancel cancels the newest thread, as Call.Cancel does.
+func (j *NetworkCall) Cancel(ctx context.Context, reason string) error {
+	return j.newest().call.Cancel(ctx, reason)
+}
+
+// State reads the state of the newest thread, as Call.State does.
+func (j *NetworkCall) State(ctx context.Context) (CallState, error) {
+	return j.newest().call.State(ctx)
+}

@@ -1,0 +1,254 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// identify returns who the relay is. It tries until the relay answers or ctx ends.
+func (p *peer) identify(ctx context.Context) (didkey.DID, error) {
+	var pause backoff
+	for {
+		did, err := p.relayDID(ctx)
+		if err == nil {
+			return did, nil
+		}
+		p.log.Warn("a relay does not answer, will be retried", "relay", p.url, "error", err)
+		if err := pause.wait(ctx, 0, maxPause); err != nil {
+			return "", err
+		}
+	}
+}
+
+// fresh returns the events that have not come before with the same content, and remembers that they are being handled.
+// Two events with one sender and id and different contents are both returned, and logged (RELAYS R-12).
+//
+// at is the relay of an agent; empty: of a reader. An agent handles again what the home of a thread shows again: the
+// home may have been restored from a backup without the answer.
+func (n *Network) fresh(events []*envelope.Envelope, at didkey.DID) (all []*envelope.Envelope) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, e := range events {
+		m, key := markOf(e), messageKey{e.Sender.ID, e.ID}
+		shownByHome := at != "" && (e.Home == nil || e.Home.DID == at)
+		if _, arrived := n.arrived[m]; !shownByHome && (arrived || n.state.wasHandled(e)) {
+			continue
+		}
+		if other, ok := n.seen.get(key); ok && other != m {
+			n.log.Warn("two messages of one sender have the same id and different contents; both are delivered",
+				"sender", e.Sender.ID, "id", e.ID)
+		}
+		n.seen.add(key, m)
+		n.arrived[m] = struct{}{}
+		all = append(all, e)
+	}
+	return all
+}
+
+// done records that an event is handled.
+func (n *Network) done(e *envelope.Envelope) {
+	n.state.handle(e)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.arrived, markOf(e))
+}
+
+// Follow follows all given relays, as Client.Follow does for one: one handler gets the events of all of them in the order
+// in which they arrive, one at a time, and an event that came before from another relay is dropped until it expires. A
+// relay that is down delays nothing of the others. The positions are in NetworkOptions.State; opts.Cursor is not used.
+// Use a State for one filter only.
+//
+// Errors: ctx's error; the error of handler, unchanged; errors of writing the State; an *envelope.Error if all relays
+// refuse the request and a retry would not help.
+func (n *Network) Follow(
+	ctx context.Context, opts FollowOptions, handler func(context.Context, *envelope.Envelope) error,
+) error {
+	var turn sync.Mutex
+	return n.each(ctx, func(ctx context.Context, p *peer, relay didkey.DID) error {
+		store := cursorAt{state: n.state, relay: relay, url: p.url}
+		f := follower{client: p.Client, opts: opts}
+		f.opts.Cursor = store
+		f.page = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
+			for _, e := range n.fresh(events, "") {
+				turn.Lock()
+				err := ctx.Err()
+				if err == nil {
+					err = p.readable(handler)(ctx, e)
+				}
+				turn.Unlock()
+				if err != nil {
+					return &handlerError{err}
+				}
+				n.done(e)
+			}
+			return saveCursor(ctx, store, cursor)
+		}
+		return f.run(ctx)
+	})
+}
+
+// handlerError is an error that ends the loops of all relays.
+type handlerError struct{ error }
+
+func (e *handlerError) Unwrap() error { return e.error }
+
+// each runs loop for each given relay, once the relay has said who it is, until ctx ends. It returns when all loops have
+// ended. A relay that refuses its loop is logged, and the others go on; the error is returned if all do.
+func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, didkey.DID) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var loops sync.WaitGroup
+	var mu sync.Mutex
+	left := len(n.given)
+	for _, p := range n.given {
+		loops.Go(func() {
+			relay, err := p.identify(ctx)
+			if err == nil && n.state.isCaught(relay) {
+				err = &failure{err: ErrCaught}
+			}
+			if err == nil {
+				err = loop(ctx, p, relay)
+			}
+			_, refused := errors.AsType[*failure](err)
+			if wrapped, ok := errors.AsType[*handlerError](err); ok {
+				err, refused = wrapped.error, false
+			}
+			mu.Lock()
+			left--
+			last := left == 0
+			mu.Unlock()
+			if refused && !last {
+				n.log.Error("a relay refuses this client and is not followed any more", "relay", p.url, "error", err)
+				return
+			}
+			stop(err)
+		})
+	}
+	loops.Wait()
+	return context.Cause(ctx)
+}
+
+// Serve runs an agent at all given relays, as Client.Serve does at one. The answer to a REQUEST goes to the home of its
+// thread only (RELAYS R-14). A job that its client continues at another relay is worked on once. A MANIFEST that
+// Serve posts names the relays. The positions are in NetworkOptions.State, and opts.Cursor and opts.State are not used.
+// Errors: those of Client.Serve; a relay that refuses the agent is left out, unless all do.
+func (n *Network) Serve(ctx context.Context, opts ServeOptions, handler Handler) error {
+	opts.State = n.state
+	d, err := newDesk(ctx, n.me, n.log, opts, handler)
+	if err != nil {
+		return err
+	}
+	defer d.stop(nil)
+	d.network = n
+	err = n.each(d.ctx, func(ctx context.Context, p *peer, relay didkey.DID) error {
+		return d.agentAt(p, relay).run(ctx)
+	})
+	d.stop(err)
+	d.tasks.Wait()
+	return context.Cause(d.ctx)
+}
+
+// agentAt adds the part of the desk at a relay of the network.
+func (d *desk) agentAt(p *peer, relay didkey.DID) *agent {
+	a := d.agent(p.Client, cursorAt{state: d.state, relay: relay, url: p.url})
+	a.relay = relay
+	a.progress.handled = d.network.done
+	return a
+}
+
+// route puts a REQUEST into the queue of the agent at the home of its thread. A REQUEST whose home may not be contacted is
+// dropped and logged. The home may be another relay than the one that has shown the REQUEST: a mirror shows copies.
+func (a *agent) route(ctx context.Context, w *queuedRequest) {
+	home := w.event.Home
+	if a.network == nil || home == nil || home.DID == a.relay {
+		a.enqueue(ctx, w)
+		return
+	}
+	a.desk.mu.Lock()
+	i := slices.IndexFunc(a.agents, func(other *agent) bool { return other.relay == home.DID })
+	var at *agent
+	if i >= 0 {
+		at = a.agents[i]
+	}
+	a.desk.mu.Unlock()
+	switch {
+	case a.network.state.isCaught(home.DID):
+		a.skip(ctx, w, ErrCaught)
+	case at != nil:
+		at.enqueue(ctx, w)
+	case !a.network.opts.Discover:
+		a.skip(ctx, w, errNotGiven)
+	default:
+		a.tasks.Go(func() {
+			at, err := a.follow(ctx, *home)
+			if err != nil {
+				a.skip(ctx, w, err)
+				return
+			}
+			at.enqueue(ctx, w)
+		})
+	}
+}
+
+var errNotGiven = errors.New("its home is not one of the relays that were given, or does not answer")
+
+// skip leaves a REQUEST without an answer.
+func (a *agent) skip(ctx context.Context, w *queuedRequest, reason error) {
+	a.log.Warn("a REQUEST is not answered", "thread", w.key.ID, "client", w.key.Client, "home", w.event.Home.URL,
+		"reason", reason)
+	a.release(ctx, w.page)
+}
+
+// follow adds the part of the desk at a relay that was discovered, and follows the relay.
+func (a *agent) follow(ctx context.Context, home envelope.Home) (*agent, error) {
+	p, err := a.network.at(ctx, home)
+	if err != nil {
+		return nil, err
+	}
+	a.desk.following.Lock()
+	defer a.desk.following.Unlock()
+	for _, other := range a.desk.followed {
+		if other.relay == home.DID {
+			return other, nil
+		}
+	}
+	other := a.agentAt(p, home.DID)
+	a.desk.followed = append(a.desk.followed, other)
+	a.tasks.Go(func() {
+		if err := other.run(ctx); ctx.Err() == nil {
+			a.log.Warn("a relay that was discovered is not followed any more", "relay", p.url, "error", err)
+		}
+	})
+	return other, nil
+}
+
+// manifest returns the agent's MANIFEST as it is posted to all relays, with the same bytes (RELAYS R-10). It signs a new
+// one when the last one is older than half of its lifetime.
+func (n *Network) manifest(ctx context.Context, payload envelope.Payload, now time.Time) (*envelope.Envelope, error) {
+	n.announcing.Lock()
+	defer n.announcing.Unlock()
+	if e := n.announced; e != nil && now.Sub(e.TS) < e.TTL/2 {
+		return e, nil
+	}
+	var relays []envelope.Home
+	for _, p := range n.given {
+		if a, err := p.about(ctx, aboutAge); err == nil && a.home != nil && len(relays) < MaxManifestRelays {
+			relays = append(relays, *a.home)
+		}
+	}
+	payload, err := envelope.WithRelays(payload, relays)
+	if err != nil {
+		return nil, err
+	}
+	d := envelope.Draft{Payload: payload, SenderName: n.opts.SenderName, SenderURL: n.opts.SenderURL}
+	if n.announced, err = d.Sign(n.signer, now); err != nil {
+		n.announced = nil
+	}
+	return n.announced, err
+}

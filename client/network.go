@@ -1,0 +1,423 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/netaddr"
+	"github.com/agora-relay/agora/proof"
+)
+
+// NetworkOptions of a Network. The zero value works.
+type NetworkOptions struct {
+	Options // of the clients of all relays
+
+	// State remembers the positions, the handled events, the jobs and the caught relays. nil: they are in memory.
+	State *State
+	// Discover lets the client contact relays that verified manifests and homes of threads name, too: with https, at
+	// public addresses, at most 16 new ones an hour (RELAYS R-13). Else it contacts only the relays it was given.
+	Discover bool
+	// Evidence is the folder for evidence against relays; empty: it is only logged.
+	Evidence string
+	// Silence is how long a home may give no valid answer before a job is continued elsewhere. 0: 30 s.
+	Silence time.Duration
+	// Moved is called when a job was continued at another relay. It must return quickly. nil: not called.
+	Moved func(Move)
+	// OfferWait is how long a directed REQUEST waits for an OFFER before it is continued elsewhere. 0: 60 s.
+	OfferWait time.Duration
+}
+
+// Defaults of NetworkOptions (RELAYS R-15).
+const (
+	defaultSilence   = 30 * time.Second
+	defaultOfferWait = 60 * time.Second
+)
+
+// MaxRelays is how many relays a Network can be given. A MANIFEST names the first MaxManifestRelays of them.
+const (
+	MaxRelays         = 8
+	MaxManifestRelays = 4 // RELAYS R-10
+)
+
+// Network talks to several relays with one identity, and trusts none of them. It follows all of them. A thread is decided
+// by one of them, its home. If the home is silent, the job continues at another relay, and the agent does not work twice
+// (RELAYS §3, §4). A Network is safe for concurrent use. No goroutine that a method starts is still running when the
+// method returns.
+type Network struct {
+	signer envelope.Signer
+	me     didkey.DID
+	opts   NetworkOptions
+	log    *slog.Logger
+	state  *State
+	given  []*peer
+
+	mu         sync.Mutex
+	discovered map[didkey.DID]*peer
+	hosts      []time.Time                     // when new hosts were contacted in the last hour
+	arrived    map[mark]struct{}               // events that are being handled
+	seen       *recent[messageKey, mark]       // the last events, to notice two with one id
+	proofs     map[didkey.DID]*proof.Statement // the last proof of each relay
+
+	announcing sync.Mutex
+	announced  *envelope.Envelope // the last MANIFEST
+}
+
+// peer is a relay of a Network.
+type peer struct {
+	*Client
+	url string
+}
+
+// NewNetwork returns a client of these relays, the preferred one first. Errors: no relay or more than MaxRelays; those
+// of New.
+func NewNetwork(relays []string, signer envelope.Signer, opts NetworkOptions) (*Network, error) {
+	if signer == nil {
+		return nil, errReadOnly
+	}
+	if len(relays) == 0 || len(relays) > MaxRelays {
+		return nil, fmt.Errorf("client: a network has 1 to %d relays, not %d", MaxRelays, len(relays))
+	}
+	if opts.State == nil {
+		opts.State = NewState()
+	}
+	if opts.Silence <= 0 {
+		opts.Silence = defaultSilence
+	}
+	if opts.OfferWait <= 0 {
+		opts.OfferWait = defaultOfferWait
+	}
+	n := &Network{signer: signer, me: signer.DID(), opts: opts, log: opts.Logger, state: opts.State,
+		discovered: map[didkey.DID]*peer{}, arrived: map[mark]struct{}{},
+		seen: newRecent[messageKey, mark](seenLimit), proofs: map[didkey.DID]*proof.Statement{}}
+	if n.log == nil {
+		n.log = slog.New(slog.DiscardHandler)
+	}
+	for _, u := range relays {
+		p, err := n.newPeer(u, opts.HTTPClient)
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(n.given, func(other *peer) bool { return other.base == p.base }) {
+			return nil, fmt.Errorf("client: the relay %s was given twice", p.base)
+		}
+		n.given = append(n.given, p)
+	}
+	return n, nil
+}
+
+func (n *Network) newPeer(relayURL string, transport *http.Client) (*peer, error) {
+	opts := n.opts.Options
+	opts.HTTPClient = transport
+	c, err := New(relayURL, n.signer, opts)
+	if err != nil {
+		return nil, err
+	}
+	p := &peer{Client: c, url: c.base}
+	c.watcher = watcher{
+		proved:  func(s *proof.Statement) { n.compare(s) },
+		invalid: func(relay didkey.DID, err error) { n.catch(relay, err.Error(), nil) },
+	}
+	return p, nil
+}
+
+// ErrCaught is in the error of a call that would need a relay that was caught lying (RELAYS R-17).
+var ErrCaught = errors.New("this relay was caught: it has given a wrong proof, or signed two things that contradict each other")
+
+// at returns the client of the relay with this identity, which must answer at home.URL or at a given address, and must be
+// one that may be contacted (RELAYS ). Errors: ErrCaught, ErrOtherRelay, those of reading the relay's document.
+func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
+	if n.state.isCaught(home.DID) {
+		return nil, fmt.Errorf("client: %s: %w", home.DID, ErrCaught)
+	}
+	for _, p := range n.given {
+		if known := p.known.Load(); known != nil && known.did == home.DID || known == nil && sameOrigin(home.URL, p.base) {
+			return p, asError(p.checkHome(ctx, &home))
+		}
+	}
+	n.mu.Lock()
+	p := n.discovered[home.DID]
+	n.mu.Unlock()
+	if p == nil {
+		return n.discover(ctx, home)
+	}
+	return p, asError(p.checkHome(ctx, &home))
+}
+
+// asError returns a failure as an error; nil stays nil.
+func asError(failed *failure) error {
+	if failed == nil {
+		return nil
+	}
+	return failed
+}
+
+// maxNewHosts is how many new hosts a Network contacts in an hour (RELAYS R-13).
+const maxNewHosts = 16
+
+// discover contacts a relay that was not given.
+func (n *Network) discover(ctx context.Context, home envelope.Home) (*peer, error) {
+	if !n.opts.Discover {
+		return nil, fmt.Errorf("client: the relay %s is not one of those that were given; give it too, or allow to discover relays",
+			home.URL)
+	}
+	if err := checkOrigin(home.URL); err != nil {
+		return nil, err
+	}
+	if err := n.countHost(time.Now()); err != nil {
+		return nil, err
+	}
+	p, err := n.newPeer(home.URL, &http.Client{Transport: guarded()})
+	if err == nil {
+		err = asError(p.checkHome(ctx, &home)) // the first valid answer, before any other connection
+	}
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if known := n.discovered[home.DID]; known != nil {
+		return known, nil
+	}
+	n.discovered[home.DID] = p
+	return p, nil
+}
+
+// countHost counts a new host, or returns an error if there were too many.
+func (n *Network) countHost(now time.Time) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hosts = slices.DeleteFunc(n.hosts, func(at time.Time) bool { return now.Sub(at) >= time.Hour })
+	if len(n.hosts) >= maxNewHosts {
+		return fmt.Errorf("client: %d new relays were contacted in the last hour; no further one is contacted now", maxNewHosts)
+	}
+	n.hosts = append(n.hosts, now)
+	return nil
+}
+
+// checkOrigin checks the URL of a relay that somebody else has named. The address is checked when dialling.
+func checkOrigin(origin string) error {
+	u, err := url.Parse(origin)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" || u.User != nil || u.RawQuery != "" {
+		return fmt.Errorf("client: %q is not the https origin of a relay", shorten(origin))
+	}
+	return nil
+}
+
+// errInside is the error of a connection to an address that no stranger may name.
+var errInside = errors.New("the address is not public, or its port is below 1024 and not 443")
+
+// guarded returns a transport that connects only to public addresses, without a proxy. It checks the address that a name
+// has when it connects.
+func guarded() http.RoundTripper {
+	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(address)
+		if err != nil || !netaddr.Public(to.Addr()) || to.Port() != 443 && to.Port() < 1024 {
+			return errInside
+		}
+		return nil
+	}}
+	return &http.Transport{DialContext: dialer.DialContext, MaxResponseHeaderBytes: maxHeaders, ForceAttemptHTTP2: true,
+		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: time.Minute}
+}
+
+// watcher is told what a Client finds out about its relay.
+type watcher struct {
+	proved  func(*proof.Statement)               // a valid proof; nil: not called
+	invalid func(relay didkey.DID, reason error) // two proofs in a row that are not valid; nil: not called
+}
+
+// compare compares a valid proof with the last one of the relay. If they contradict each other within one log, the relay
+// is caught.
+func (n *Network) compare(s *proof.Statement) {
+	n.mu.Lock()
+	last := n.proofs[s.Verified.Origin.DID]
+	n.proofs[s.Verified.Origin.DID] = s
+	n.mu.Unlock()
+	if last == nil {
+		return
+	}
+	for _, e := range proof.Compare([]*proof.Statement{last, s}, nil) {
+		if e.Kind != proof.KindChain {
+			n.catch(s.Verified.Origin.DID, "its proofs contradict each other: "+string(e.Kind), e)
+		}
+	}
+}
+
+// catch makes the network use a relay no more, and writes the evidence to a file.
+func (n *Network) catch(relay didkey.DID, reason string, evidence *proof.Evidence) {
+	n.log.Error("a relay was caught and is not used any more", "relay", relay, "reason", reason)
+	if err := n.state.Catch(relay, reason); err != nil {
+		n.log.Error("the state cannot be saved", "error", err)
+	}
+	if evidence == nil || n.opts.Evidence == "" {
+		return
+	}
+	path := filepath.Join(n.opts.Evidence, fmt.Sprintf("evidence-%s-%d.json", relay.Multibase(), time.Now().Unix()))
+	text, err := json.Marshal(evidence)
+	if err = errors.Join(err, os.WriteFile(path, text, 0o600)); err != nil {
+		n.log.Error("the evidence cannot be saved", "error", err)
+	}
+}
+
+// RelayStatus is what a Network knows of one of its relays.
+type RelayStatus struct {
+	URL    string
+	DID    didkey.DID // empty: it does not answer
+	Home   bool       // it can be the home of threads
+	Log    bool       // it keeps a log
+	Caught string     // why it is not used any more; empty: it is used
+	Err    error      // why it gives no valid answer now; nil: it does
+}
+
+// Relays asks all relays who they are, at the same time.
+func (n *Network) Relays(ctx context.Context) []RelayStatus {
+	peers := slices.Clone(n.given)
+	n.mu.Lock()
+	for _, p := range n.discovered {
+		peers = append(peers, p)
+	}
+	n.mu.Unlock()
+	caught := n.state.Caught()
+	all := make([]RelayStatus, len(peers))
+	var asking sync.WaitGroup
+	for i, p := range peers {
+		asking.Go(func() {
+			s := RelayStatus{URL: p.url}
+			a, err := p.about(ctx, time.Nanosecond)
+			if s.Err = err; err == nil {
+				s.DID, s.Home, s.Log, s.Caught = a.did, a.home != nil, a.proofs, caught[a.did]
+			}
+			all[i] = s
+		})
+	}
+	asking.Wait()
+	return all
+}
+
+// usable yields the given relays that answer, can be homes and were not caught, in their order.
+func (n *Network) usable(ctx context.Context) iter.Seq[*peer] {
+	return func(yield func(*peer) bool) {
+		for _, p := range n.given {
+			a, err := p.about(ctx, aboutAge)
+			if err != nil {
+				n.log.Warn("a relay does not answer", "relay", p.url, "error", err)
+				continue
+			}
+			if a.home != nil && !n.state.isCaught(a.did) && !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// Agent returns an agent with the manifests that all given relays have of it, the newest first. Errors: the error of the
+// last relay, if no relay has the agent.
+func (n *Network) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
+	found := make([]Agent, len(n.given))
+	errs := make([]error, len(n.given))
+	var asking sync.WaitGroup
+	for i, p := range n.given {
+		asking.Go(func() { found[i], errs[i] = p.Agent(ctx, id) })
+	}
+	asking.Wait()
+	merged, last := Agent{}, error(nil)
+	for i, a := range found {
+		if errs[i] != nil {
+			last = errs[i]
+			continue
+		}
+		merged.ID = id
+		merged.Online = merged.Online || a.Online
+		if a.LastSeen.After(merged.LastSeen) {
+			merged.LastSeen = a.LastSeen
+		}
+		merged.Manifests = append(merged.Manifests, a.Manifests...)
+	}
+	if merged.ID == "" {
+		return Agent{}, last
+	}
+	slices.SortStableFunc(merged.Manifests, func(a, b *envelope.Envelope) int { return b.TS.Compare(a.TS) })
+	merged.Manifests = slices.CompactFunc(merged.Manifests, func(a, b *envelope.Envelope) bool { return a.Hash() == b.Hash() })
+	return merged, nil
+}
+
+// Directory yields the agents in the directories of all given relays that match q, each manifest once. A relay that does
+// not answer is left out and logged. It ends with an error if no relay answers.
+func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, error] {
+	return func(yield func(Agent, error) bool) {
+		seen := newRecent[mark, struct{}](1 << 16)
+		answered, last := false, error(nil)
+		for _, p := range n.given {
+			failed := false
+			for a, err := range p.Directory(ctx, q) {
+				if err != nil {
+					failed, last = true, err
+					n.log.Warn("the directory of a relay cannot be read", "relay", p.url, "error", err)
+					break
+				}
+				if seen.add(markOf(a.Manifests[0]), struct{}{}) && !yield(a, nil) {
+					return
+				}
+			}
+			answered = answered || !failed
+		}
+		if !answered {
+			yield(Agent{}, last)
+		}
+	}
+}
+
+// Post signs d and posts it: a draft with a home to that relay, a MANIFEST to all given relays, with the same bytes, and
+// any other to the first given relay that answers. The errors are those of Client.Post; of a MANIFEST, that of the last
+// relay, if no relay has taken it.
+func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
+	if d.Home != nil {
+		p, err := n.at(ctx, *d.Home)
+		if err != nil {
+			return nil, Receipt{}, err
+		}
+		return p.Post(ctx, d)
+	}
+	if envelope.TypeOf(d.Payload) == envelope.TypeManifest {
+		return n.postManifest(ctx, d)
+	}
+	for p := range n.usable(ctx) {
+		return p.Post(ctx, d)
+	}
+	return n.given[0].Post(ctx, d)
+}
+
+func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
+	e, err := d.Sign(n.signer, n.given[0].now())
+	if err != nil {
+		return nil, Receipt{}, err
+	}
+	receipts, errs := make([]Receipt, len(n.given)), make([]error, len(n.given))
+	var posting sync.WaitGroup
+	for i, p := range n.given {
+		posting.Go(func() { receipts[i], errs[i] = p.PostEnvelope(ctx, e) })
+	}
+	posting.Wait()
+	for i, err := range errs {
+		if err == nil {
+			return e, receipts[i], nil
+		}
+	}
+	return e, Receipt{}, errs[len(errs)-1]
+}

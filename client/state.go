@@ -1,0 +1,416 @@
+package client
+
+import (
+	"bytes"
+	"container/heap"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/deal"
+	"github.com/agora-relay/agora/internal/fsync"
+	"github.com/agora-relay/agora/thread"
+)
+
+// State is what one identity remembers of several relays, in one file (RELAYS R-12, R-18): how far it has read at each
+// relay, which events it has handled, its jobs, and the relays that it does not use any more. Only one process may use
+// the file at a time. A State is safe for concurrent use.
+//
+// The file has one JSON array a line. A line is appended for each change. The file is written anew when it has become
+// large.
+type State struct {
+	path string
+	me   didkey.DID
+
+	mu      sync.Mutex
+	file    *os.File // nil: the state is in memory only
+	size    int      // of the file, in bytes
+	live    int      // its size after it was last written anew
+	failed  error    // why the file cannot be written any more
+	cursors map[didkey.DID]string
+	handled handled
+	book    deal.Book
+	caught  map[didkey.DID]string
+	old     oldState
+}
+
+// compactAt is the size in bytes at which the file is written anew, if half of it can be left out.
+const compactAt = 4 << 20
+
+// oldState is what a state file of version 0.1.0 had: the cursor of one relay, by its URL, and the jobs that were begun.
+type oldState struct {
+	Relay  string     `json:"relay"`
+	Agent  didkey.DID `json:"agent"`
+	Cursor string     `json:"cursor"`
+	Jobs   map[string]struct {
+		Attempts int `json:"attempts"`
+	} `json:"jobs"` // by client and thread
+}
+
+// NewState returns a State in memory.
+func NewState() *State {
+	s := &State{cursors: map[didkey.DID]string{}, caught: map[didkey.DID]string{}}
+	s.handled.until = map[mark]int64{}
+	s.book.Changed = func(j *deal.Job, forgotten bool) {
+		if forgotten {
+			s.append("nojob", j.Key)
+		} else {
+			s.append("job", j)
+		}
+	}
+	return s
+}
+
+// OpenState opens the state file of this identity, or makes it. It takes over a state file of agora work 0.1.0. Errors:
+// the file belongs to another identity, or is not a state file.
+func OpenState(path string, me didkey.DID) (*State, error) {
+	s := NewState()
+	s.path, s.me = path, me
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err := s.read(text); err != nil {
+		return nil, fmt.Errorf("the state file %s cannot be used: %w; move it away to start without it, or choose another one", path, err)
+	}
+	if err := s.compact(); err != nil {
+		return nil, fmt.Errorf("writing the state file: %w", err)
+	}
+	return s, nil
+}
+
+// Close closes the file.
+func (s *State) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.file == nil {
+		return nil
+	}
+	err := errors.Join(s.file.Sync(), s.file.Close())
+	s.file, s.failed = nil, errors.New("the state file is closed")
+	return err
+}
+
+// read reads the text of a file. A last line without its end was being written when the process ended.
+func (s *State) read(text []byte) error {
+	if len(text) > 0 && text[0] == '{' {
+		if err := json.Unmarshal(text, &s.old); err != nil {
+			return err
+		}
+		return s.owner(s.old.Agent)
+	}
+	for n := 1; ; n++ {
+		line, rest, whole := bytes.Cut(text, []byte{'\n'})
+		if !whole {
+			return nil
+		}
+		if err := s.readLine(line); err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
+		text = rest
+	}
+}
+
+func (s *State) owner(of didkey.DID) error {
+	if of != s.me {
+		return fmt.Errorf("it belongs to %s", of)
+	}
+	return nil
+}
+
+// readLine reads a line: an array of the kind of the line and its values.
+func (s *State) readLine(line []byte) error {
+	var all []json.RawMessage
+	var kind string
+	err := json.Unmarshal(line, &all)
+	if err == nil && len(all) > 0 {
+		err = json.Unmarshal(all[0], &kind)
+	}
+	if err != nil {
+		return err
+	}
+	values := func(into ...any) error {
+		if len(all) != len(into)+1 {
+			return fmt.Errorf("%q has %d values", kind, len(all)-1)
+		}
+		for i, one := range into {
+			if err := json.Unmarshal(all[i+1], one); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var a, b string
+	var until int64
+	switch kind {
+	case "agora-state":
+		var version int
+		if err := values(&version, &a); err != nil {
+			return err
+		}
+		if version != 1 {
+			return fmt.Errorf("it has version %d; use a newer program", version)
+		}
+		return s.owner(didkey.DID(a))
+	case "cursor":
+		err = values(&a, &b)
+		s.cursors[didkey.DID(a)] = b
+	case "e":
+		var m mark
+		if err = values(&m, &until); err == nil {
+			s.handled.add(m, until)
+		}
+	case "job":
+		var j deal.Job
+		if err = values(&j); err == nil {
+			s.book.Restore(j)
+		}
+	case "nojob":
+		var k deal.Key
+		if err = values(&k); err == nil {
+			s.book.Drop(k)
+		}
+	case "caught":
+		if err = values(&a, &b); err == nil {
+			s.caught[didkey.DID(a)] = b
+		}
+	case "uncaught":
+		err = values(&a)
+		delete(s.caught, didkey.DID(a))
+	case "old":
+		err = values(&s.old)
+	default:
+		err = fmt.Errorf("%q is not known; use a newer program", kind)
+	}
+	return err
+}
+
+// append writes a line. An error is kept for the next call of sync. The caller holds s.mu.
+func (s *State) append(values ...any) {
+	if s.file == nil || s.failed != nil {
+		return
+	}
+	line, err := json.Marshal(values)
+	if err == nil {
+		var n int
+		n, err = s.file.Write(append(line, '\n'))
+		s.size += n
+	}
+	if err != nil {
+		s.failed = fmt.Errorf("writing the state file: %w", err)
+	}
+}
+
+// sync makes durable what was appended. The caller holds s.mu.
+func (s *State) sync() error {
+	switch {
+	case s.failed != nil:
+		return s.failed
+	case s.file == nil:
+		return nil
+	case s.size > compactAt && s.size > 2*s.live:
+		s.failed = s.compact()
+	default:
+		s.failed = s.file.Sync()
+	}
+	return s.failed
+}
+
+// compact writes the file anew, with what counts only. The caller holds s.mu, or is the only one.
+func (s *State) compact() error {
+	var text bytes.Buffer
+	write := func(values ...any) error {
+		line, err := json.Marshal(values)
+		text.Write(append(line, '\n'))
+		return err
+	}
+	err := write("agora-state", 1, s.me)
+	for _, relay := range slices.Sorted(maps.Keys(s.cursors)) {
+		err = errors.Join(err, write("cursor", relay, s.cursors[relay]))
+	}
+	for relay, reason := range s.caught {
+		err = errors.Join(err, write("caught", relay, reason))
+	}
+	for m, until := range s.handled.until {
+		err = errors.Join(err, write("e", m, until))
+	}
+	for j := range s.book.Jobs {
+		err = errors.Join(err, write("job", &j))
+	}
+	if s.old.Relay != "" {
+		err = errors.Join(err, write("old", s.old))
+	}
+	if err != nil {
+		return err
+	}
+	if s.file != nil {
+		err = s.file.Close()
+	}
+	if err = errors.Join(err, fsync.Replace(s.path, text.Bytes())); err != nil {
+		return err
+	}
+	s.file, err = os.OpenFile(s.path, os.O_WRONLY|os.O_APPEND, 0o600)
+	s.size, s.live = text.Len(), text.Len()
+	return err
+}
+
+// cursorAt is the position of the reader of one relay in a State. It implements CursorStore.
+type cursorAt struct {
+	state *State
+	relay didkey.DID
+	url   string
+}
+
+// Load implements CursorStore.
+func (c cursorAt) Load(context.Context) (string, error) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	if at, ok := c.state.cursors[c.relay]; ok || c.state.old.Relay != c.url {
+		return at, nil
+	}
+	return c.state.old.Cursor, nil
+}
+
+// Save implements CursorStore.
+func (c cursorAt) Save(_ context.Context, cursor string) error {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	c.state.cursors[c.relay] = cursor
+	c.state.append("cursor", c.relay, cursor)
+	return c.state.sync()
+}
+
+// begunBefore returns how often a job was begun according to a file of version 0.1.0. The caller holds s.mu.
+func (s *State) begunBefore(k thread.Key) int { return s.old.Jobs[string(k.Client)+" "+k.ID].Attempts }
+
+// Caught returns the relays that are not used any more, with the reasons (RELAYS R-17).
+func (s *State) Caught() map[didkey.DID]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.caught)
+}
+
+// Catch says that a relay is not to be used any more. Errors: those of writing the file.
+func (s *State) Catch(relay didkey.DID, reason string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.caught[relay] = reason
+	s.append("caught", relay, reason)
+	return s.sync()
+}
+
+// Forgive lets a caught relay be used again. Errors: those of writing the file.
+func (s *State) Forgive(relay didkey.DID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.caught, relay)
+	s.append("uncaught", relay)
+	return s.sync()
+}
+
+// isCaught reports whether a relay is not to be used any more.
+func (s *State) isCaught(relay didkey.DID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, caught := s.caught[relay]
+	return caught
+}
+
+// handle records that an event is handled. It is durable when the cursor is saved.
+func (s *State) handle(e *envelope.Envelope) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, until := markOf(e), e.ExpiresAt().Unix()
+	if s.handled.add(m, until) {
+		s.append("e", m, until)
+	}
+}
+
+// wasHandled reports whether an event with the same sender, id and content was handled.
+func (s *State) wasHandled(e *envelope.Envelope) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.handled.until[markOf(e)]
+	return ok
+}
+
+// mark is the first half of the hash of an event.
+type mark [16]byte
+
+func markOf(e *envelope.Envelope) (m mark) {
+	hash := e.Hash()
+	copy(m[:], hash[:])
+	return m
+}
+
+// MarshalText returns the mark in base64url.
+func (m mark) MarshalText() ([]byte, error) {
+	return base64.RawURLEncoding.AppendEncode(nil, m[:]), nil
+}
+
+// UnmarshalText reads base64url.
+func (m *mark) UnmarshalText(text []byte) error {
+	raw, err := base64.RawURLEncoding.DecodeString(string(text))
+	if err == nil && len(raw) != len(m) {
+		err = io.ErrUnexpectedEOF
+	}
+	copy(m[:], raw)
+	return err
+}
+
+// maxHandled is how many handled events a State remembers. The earliest to expire are forgotten first.
+const maxHandled = 1 << 16
+
+// handled are the marks of handled events, with the times in Unix seconds at which they expire.
+type handled struct {
+	until map[mark]int64
+	order byExpiry
+}
+
+// add adds a mark. It returns false if the mark is there already.
+func (h *handled) add(m mark, until int64) bool {
+	if _, ok := h.until[m]; ok {
+		return false
+	}
+	now := time.Now().Unix()
+	for len(h.order) > 0 && (len(h.order) >= maxHandled || h.order[0].until < now) {
+		delete(h.until, heap.Pop(&h.order).(expiring).mark)
+	}
+	h.until[m] = until
+	heap.Push(&h.order, expiring{m, until})
+	return true
+}
+
+type expiring struct {
+	mark  mark
+	until int64
+}
+
+// byExpiry is a heap of marks, the first to expire on top.
+type byExpiry []expiring
+
+func (h byExpiry) Len() int           { return len(h) }
+func (h byExpiry) Less(i, j int) bool { return h[i].until < h[j].until }
+func (h byExpiry) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+// Push implements heap.Interface.
+func (h *byExpiry) Push(x any) { *h = append(*h, x.(expiring)) }
+
+// Pop implements heap.Interface.
+func (h *byExpiry) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return last
+}
