@@ -15,7 +15,7 @@ import urllib.parse
 
 import agora_relay
 import rules
-from agora_relay import BodyTooLong, Client, Identity, Refused, Response, TransportFailed
+from agora_relay import BodyTooLong, Client, Identity, Network, Refused, Response, TransportFailed
 from agora_relay.protocol import STATUS
 
 from . import ROOT
@@ -198,6 +198,9 @@ class FakeRelay:
         now = int(self.now() * 1e9)
         try:
             rules.check_meant(e, self.url, now)
+            home = e.get("meta", {}).get("home")
+            if home and home["did"] != self.identity.did:  # RELAYS R-2
+                raise Refused("FORBIDDEN", "another home", details={"reason": "home", "home": home})
         except Refused as err:
             if err.code == "STALE_TIMESTAMP":
                 err.details["now"] = agora_relay.format_time(self.now())
@@ -349,6 +352,56 @@ class FakeRelay:
         if not own:
             return refusal("AGENT_NOT_FOUND", 404)
         return answer(200, {"ok": True, "agent": {"id": did, "online": True, "manifests": own}})
+
+
+class _Dead(set):
+    def __init__(self):
+        self.changed = asyncio.Event()
+
+    def add(self, name):
+        super().add(name)
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class Internet:
+    """Several relays in memory, and the transport of their clients. The hosts in dead do not answer."""
+
+    def __init__(self, *names):
+        self.relays, self.dead = {}, _Dead()
+        for name in names:
+            self.relays[name] = relay = FakeRelay()
+            relay.url, relay.features = f"https://{name}.example", ["home"]
+        self.urls = [relay.url for relay in self.relays.values()]
+
+    async def send(self, method, url, *rest):
+        name = urllib.parse.urlsplit(url).hostname.partition(".")[0]
+        if name in self.dead or name not in self.relays:
+            raise TransportFailed("no relay answers there", sent=False)
+        dies = asyncio.create_task(self.death(name))
+        sends = asyncio.create_task(self.relays[name].send(method, url, *rest))
+        try:
+            await asyncio.wait([dies, sends], return_when=asyncio.FIRST_COMPLETED)
+            if not sends.done():
+                raise TransportFailed("the connection broke", sent=True)
+            return sends.result()
+        finally:
+            for task in (dies, sends):
+                task.cancel()
+            await asyncio.gather(dies, sends, return_exceptions=True)
+
+    async def death(self, name):
+        """Waits until a relay is dead."""
+        while name not in self.dead:
+            await self.dead.changed.wait()
+
+    def network(self, me, names=None, **options):
+        urls = [self.relays[name].url for name in names] if names else self.urls
+        wall = next(iter(self.relays.values())).wall
+        return Network(urls, me, transport=self, **{"clock": wall} | options)
+
+    async def close(self):
+        pass
 
 
 class MemoryCursor:

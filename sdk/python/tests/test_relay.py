@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 import unittest
+from unittest import mock
 
 from agora_relay import (
     AgentError,
@@ -24,6 +25,7 @@ from agora_relay import (
     RelayError,
     canonicalize,
     format_time,
+    content_hash,
     load_key,
     new_thread,
     save_key,
@@ -355,11 +357,13 @@ class CommandLine(RealRelay):
         self.assertEqual(last["opened"]["output"], {"got": {"n": 1.5}})
 
         with sync.Client(self.url, alice) as client:
-            call = client.request("seal.b", ["a secret"], to=bob.did, seal=True, thread="sb")
+            request = {"intent": "seal.b", "params": ["a secret"], "request_id": "sb"}
+            client.post("REQUEST", request, to=bob.did, seal=True, thread="sb")  # without a home
+            call = client.resume("sb")
             self.cli("send", "offer", "--key", bob_key, "--thread", "sb", "--price", "0.5")
             offer = call.best("first", seconds=20, max_cost=0.5)
             self.assertTrue(offer.event.sealed)
-            call.accept(offer)
+            call.accept(offer, max_cost=0.5)
             self.cli("send", "result", "--key", bob_key, "--thread", "sb", "--output", '{"done":true}')
             result = call.result(seconds=20)
             self.assertEqual((result.output, result.event.sealed, offer.price), ({"done": True}, True, 0.5))
@@ -459,3 +463,22 @@ class CommandLine(RealRelay):
     def test_load_key(self):
         *_, bob_key = self.keys()
         self.assertIn(load_key(bob_key).did, self.cli("did", load_key(bob_key).did))
+
+    def test_chain(self):
+        """RELAYS R-3, R-6: the relay takes the members that this package writes, and no copy for another home."""
+        alice, bob, *_ = self.keys()
+        with sync.Client(self.url, alice) as client, sync.Client(self.url, bob) as agent:
+            threading.Thread(target=agent.serve, args=("chain", lambda job: job.params)).start()
+            call = client.request("chain", 1)
+            call.accept(call.best("first", seconds=20))
+            self.assertEqual(call.result(seconds=20).output, 1)
+            events = [event.envelope for event in client.thread(call.thread).events]
+            for e, answered in zip(events, [None, *events]):
+                self.assertEqual(e["meta"]["home"], client.home())
+                self.assertEqual(e["meta"].get("re"), answered and content_hash(answered))
+            with self.assertRaises(RelayError) as caught:  # R-2
+                other = {"did": alice.did, "url": "https://other.example"}
+                e = events[0] | {"id": "copy", "meta": {"ttl": 60, "home": other}}
+                client._client.assure_home = mock.AsyncMock()
+                client.post_envelope(sign(e, alice))
+            self.assertEqual(caught.exception.details["reason"], "home")

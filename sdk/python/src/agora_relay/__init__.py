@@ -2,7 +2,7 @@
 messages. Client is the start; agora_relay.sync has the same without asyncio. The README has complete programs."""
 from . import sync
 from .call import Call, CallState, Rule
-from .chain import Deal, content_hash, verify_chain
+from .chain import Deal, verify_chain
 from .client import Client
 from .didkey import Identity, did_of, key_of
 from .envelope import (
@@ -39,6 +39,9 @@ from .errors import (
 from .files import FileCursor, format_key_file, load_key, load_or_create_key, read_key_file, save_key
 from .follow import CursorStore, Event
 from .jsontext import canonical_text, canonicalize, parse
+from .links import Home, content_hash
+from .netcall import NetworkCall, Timing
+from .network import Network, RelayInfo
 from .outlook import Outlook
 from .payloads import Delivery, Job, Limits, Offer, Price, Quote, Result
 from .proof import Cosigned, Finding, Leaf, Previous, Start, VerifiedProof, verify_evidence, verify_proof
@@ -46,6 +49,7 @@ from .proving import Proofs
 from .readtoken import check_read, read_token
 from .records import About, Agent, AgentPage, Receipt, Thread, Transition
 from .sealing import is_sealed, open_payload, place, seal, x25519_private, x25519_public
+from .state import State
 from .transport import BodyTooLong, Response, StreamTransport, Transport, TransportFailed
 
 open = open_payload  # as in the other packages: agora_relay.open(e, me)
@@ -74,10 +78,13 @@ __all__ = [
     "FileCursor",
     "Finding",
     "Gone",
+    "Home",
     "Identity",
     "Job",
     "Leaf",
     "Limits",
+    "Network",
+    "NetworkCall",
     "NoProof",
     "Offer",
     "Outlook",
@@ -89,12 +96,15 @@ __all__ = [
     "Receipt",
     "Refused",
     "RelayError",
+    "RelayInfo",
     "Response",
     "Result",
     "Rule",
     "Start",
+    "State",
     "StreamTransport",
     "Thread",
+    "Timing",
     "Transition",
     "Transport",
     "TransportFailed",

@@ -14,6 +14,7 @@ from .errors import AgentError, AgoraError, Cancelled, Closed, Gone, NoOffer, Pl
 from .envelope import format_time
 from .follow import Event, Filter, Follower, seconds_of
 from .jsontext import canonicalize
+from .links import Home, content_hash, flaw, home_of, links
 from .outlook import hint
 from .payloads import Limits, Offer, Result, agent_error
 from .protocol import DRAFT_TTL
@@ -78,6 +79,9 @@ class Call:
         self._intent = ""  # empty: not known
         self._limits = limits  # None: unknown, because the request was resumed and has expired or is sealed
         self._seal_directed = False  # encrypt messages to one agent even if seal is False
+        self._home: Home | None = None
+        self._asked = ""  # the hash of the REQUEST; empty: not known, because the call was resumed
+        self._accepts: dict[str, str] = {}  # the agents whose offers this client has accepted, by the ACCEPT's hash
 
     # --- Offers
 
@@ -234,17 +238,41 @@ class Call:
         those of the request. A thread can have only one ACCEPT. Raises Unacceptable with the reason, and what
         Client.post raises. After UnknownOutcome, state shows whether the relay has the ACCEPT; if it has, call result.
         """
+        await self._accept(offer, max_cost, deadline)
+
+    async def _accept(
+        self,
+        offer: Offer,
+        max_cost: float | None,
+        deadline: datetime.datetime | None,
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:
         limits = self._limits_with(max_cost, deadline)
         why = self._objection(offer, limits)
         if why or limits is None:
             raise Unacceptable(why or "")
         # Also without a price the terms say 0, so that the agent cannot claim another price later.
+        named = next(iter(self._accepts.values()), offer.agent)
+        if self._home and named != offer.agent:
+            raise Unacceptable(
+                f"this client has signed an ACCEPT for {named} already, and two ACCEPTs of one REQUEST prove that it "
+                "has broken its word; make a new request"
+            )
         terms: dict[str, object] = {"price_usd": offer.price or 0.0} if offer.price is None or offer.in_usd else {}
         if limits.deadline:
             terms["deadline"] = format_time(limits.deadline.timestamp())
         payload = {"request_id": self.request_id, "accepted_at": format_time(self._client.now()), "terms": terms}
         self._seal_directed = self.seal or self._seal_directed or offer.event.sealed
-        await self._client._post("ACCEPT", payload, to=offer.agent, thread=self.thread, seal=self._seal_directed)
+        await self._client._post(
+            "ACCEPT",
+            payload,
+            to=offer.agent,
+            thread=self.thread,
+            seal=self._seal_directed,
+            meta=links(self._home, offer.event.hash),
+            on_signed=lambda e: self._accepts.update({content_hash(e): offer.agent}),
+            on_refused=on_refused,
+        )
         self.agent = offer.agent
 
     async def result(self, *, seconds: float | None = None) -> Result:
@@ -278,16 +306,33 @@ class Call:
             log.warning("a broadcast CANCEL is sent without its reason, because the thread may be sealed")
             reason = ""
         payload = {"request_id": self.request_id} | ({"reason": reason} if reason else {})
-        await self._client._post("CANCEL", payload, to=recipient, thread=self.thread, ttl=DRAFT_TTL, seal=seal)
+        meta = links(self._home, next(reversed(self._accepts), self._asked))
+        await self._client._post("CANCEL", payload, to=recipient, thread=self.thread, seal=seal, meta=meta)
 
     # --- What counts
 
     def _for_me(self, event: Event) -> bool:
         """Whether an event is an answer to this call. A thread of another client may have the same id, so the
         request_id must match too. The recipient may be absent, because some agents leave it out."""
-        return (
+        is_answer = (
             event.sender != self._me and event.request_id == self.request_id and event.recipient in (None, self._me)
         )
+        return is_answer and self._is_linked(event)
+
+    def _is_linked(self, event: Event) -> bool:
+        """Whether an answer names the home of this thread and the message that it answers (RELAYS R-3, R-7). What a
+        resumed call does not know, it does not check."""
+        answers = {
+            "OFFER": {self._asked},
+            "RESULT": self._accepts.keys(),
+            "ERROR": {self._asked, *self._accepts},
+        }.get(event.type, set())
+        if not self._asked and (not self._accepts or event.type != "RESULT"):
+            return True
+        why = flaw(event.envelope, self._home, answers)
+        if why:
+            log.warning("the %s %s of %s is ignored: %s", event.type, event.id, event.sender, why)
+        return not why
 
     def _check_seal(self, event: Event) -> None:
         what = f"{event.type} {event.id}"
@@ -304,8 +349,10 @@ class Call:
             for event in record.events
             if event.type == "ACCEPT" and event.sender == self._me and event.request_id == self.request_id
         ]
-        if accepts:
-            self.agent = accepts[-1].recipient or self._only_offer(record.events)
+        for event in accepts:
+            self._home = home_of(event.envelope)
+            self.agent = event.recipient or self._only_offer(record.events)
+            self._accepts.setdefault(event.hash, self.agent or "")
         return bool(accepts)
 
     def _only_offer(self, events: list[Event]) -> str | None:
@@ -336,6 +383,8 @@ class Call:
                 None,
                 self._me,
             ):
+                if not self._is_linked(event):
+                    break
                 if event.closed:
                     raise Closed(f"ERROR {event.id}")
                 err = agent_error(event)
@@ -395,6 +444,11 @@ class _Watch:
         self._follower.begin("")
         self._follower.on_page, self._follower.idle = self._on_page, self._check
 
+    @property
+    def failing_since(self) -> float | None:
+        """Since when the reads get no valid answer, on the loop's clock; None: they do."""
+        return self._follower.failing_since
+
     async def next(self) -> list[Event]:
         """Waits for new events and returns them. There may be none."""
         if self._failure:
@@ -444,7 +498,8 @@ def resume_call(
         recipient=request.recipient if request else recipient,
         allow_plain=allow_plain,
     )
-    call._intent = request.text("intent") if request else ""
+    if request:
+        call._intent, call._home, call._asked = request.text("intent"), home_of(request.envelope), request.hash
     if request and not request.closed and not request.sealed:
         try:
             call._limits = Limits.of(request.payload)

@@ -1,13 +1,13 @@
 """Chains of messages: a deal is proved by its messages alone, without any relay (docs/PROTOCOL.md §4)."""
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence
 
 from .envelope import check_envelope, thread_of, verify
 from .errors import Refused
 from .jsontext import canonicalize
+from .links import content_hash
 from .payloads import Price
 from .sealing import is_sealed
 
@@ -34,11 +34,6 @@ class Deal:
     price: Optional[Price]
     accepted: bool
     status: Optional[str]
-
-
-def content_hash(message: Message) -> str:
-    """The content hash of a message, in hex."""
-    return hashlib.sha256(canonicalize(message)).hexdigest()
 
 
 def verify_chain(messages: Sequence[Message]) -> Deal:

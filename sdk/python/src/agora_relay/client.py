@@ -22,9 +22,10 @@ from .answer import (
     split_list,
     text_of,
 )
+from .book import ATTEMPTS as ATTEMPTS_OF_WORK
 from .call import Call, Rule, continue_request, resume_call
 from .didkey import Identity, key_of
-from .envelope import Envelope, check_envelope, format_time, new_id, sign, thread_of, valid_id
+from .envelope import Envelope, check_envelope, format_time, is_home, new_id, sign, thread_of, valid_id
 from .errors import (
     AgentError,
     AgoraError,
@@ -49,23 +50,27 @@ from .follow import (
     wanted,
 )
 from .jsontext import canonicalize
+from .links import Home, content_hash, home_of
 from .outlook import Outlook, doubt, outlook
-from .payloads import Job, Limits, Price, Result
+from .payloads import Job, Limits, Price, Result, request_payload
 from .postall import post_all
 from .proof import VerifiedProof, verify_proof
 from .protocol import DRAFT_TTL, SETTLES
 from .proving import Proofs, check_rule, proved
 from .records import About, Agent, AgentPage, Receipt, Thread, agent_of, malformed, row_of
 from .sealing import seal as seal_envelope
-from .serve import serve
-from .session import EXCHANGE_SECONDS, HEALTH, WELL_KNOWN, Session, quote
+from .serve import Agent as Serving
+from .serve import Service
+from .state import State
+from .session import EXCHANGE_SECONDS, HEALTH, WELL_KNOWN, Session, has_feature, monotonic, quote
 from .transport import StreamTransport, Transport
-from .waiting import POST_PATIENCE, Backoff, Recent
+from .waiting import POST_PATIENCE, READ_PATIENCE, Backoff, Recent
 
 log = logging.getLogger("agora_relay")
 
 ATTEMPTS = 8  # how often a message is sent before post gives up, with about 45 s of pauses in total
 LAST_SECONDS = 10.0  # how long a CANCEL may take after a failure
+HOME_SECONDS = 3600.0  # how long the document of a home counts (RELAYS R-4)
 MAX_IDLE_PAGES = 100  # pages of the directory in a row without a new agent
 MAX_PAGES = 100_000  # pages of the directory in total
 
@@ -106,6 +111,8 @@ class Client:
         self._attempts = attempts
         self._session = Session(url, me, transport or StreamTransport(), clock, require_parties)
         self._relay_did: str | None = None
+        self._bad_proofs: list[tuple[Envelope, str]] = []  # the last ones, without a good one between them
+        self._on_bad_proofs: Callable[[list[tuple[Envelope, str]]], None] = lambda found: None
 
     async def __aenter__(self) -> Client:
         return self
@@ -143,15 +150,24 @@ class Client:
         thread: str | None = None,
         ttl: int = DRAFT_TTL,
         seal: bool = False,
+        home: Home | None = None,
+        re: str | None = None,
+        continues: str | None = None,
     ) -> Receipt:
         """Signs a message and posts it. ttl is in seconds. With seal, only the recipient to can read the payload.
+
+        home is the relay that decides the thread, as Client.home returns it. re is the hash of the message that this
+        one answers. continues is the hash of the first REQUEST of the job (RELAYS §1, §2, §4). They become members
+        of meta. If this relay is not the home, nothing is sent, and Refused is raised.
 
         It sends the same bytes again after a temporary failure (no connection, 429, 5xx), and waits as Retry-After
         says. If the relay refuses the timestamp, it corrects its clock and signs once more with the same id.
 
         Raises UnknownOutcome if the relay may have stored the message, also NoProof; otherwise Refused or RelayError,
         and the relay has not stored it."""
-        return await self._post(type, payload, to=to, thread=thread, ttl=ttl, seal=seal)
+        members = {"home": home, "re": re, "continues": continues}
+        meta = {name: value for name, value in members.items() if value is not None}
+        return await self._post(type, payload, to=to, thread=thread, ttl=ttl, seal=seal, meta=meta)
 
     async def post_envelope(self, envelope: Envelope) -> Receipt:
         """Posts a message that is signed already. It retries as post does, but never changes the message. Raises what
@@ -178,12 +194,18 @@ class Client:
         thread: str | None,
         ttl: int = DRAFT_TTL,
         seal: bool,
+        meta: Mapping[str, Any] = {},
         retry_limited: bool = True,
+        on_signed: Callable[[Envelope], None] = lambda e: None,
+        on_refused: Callable[[], None] = lambda: None,
     ) -> Receipt:
-        draft = self._draft(type, payload, to, thread, ttl)
+        """Posts as post does. meta has further members of meta. on_signed gets the message before it is sent.
+        on_refused is called when the relay has refused it, and it will be sent again."""
+        draft = self._draft(type, payload, to, thread, {"ttl": ttl, **meta})
         e = self._signed(draft, seal)
+        on_signed(e)
         try:
-            return await self._post_envelope(e, retry_limited)
+            return await self._post_envelope(e, retry_limited, on_refused)
         except (RelayError, UnknownOutcome) as err:
             refusal = err.__cause__ if isinstance(err, UnknownOutcome) else err
             stale = isinstance(refusal, RelayError) and refusal.code == "STALE_TIMESTAMP"
@@ -191,15 +213,18 @@ class Client:
                 raise
             unknown = isinstance(err, UnknownOutcome)
         e = self._signed(draft, seal)
+        on_signed(e)
         try:
-            return await self._post_envelope(e, retry_limited)
+            return await self._post_envelope(e, retry_limited, on_refused)
         except RelayError as err:
             # The relay never stores two messages with one id. So DUPLICATE_ID means that it has the first one.
             if unknown and (err.code == "DUPLICATE_ID" or err.code not in SETTLES):
                 raise UnknownOutcome(err, e) from err
             raise
 
-    def _draft(self, type: str, payload: Mapping[str, Any], to: str | None, thread: str | None, ttl: int) -> Envelope:
+    def _draft(
+        self, type: str, payload: Mapping[str, Any], to: str | None, thread: str | None, meta: dict[str, Any]
+    ) -> Envelope:
         me, now, payload = self.identity(), self._session.now(), dict(payload)
         if (
             type == "REQUEST"
@@ -212,7 +237,7 @@ class Client:
             "type": type,
             "sender": {"id": me.did},
             "payload": payload,
-            "meta": {"ttl": ttl},
+            "meta": meta,
         }
         if to is not None:
             key_of(to)
@@ -227,7 +252,9 @@ class Client:
         e = json.loads(canonicalize(sign(seal_envelope(e) if seal else e, self.identity())))
         return check_envelope(e)
 
-    async def _post_envelope(self, e: Envelope, retry_limited: bool) -> Receipt:
+    async def _post_envelope(
+        self, e: Envelope, retry_limited: bool, on_refused: Callable[[], None] = lambda: None
+    ) -> Receipt:
         pause, may_be_stored = Backoff(), False
         for attempt in range(1, self._attempts + 1):
             try:
@@ -248,6 +275,10 @@ class Client:
             ):
                 break
             log.warning("posting failed, will be retried: %s", failed)
+            if failed.is_answer:
+                on_refused()
+            elif home_of(e):  # another relay may answer there now
+                self._session.document = None
             may_be_stored = may_be_stored or not failed.no_effect
             await pause.wait(min(failed.retry_after, POST_PATIENCE))
         if not failed.no_effect or may_be_stored and not (failed.from_relay and failed.code in SETTLES):
@@ -258,6 +289,7 @@ class Client:
         try:
             async with asyncio.timeout(EXCHANGE_SECONDS):
                 await self._session.assure_parties()
+                await self.assure_home(e)
                 answer = await self._session.exchange("POST", "/events", Spec(MAX_SHORT), body=canonicalize(e))
         except TimeoutError:
             raise RelayError("NO_ANSWER", f"the relay did not answer within {EXCHANGE_SECONDS:.0f} s") from None
@@ -410,6 +442,58 @@ class Client:
             self._relay_did = (await self.about()).did
         return self._relay_did
 
+    async def home(self) -> Home | None:
+        """The home of the threads that this client opens (RELAYS §1): this relay. None: the relay's document does not
+        have the feature home. It reads the document at most once an hour. Raises RelayError."""
+        try:
+            about = await self._recent()
+        except RelayError as err:
+            if err.status not in (200, 404):
+                raise
+            return None  # the relay has no document, or a malformed one
+        home: Any = {"did": about.did, "url": about.document.get("url")}
+        return home if has_feature(about.document, "home") and is_home(home) else None
+
+    async def assure_home(self, e: Envelope) -> None:
+        """Raises Refused if a message names another home than this relay (RELAYS R-4), and RelayError if the relay
+        does not say who it is."""
+        home = home_of(e)
+        if home is None:
+            return
+        try:
+            did = (await self._recent()).did
+        except RelayError as err:
+            err.not_sent = True
+            raise
+        if did != home["did"]:
+            raise Refused(
+                "FORBIDDEN",
+                f"{self.url} is {did}, and not the home of this thread, {home['did']}, so nothing was sent; use the "
+                "URL of the home, or ask its operator whether it has a new key",
+                details={"reason": "home", "home": home},
+            )
+
+    async def _recent(self) -> About:
+        """The relay's document, not older than an hour."""
+        known = self._session.document
+        if known is None or monotonic() - self._session.document_at >= HOME_SECONDS:
+            return await self.about()
+        return About.of(dict(known))
+
+    async def _patient_home(self) -> Home | None:
+        """Returns what home returns. It retries temporary failures as post does."""
+        pause = Backoff()
+        for _ in range(self._attempts - 1):
+            try:
+                return await self.home()
+            except RelayError as err:
+                if not err.temporary:
+                    raise
+                log.warning("reading the relay's document failed, will be retried: %s", err)
+                delay = err.retry_after
+            await pause.wait(min(delay, POST_PATIENCE))
+        return await self.home()
+
     async def proves(self) -> bool:
         """Whether the relay's document has the feature proofs, as it was read last. Raises RelayError."""
         if self._session.proves is None:
@@ -431,7 +515,30 @@ class Client:
             if err.code != "INVALID_ANSWER" or err.status != 200:
                 raise
             raise Refused("INVALID_PROOF", "the answer of the relay is not a proof") from err
-        return text, verify_proof(text, envelope, relay=await self.relay_did())
+        return text, self._verify_proof(text, envelope, await self.relay_did())
+
+    def _verify_proof(self, text: str, envelope: Envelope, relay: str) -> VerifiedProof:
+        """Checks a proof of the relay. It reports two in a row that do not hold (RELAYS R-17). Raises Refused."""
+        try:
+            found = verify_proof(text, envelope, relay=relay)
+        except Refused:
+            self._bad_proofs = [*self._bad_proofs, (envelope, text)][-2:]
+            if len(self._bad_proofs) == 2:
+                self._on_bad_proofs(self._bad_proofs)
+            raise
+        self._bad_proofs = []
+        return found
+
+    async def _patient_did(self) -> str:
+        """The identity of the relay, as soon as the relay says it."""
+        pause = Backoff()
+        while True:
+            try:
+                return await self.relay_did()
+            except RelayError as err:
+                log.warning("reading the document of %s failed, will be retried: %s", self.url, err)
+                delay = min(err.retry_after, READ_PATIENCE)
+            await pause.wait(delay)
 
     # --- Asking
 
@@ -460,35 +567,12 @@ class Client:
         RelayError with INVALID_TRANSITION. Raises what post raises; UnknownOutcome has
         the Call, because there will be offers if the relay has stored the request."""
         limits = Limits(max_cost, deadline)
-        payload: dict[str, Any] = {"intent": intent}
-        more = {
-            "request_id": thread,
-            "title": title,
-            "description": description,
-            "constraints": dict(constraints or {}) | limits.payload() or None,
-        }
-        payload |= {name: value for name, value in more.items() if value is not None}
-        if params is not None:
-            payload["params"] = params
-
-        def call(e: Envelope) -> Call:
-            made = Call(
-                self,
-                thread_of(e),
-                e["payload"]["request_id"],
-                recipient=to,
-                limits=limits,
-                seal=seal,
-                allow_plain=allow_plain,
-            )
-            made._intent = intent
-            return made
-
+        payload = request_payload(intent, params, limits, constraints, title, description)
+        payload |= {} if thread is None else {"request_id": thread}
         try:
-            receipt = await self._post("REQUEST", payload, to=to, thread=thread, ttl=ttl, seal=seal)
-        except UnknownOutcome as err:
-            err.call = call(err.envelope)
-            raise
+            return await self._open(
+                payload, to=to, limits=limits, seal=seal, allow_plain=allow_plain, ttl=ttl, thread=thread
+            )
         except RelayError as err:
             if err.code != "INVALID_TRANSITION" or thread is None:
                 raise
@@ -503,7 +587,57 @@ class Client:
                 allow_plain=allow_plain,
                 refused=err,
             )
-        return call(receipt.envelope)
+
+    async def _open(
+        self,
+        payload: Mapping[str, Any],
+        *,
+        to: str | None,
+        limits: Limits,
+        seal: bool,
+        allow_plain: bool,
+        ttl: int,
+        thread: str | None = None,
+        continues: str | None = None,
+        on_call: Callable[[Call, Envelope], None] = lambda call, request: None,
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> Call:
+        """Posts a REQUEST with this payload, and returns its Call. continues is the root of the job that it continues.
+        on_call gets the Call and the REQUEST before it is sent. Raises what request raises."""
+        home = await self._patient_home()
+        meta = ({"home": home} if home else {}) | ({"continues": continues} if continues else {})
+        calls: list[Call] = []
+
+        def signed(e: Envelope) -> None:
+            call = Call(
+                self,
+                thread_of(e),
+                e["payload"]["request_id"],
+                recipient=to,
+                limits=limits,
+                seal=seal,
+                allow_plain=allow_plain,
+            )
+            call._intent, call._home, call._asked = payload["intent"], home, content_hash(e)
+            calls.append(call)
+            on_call(call, e)
+
+        try:
+            await self._post(
+                "REQUEST",
+                payload,
+                to=to,
+                thread=thread,
+                ttl=ttl,
+                seal=seal,
+                meta=meta,
+                on_signed=signed,
+                on_refused=on_refused,
+            )
+        except UnknownOutcome as err:
+            err.call = calls[-1]
+            raise
+        return calls[-1]
 
     async def outlook(self, intent: str, *, to: str | None = None) -> Outlook:
         """Reads in the directory who announces an intent; with to, only what that agent announces. It takes three
@@ -607,6 +741,8 @@ class Client:
         concurrency: int = 8,
         quote_seconds: float = 60.0,
         dropped: Callable[[Event], None] | None = None,
+        state: State | None = None,
+        attempts: int = ATTEMPTS_OF_WORK,
     ) -> None:
         """Runs an agent until it is cancelled. It answers requests for its intents with offers. When a client accepts,
         it does the work and posts the result.
@@ -625,22 +761,29 @@ class Client:
         is the payload of a MANIFEST, which is kept in the directory; its id and its intents have defaults. At most
         concurrency jobs run at once. dropped is called with each REQUEST that gets no answer, because too many wait.
 
+        A client may continue a job in another thread (RELAYS §4). The agent offers the same there, works once for all
+        threads of the job, and posts the outcome to the newest one. With state, which is a file, this holds through a
+        crash: work that had begun and not ended is begun attempts times in all, and then the client gets an ERROR. With
+        attempts=1 it is never repeated. The position is in state too, unless cursor is given.
+
         Unless proofs of the client is "off", work begins only after the proof of the ACCEPT was read; with "prefer"
         only if the relay has the feature proofs. If it does not hold, the client gets the ERROR UNAVAILABLE. If there
         is none, or it names no REQUEST, "prefer" logs that, and the agent works.
 
         Raises TypeError and ValueError for wrong arguments, RelayError if the relay refuses to be read, and errors of
         the store."""
-        await serve(
-            self,
-            self._session,
+        service, desk = Service.of(
             intents,
             work,
             quote=quote,
             price=price,
             manifest=manifest,
-            cursor=cursor,
             concurrency=concurrency,
             quote_seconds=quote_seconds,
             dropped=dropped,
+            state=state,
+            attempts=attempts,
         )
+        if state:
+            state.bind(self.identity().did)
+        await Serving(self, service, desk, cursor, store_of=state.cursor if state and not cursor else None).run()

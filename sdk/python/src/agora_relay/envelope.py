@@ -102,7 +102,7 @@ def _check(e: object) -> Envelope:
         raise Refused("INVALID_REQUEST", "the message has no valid meta")
     valid(_is_whole(meta.get("ttl", 1), 1, MAX_TTL), "meta.ttl")
     valid(_is_whole(meta.get("hop", 0), 0, 16), "meta.hop")
-    valid("home" not in meta or _is_home(meta["home"]), "meta.home")
+    valid("home" not in meta or is_home(meta["home"]), "meta.home")
     valid("re" not in meta or _is_hash(meta["re"]), "meta.re")
     valid("continues" not in meta or e["type"] == "REQUEST" and _is_hash(meta["continues"]), "meta.continues")
     return e
@@ -112,7 +112,7 @@ def _is_hash(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
-def _is_home(value: object) -> bool:
+def is_home(value: object) -> bool:
     """Whether value has exactly the did of a relay and its url, an origin."""
     if not isinstance(value, dict) or value.keys() != {"did", "url"} or not isinstance(value["url"], str):
         return False

@@ -78,6 +78,11 @@ class RelayError(Refused):
         return self.code not in ("NO_ANSWER", "INVALID_ANSWER")
 
     @property
+    def is_answer(self) -> bool:
+        """Whether a relay that works has answered: with a refusal other than a 5xx."""
+        return self.from_relay and 400 <= self.status < 500
+
+    @property
     def no_effect(self) -> bool:
         """Whether the request certainly had no effect. After any other 5xx the relay may have stored the message."""
         return self.not_sent or 400 <= self.status < 500 or self.from_relay and self.details.get("stored") is False

@@ -114,7 +114,7 @@ class FileCursor:
 
     def save(self, cursor: str) -> None:
         """Stores the cursor. When save returns, the cursor survives a crash. The folder must exist."""
-        _replace(os.fspath(self.path), cursor.encode() + b"\n")
+        replace(os.fspath(self.path), cursor.encode() + b"\n")
 
 
 def _write_temp(path: str, text: bytes) -> str:
@@ -151,7 +151,8 @@ def _create(path: str, text: bytes) -> None:
     _sync_folder(path)
 
 
-def _replace(path: str, text: bytes) -> None:
+def replace(path: str, text: bytes) -> None:
+    """Replaces the file at path in one step. When it returns, the new text survives a crash."""
     temp = _write_temp(path, text)
     try:
         os.replace(temp, path)

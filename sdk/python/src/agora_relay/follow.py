@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
+import functools
 import inspect
 import os
 from typing import Any, Awaitable, Callable, Mapping, Protocol
@@ -13,6 +14,7 @@ from .didkey import Identity
 from .envelope import SECOND, Envelope, format_time, instant, thread_of
 from .errors import AgoraError, RelayError, Refused
 from .files import MAX_CURSOR
+from .links import content_hash
 from .sealing import is_sealed, open_payload
 from .session import EXCHANGE_SECONDS, Session
 from .waiting import MAX_PAUSE, READ_PATIENCE, Backoff, Recent
@@ -139,6 +141,11 @@ class Event:
         """The time that the sender claims, in seconds since 1970."""
         return instant(self.envelope["ts"]) / SECOND
 
+    @functools.cached_property
+    def hash(self) -> str:
+        """The content hash of the message, in lower-case hex."""
+        return content_hash(self.envelope)
+
     @property
     def sealed(self) -> bool:
         """Whether the payload was sealed."""
@@ -176,9 +183,10 @@ class Follower:
     ):
         self._session, self._filter, self._page, self._limit = session, filter, page, page
         self._since, self.cursor = since, OLDEST if from_oldest else ""
-        self._seen: Recent[tuple[str, str], None] = Recent(SEEN)
+        self._seen: Recent[str, None] = Recent(SEEN)
         self._pause = Backoff()
         self._delay = 0.0  # seconds until the next poll
+        self.failing_since: float | None = None  # since when each poll gets no valid answer, on the loop's clock
         self.idle: Callable[[], Awaitable[None]] | None = None
         """Called after each answer without new events."""
         self.on_page: Callable[[list[Event], str], Awaitable[None]]
@@ -192,7 +200,7 @@ class Follower:
 
     def is_new(self, event: Event) -> bool:
         """Whether the event was not seen before. It remembers the event."""
-        return self._seen.add((event.sender, event.id), None)
+        return self._seen.add(event.hash, None)
 
     async def step(self) -> None:
         """Polls once and handles the answer. If a poll brings nothing new and ends quickly, the next one begins after
@@ -206,6 +214,7 @@ class Follower:
         try:
             page = await self._poll()
         except RelayError as failed:
+            self.failing_since = None if failed.is_answer else self.failing_since or began
             if loop.time() - began >= HELD_SECONDS:
                 self._pause.reset()
             self._recover(failed)
@@ -216,7 +225,7 @@ class Follower:
             log.exception("reading an answer of the relay failed, will be retried")
             self._delay = self._pause.next()
             return
-        self._limit = min(self._limit * 2, self._page)
+        self._limit, self.failing_since = min(self._limit * 2, self._page), None
         quick = loop.time() - began < QUICK_SECONDS
         if not quick:
             self._pause.reset()
@@ -245,6 +254,8 @@ class Follower:
             raise failed
         else:
             log.warning("polling failed, will be retried: %s", failed)
+            if not failed.is_answer:
+                self._session.document = None  # another relay may answer there now
         if failed.details.get("reason") == "too_long":
             self._limit = max(self._limit // 2, 1)  # a smaller page may fit
         self._delay = self._pause.next(min(failed.retry_after, READ_PATIENCE))

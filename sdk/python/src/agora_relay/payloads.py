@@ -124,6 +124,25 @@ class Limits:
         return constraints
 
 
+def request_payload(
+    intent: str,
+    params: Any,
+    limits: Limits,
+    constraints: Mapping[str, Any] | None,
+    title: str | None,
+    description: str | None,
+) -> dict[str, Any]:
+    """The payload of a REQUEST, without the request_id."""
+    members = {
+        "intent": intent,
+        "title": title,
+        "description": description,
+        "constraints": dict(constraints or {}) | limits.payload() or None,
+        "params": params,
+    }
+    return {name: value for name, value in members.items() if value is not None}
+
+
 @dataclasses.dataclass(frozen=True)
 class Offer:
     """An agent's verified OFFER. Compare prices only if in_usd is true for both."""

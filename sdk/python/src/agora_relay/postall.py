@@ -13,6 +13,7 @@ from .answer import MAX_BULK, MAX_RETRY_AFTER, MAX_TEXT, Spec
 from .envelope import Envelope, check_envelope
 from .errors import AgoraError, Refused, RelayError, UnknownOutcome
 from .jsontext import canonicalize
+from .links import home_of
 from .protocol import SETTLES, STATUS
 from .proving import asks, proved
 from .records import Receipt, malformed
@@ -55,6 +56,7 @@ class _Bulk:
     async def run(self, attempts: int) -> None:
         """Sends requests until every message has an outcome."""
         pause, attempt = Backoff(), 0
+        await self.leave_out_strangers()
         with contextlib.suppress(RelayError):  # if the document cannot be read now, the receipts come without proofs
             if self.pending and await asks(self.client):
                 self.target += "?proofs=true"
@@ -112,6 +114,20 @@ class _Bulk:
             seen += 1
         self.pending[:seen] = chosen
         return lines
+
+    async def leave_out_strangers(self) -> None:
+        """Gives the messages whose home is another relay their error (RELAYS R-4)."""
+        silent: RelayError | None = None
+        for i in [i for i in self.pending if home_of(self.envelopes[i])]:
+            try:
+                if silent:
+                    raise silent
+                await self.client.assure_home(self.envelopes[i])
+            except RelayError as err:
+                self.outcomes[i] = silent = err
+            except Refused as err:
+                self.outcomes[i] = err
+        self.pending = [i for i in self.pending if i not in self.outcomes]
 
     async def request(self, lines: list[bytes]) -> tuple[list[Receipt | RelayError], RelayError | None]:
         """Sends one request with the first messages that are pending. Returns the result of each line, and why the

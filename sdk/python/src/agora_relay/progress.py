@@ -13,26 +13,31 @@ class Page:
     while the page is being read."""
 
     cursor: str
+    progress: Progress
     holds: int = 1
+
+    def hold(self) -> None:
+        """Adds a hold, which needs one call of release."""
+        self.holds += 1
+
+    async def release(self) -> None:
+        """Removes a hold."""
+        await self.progress.release(self)
 
 
 class Progress:
     """Saves the cursor of the last page up to which all events are handled. Pages can finish in any order."""
 
     def __init__(self, store: CursorStore | None):
-        self._store = store
+        self.store = store
         self._pages: list[Page] = []  # whose cursors are not saved, oldest first; adjacent finished pages are merged
         self._saving = asyncio.Lock()
 
     def begin(self, cursor: str) -> Page:
         """Adds a page with one hold, for which the caller calls release."""
-        page = Page(cursor)
+        page = Page(cursor, self)
         self._pages.append(page)
         return page
-
-    def hold(self, page: Page) -> None:
-        """Adds a hold to a page. Each hold needs one call of release."""
-        page.holds += 1
 
     async def release(self, page: Page) -> None:
         """Removes a hold. If the page and all earlier pages are finished now, it saves the cursor of the last one."""
@@ -49,4 +54,4 @@ class Progress:
         if kept[0].holds == 0:
             first = kept.pop(0)
             async with self._saving:  # in the order of the calls
-                await save_cursor(self._store, first.cursor)
+                await save_cursor(self.store, first.cursor)

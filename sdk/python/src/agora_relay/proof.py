@@ -8,11 +8,12 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
-from .chain import check_accepts, content_hash
+from .chain import check_accepts
 from .didkey import did_of, key_of
 from .envelope import check_envelope, decode64, instant, verifies, verify
 from .errors import Refused
 from .jsontext import parse
+from .links import content_hash
 
 _HEADER, _MARK = "c2sp.org/tlog-proof@v1", "— "
 _NOTE, _COSIGNATURE = b"\x01", b"\x04"  # types of signatures

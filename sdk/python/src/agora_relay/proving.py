@@ -9,7 +9,6 @@ from .answer import log, permanent
 from .envelope import Envelope
 from .errors import NoProof, Refused, RelayError
 from .jsontext import canonicalize
-from .proof import verify_proof
 from .records import Receipt
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ async def proved(client: Client, receipt: Receipt) -> Receipt:
             wrong = err
         else:
             try:
-                verify_proof(text, message, relay=relay)
+                client._verify_proof(text, message, relay)
                 return receipt
             except Refused as err:
                 wrong = err

@@ -100,11 +100,12 @@ class Queue:
 
     def withdraw(self, key: Key) -> Queued | None:
         """Removes and returns the REQUEST of a thread, or None if the queue does not have it."""
-        for queued in self._lists:
-            for w in queued:
-                if w.key == key:
-                    return self._remove(w)
-        return None
+        found = self.find(key)
+        return self._remove(found) if found else None
+
+    def find(self, key: Key) -> Queued | None:
+        """The REQUEST of a thread, or None if the queue does not have it."""
+        return next((w for queued in self._lists for w in queued if w.key == key), None)
 
     def next(self, now: float, pace: Pace) -> tuple[Queued | None, list[Queued], float | None]:
         """Removes and returns the REQUEST to answer now, and counts one post in pace. If there is none, the third

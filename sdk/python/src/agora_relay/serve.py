@@ -10,26 +10,31 @@ for which the agent has worked, then those that name this agent, then the other 
 the groups in reverse order. Within a group the client with the fewest turns comes first. Accepted work never waits
 for REQUESTs.
 
-Work is done at least once, and only one RESULT counts. The agent keeps no state except the cursor: for each event it
-reads the state of the thread from the relay, and then posts the next message. After a crash between ACCEPT and RESULT
-the saved cursor is before the ACCEPT, so the work is done again. Without a saved cursor the agent begins with the
-relay's oldest message. That takes time, but loses nothing: the record of each thread shows what was already
-handled."""
+For each event the agent reads the state of the thread from the relay, and then posts the next message. After a crash
+between ACCEPT and RESULT the saved cursor is before the ACCEPT, so the work is done again. Without a saved cursor the
+agent begins with the relay's oldest message. That takes time, but loses nothing: the record of each thread shows what
+was already handled. What an agent knows of its jobs is in a Book: in memory, or in the file of State. In memory, work
+is done at least once, and only one RESULT counts."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Callable, Coroutine, Iterable, Mapping
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Container, Coroutine, Iterable, Mapping
 
 from .answer import log, permanent, retry_after_of
+from .desk import Desk
 from .errors import AgoraError, RelayError
 from .follow import CursorStore, Event, Filter, Follower, load_cursor
 from .jsontext import canonicalize
+from .links import flaw, home_of
 from .pace import DEFAULT_RATE, Pace
 from .payloads import Job, Price, price_of
 from .progress import Page, Progress
-from .queue import FairSlots, Key, Queue, Queued
+from .queue import Key, Queue, Queued
 from .run import Run
 from .session import Session
+from .state import State
 from .waiting import POST_PATIENCE, READ_PATIENCE, Backoff, Recent
 
 if TYPE_CHECKING:
@@ -40,65 +45,90 @@ MAX_REMEMBERED = 32 << 10  # bytes of the largest REQUEST that an agent keeps in
 LOG_SECONDS = 10.0  # the shortest time between two log lines about dropped REQUESTs
 
 
-async def serve(
-    client: Client,
-    session: Session,
-    intents: str | Iterable[str],
-    work: Callable[[Job], Any],
-    *,
-    quote: Callable[[Job], Any] | None,
-    price: float | Price | None,
-    manifest: Mapping[str, Any] | None,
-    cursor: CursorStore | None,
-    concurrency: int,
-    quote_seconds: float,
-    dropped: Callable[[Event], None] | None,
-) -> None:
-    """Runs an agent until it is cancelled. See Client.serve."""
-    names = [intents] if isinstance(intents, str) else list(intents)
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError("serve needs at least one intent, such as 'translation.en_zh'")
-    if not callable(work):
-        raise TypeError("work must be a function, such as lambda job: job.params")
-    if quote is not None and not callable(quote):
-        raise TypeError("quote must be a function, such as lambda job: 0.01")
-    if concurrency < 1:
-        raise ValueError("concurrency must be 1 or more")
-    client.identity()
-    every = price_of(0.0 if price is None else price)
-    if manifest is not None and (price is not None or quote is None):
-        manifest = {"pricing": every.pricing()} | dict(manifest)
-    agent = Agent(client, session, names, work, quote or (lambda job: every), manifest, cursor, concurrency, dropped)
-    agent.quote_seconds = quote_seconds
-    await agent.run()
+@dataclasses.dataclass(frozen=True)
+class Service:
+    """What an agent serves: the arguments of Client.serve."""
+
+    intents: list[str]
+    quote: Callable[[Job], Any]
+    manifest: dict[str, Any] | None
+    concurrency: int
+    quote_seconds: float
+    dropped: Callable[[Event], None] | None
+
+    @classmethod
+    def of(
+        cls,
+        intents: str | Iterable[str],
+        work: Callable[[Job], Any],
+        *,
+        quote: Callable[[Job], Any] | None,
+        price: float | Price | None,
+        manifest: Mapping[str, Any] | None,
+        concurrency: int,
+        quote_seconds: float,
+        dropped: Callable[[Event], None] | None,
+        state: State | None,
+        attempts: int,
+    ) -> tuple[Service, Desk]:
+        """Checks the arguments. Raises TypeError and ValueError."""
+        names = [intents] if isinstance(intents, str) else list(intents)
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ValueError("serve needs at least one intent, such as 'translation.en_zh'")
+        if not callable(work):
+            raise TypeError("work must be a function, such as lambda job: job.params")
+        if quote is not None and not callable(quote):
+            raise TypeError("quote must be a function, such as lambda job: 0.01")
+        if concurrency < 1 or attempts < 1:
+            raise ValueError("concurrency and attempts must be 1 or more")
+        every = price_of(0.0 if price is None else price)
+        payload: dict[str, Any] | None = None
+        if manifest is not None:
+            payload = {"id": "main", "intents": [{"id": name} for name in names]}
+            payload |= {"pricing": every.pricing()} if price is not None or quote is None else {}
+            payload |= manifest
+        # Without a file, work is done at least once.
+        desk = Desk(state or State(), work, concurrency, attempts if state and state.path else sys.maxsize)
+        return cls(names, quote or (lambda job: every), payload, concurrency, quote_seconds, dropped), desk
 
 
 class Agent:
-    """The state of one call of serve."""
+    """An agent at one relay, during one call of serve. route returns the agent that handles a message of a client, and
+    None if the message is ignored; by default it is this one. store has the position, or else store_of says which one
+    does."""
 
+    desk: Desk
+    intents: list[str]
+    me: str
+    pace: Pace
+    queue: Queue
+    quote: Callable[[Job], Any]
     quote_seconds: float
+    read_slots: asyncio.Semaphore
+    session: Session
 
     def __init__(
         self,
         client: Client,
-        session: Session,
-        intents: list[str],
-        work: Callable[[Job], Any],
-        quote: Callable[[Job], Any],
-        manifest: Mapping[str, Any] | None,
-        store: CursorStore | None,
-        concurrency: int,
-        dropped: Callable[[Event], None] | None,
+        service: Service,
+        desk: Desk,
+        store: CursorStore | None = None,
+        *,
+        store_of: Callable[[str], CursorStore] | None = None,
+        route: Callable[[Agent, Event], Agent | None] = lambda agent, event: agent,
+        from_oldest: bool = True,
     ):
-        self.client, self.session, self.me = client, session, client.identity().did
-        self.intents, self.work, self.quote = intents, work, quote
-        self._manifest, self._store, self._on_dropped = manifest, store, dropped
+        self.client, self.session, self.me = client, client._session, client.identity().did
+        self.intents, self.quote, self.quote_seconds = service.intents, service.quote, service.quote_seconds
+        self.desk, self._route = desk, route
+        self._manifest, self._on_dropped = service.manifest, service.dropped
+        self._from_oldest = from_oldest
+        self._store_of, concurrency = store_of, service.concurrency
         self.queue, self.pace = Queue(), Pace()
-        self._progress = Progress(store)
+        self.progress = Progress(store)
         self._accept_slots = asyncio.Semaphore(MAX_ACCEPTS)  # one for each ACCEPT that is being handled
         self.read_slots = asyncio.Semaphore(concurrency)  # one for each read of the thread or proof of an ACCEPT
         self._answer_slots = asyncio.Semaphore(concurrency)  # one for each REQUEST that is being answered
-        self.work_slots = FairSlots(concurrency)  # one for each call of work
         self._running: dict[Key, Run] = {}  # the threads that are being handled
         self._requests: Recent[Key, Event] = Recent(MAX_ACCEPTS)
         self._dropped, self._dropped_logged = 0, float("-inf")
@@ -108,14 +138,11 @@ class Agent:
 
     async def run(self) -> None:
         """Runs until it is cancelled or fails. No task of the agent runs when it returns."""
-        follower = Follower(self.session, Filter(recipient=self.me, broadcast=True), from_oldest=True)
-        follower.on_page = self._page
-        follower.begin(await load_cursor(self._store))
-        self._start(self._poll(follower))
-        self._start(self._answer_all())
+        saved = await load_cursor(self.progress.store)
+        self.start(self._poll(saved))
+        self.start(self._answer_all())
         if self._manifest is not None:
-            defaults = {"id": "main", "intents": [{"id": intent} for intent in self.intents]}
-            self._start(self._announce(defaults | dict(self._manifest)))
+            self.start(self._announce(self._manifest))
         try:
             await self._failed
         finally:
@@ -124,10 +151,12 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _start(self, job: Coroutine[Any, Any, None]) -> None:
+    def start(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs a job in a task. If it fails, the whole agent fails."""
         task = asyncio.get_running_loop().create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -136,31 +165,48 @@ class Agent:
 
     # --- Reading
 
-    async def _poll(self, follower: Follower) -> None:
+    async def _poll(self, saved: str) -> None:
+        if self._store_of:
+            self.progress.store = self._store_of(await self.client._patient_did())
+            saved = await load_cursor(self.progress.store)
+        follower = Follower(self.session, Filter(recipient=self.me, broadcast=True), from_oldest=self._from_oldest)
+        follower.on_page = self._page
+        follower.begin(saved)
         while True:
             await follower.step()
 
     async def _page(self, events: list[Event], cursor: str) -> None:
         """Starts to handle a page of events."""
-        page = self._progress.begin(cursor)
+        page = self.progress.begin(cursor)
         for event in events:
-            key = event.sender, event.thread
-            if event.sender == self.me:
-                continue
-            if event.type in ("CANCEL", "ERROR"):
-                await self._client_ended(key)
-            elif event.type == "REQUEST" and (event.recipient or self.serves(event)):
-                self._progress.hold(page)
-                await self._drop(self.queue.put(Queued(key, event, page), self.clock()))
-            elif event.type == "ACCEPT":
-                queued = self.queue.withdraw(key)
-                if queued:
-                    self.remember(key, queued.event)
-                    await self._progress.release(queued.page)
-                await self._accept_slots.acquire()
-                self._progress.hold(page)
-                self._start(self._handle_accept(key, event, page))
-        await self._progress.release(page)
+            agent = None if event.sender == self.me else self._route(self, event)
+            if agent and self.desk.inbox.is_new(event, self.client.now()):
+                page.hold()
+                await agent.take(event, page)
+        await page.release()
+
+    async def take(self, event: Event, page: Page) -> None:
+        """Starts to handle an event, which has a hold of the page."""
+        key = event.sender, event.thread
+        if event.type in ("CANCEL", "ERROR"):
+            await self._client_ended(key, event)
+        elif event.type == "REQUEST" and (event.recipient or self.serves(event)):
+            await self._drop(self.queue.put(Queued(key, event, page), self.clock()))
+            return
+        elif event.type == "ACCEPT":
+            queued = self.queue.withdraw(key)
+            if queued:
+                self.remember(key, queued.event)
+                await self._done(queued.event, queued.page)
+            await self._accept_slots.acquire()
+            self.start(self._handle_accept(key, event, page, next(self.desk.arrivals)))
+            return
+        await self._done(event, page)
+
+    async def _done(self, event: Event, page: Page) -> None:
+        """Keeps that an event was handled."""
+        self.desk.inbox.done(event, self.client.now())
+        await page.release()
 
     def serves(self, request: Event) -> bool:
         """Whether a REQUEST is for one of the agent's intents."""
@@ -175,15 +221,26 @@ class Agent:
         """The REQUEST of a thread, if it is in memory."""
         return self._requests.get(key)
 
-    async def _client_ended(self, key: Key) -> None:
+    def counts(self, event: Event, request: Event, answers: Container[str]) -> bool:
+        """Whether a message of a client names the home of its REQUEST and the message that it answers (RELAYS R-3,
+        R-7)."""
+        why = flaw(event.envelope, home_of(request.envelope), answers)
+        if why:
+            log.warning("the %s %s of %s is ignored: %s", event.type, event.id, event.sender, why)
+        return not why
+
+    async def _client_ended(self, key: Key, event: Event) -> None:
         """Ends the agent's work on a thread after the client has ended the thread."""
-        queued = self.queue.withdraw(key)
-        if queued:
-            await self._progress.release(queued.page)
-        run = self._running.get(key)
+        queued, run = self.queue.find(key), self._running.get(key)
+        request = queued.event if queued else run.request if run else None
+        if request and not self.counts(event, request, {request.hash, run.event.hash if run else ""}):
+            return
+        if self.queue.withdraw(key) and queued:
+            await self._done(queued.event, queued.page)
         if run:
-            run.client_ended = True
-            run.task.cancel()
+            if run.job:
+                self.desk.ended(*run.job, self.client.now())
+            run.give_up()
 
     def clock(self) -> float:
         """The time of a monotonic clock, for delays."""
@@ -191,20 +248,21 @@ class Agent:
 
     # --- Accepted offers
 
-    async def _handle_accept(self, key: Key, event: Event, page: Page) -> None:
+    async def _handle_accept(self, key: Key, event: Event, page: Page, arrival: int) -> None:
         run = Run(self, key, event)
+        run.arrival = arrival
         try:
             while current := self._running.get(key):  # one run at a time works on a thread
                 await current.ended.wait()
             await self._guard(run, self._accepted(run))
-            await self._progress.release(page)
+            await self._done(event, page)
         finally:
             self._accept_slots.release()
 
     async def _accepted(self, run: Run) -> AgoraError | None:
         """Handles an ACCEPT, and retries after temporary failures."""
         pause = Backoff()
-        while True:
+        while not run.is_over():
             try:
                 await run.step()
                 return None
@@ -214,6 +272,7 @@ class Agent:
                 delay = min(retry_after_of(err), POST_PATIENCE)  # the thread may end during a longer pause
                 log.warning("handling an ACCEPT of %s failed, will be retried: %s", run.key[0], err)
             await pause.wait(delay)
+        return None
 
     async def _guard(self, run: Run, job: Coroutine[Any, Any, AgoraError | None]) -> AgoraError | None:
         """Registers a run while it works on its thread. Returns the error of the job, or None if the client has ended
@@ -224,14 +283,16 @@ class Agent:
         try:
             err = await job
         except asyncio.CancelledError:
-            if self.ending or not run.client_ended:
+            if self.ending or not run.given_up:
                 raise
             run.task.uncancel()
-            log.info("the client %s has ended the thread %s", *run.key)
+            log.info("the client %s has ended the thread %s, or has continued the job in a newer one", *run.key)
         except Exception:  # a defect: one message of a client must not end the agent
             log.exception("handling a message of %s failed", run.key[0])
         finally:
             del self._running[run.key]
+            if run.job:
+                self.desk.leave(run.job[0], run)
             run.ended.set()
         if err and permanent(err):
             log.info("the agent does nothing more in the thread %s of %s: %s", run.key[1], run.key[0], err)
@@ -242,7 +303,7 @@ class Agent:
     async def _answer_all(self) -> None:
         while True:
             await self._answer_slots.acquire()
-            self._start(self._answer(await self._next()))
+            self.start(self._answer(await self._next()))
 
     async def _next(self) -> Queued:
         """Waits for the next REQUEST to answer."""
@@ -273,9 +334,9 @@ class Agent:
                 self._postpone(w, err)
                 await self._drop(self.queue.put_back(w))
             else:
-                await self._progress.release(w.page)
+                await self._done(w.event, w.page)
         finally:
-            run.after_threads(self._answer_slots.release)
+            run.caller.after_threads(self._answer_slots.release)
 
     def _postpone(self, w: Queued, err: AgoraError) -> None:
         """Decides when to retry a REQUEST. If the relay limits the rate of this agent or of its address, all other
@@ -309,7 +370,7 @@ class Agent:
                 )
             if self._on_dropped:
                 self._on_dropped(w.event)
-            await self._progress.release(w.page)
+            await self._done(w.event, w.page)
 
     async def _announce(self, manifest: dict[str, Any]) -> None:
         """Posts the manifest, and posts it again after half of its lifetime in the relay."""

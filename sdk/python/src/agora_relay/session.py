@@ -102,6 +102,8 @@ class Session:
         self.correction = 0.0  # seconds to add to the clock, for messages
         self.rate: tuple[float, float] | None = None  # posts a second and burst of one sender, from the document
         self.proves: bool | None = None  # whether the document has the feature proofs; None: it was not read yet
+        self.document: Mapping[str, Any] | None = None  # the document that was read last
+        self.document_at = 0.0  # when it was read
         self._fetching = asyncio.Lock()
         self._fetched_at: float | None = None  # when the document was asked for; None: never, or it is out of date
         self._audience = ""  # of tokens for a private relay; empty: the relay is open
@@ -232,7 +234,7 @@ class Session:
         return "Agora " + read_token(audience, full, self.me, ts), grants_access
 
     def _known(self) -> bool:
-        recent = self._fetched_at is not None and _monotonic() - self._fetched_at < RECHECK_SECONDS
+        recent = self._fetched_at is not None and monotonic() - self._fetched_at < RECHECK_SECONDS
         return recent or self._audience != "" and not self.require_parties
 
     async def _find_audience(self) -> str:
@@ -250,7 +252,7 @@ class Session:
             return self._audience
 
     async def _fetch_audience(self) -> None:
-        started, base = _monotonic(), self.base
+        started, base = monotonic(), self.base
         url, reads = await self._fetch_document(base)
         if reads == "parties" and is_other_loopback(url, base):
             # The document names another loopback address. Another process may listen there, so only a document that is
@@ -319,20 +321,20 @@ class Session:
         )
 
     def note(self, doc: Mapping[str, Any]) -> None:
-        """Keeps what the relay's document says about posts and proofs."""
-        features = doc.get("features")
-        self.rate, self.proves = _rate(doc), isinstance(features, list) and "proofs" in features
+        """Keeps the relay's document, and what it says about posts and proofs."""
+        self.document, self.document_at = doc, monotonic()
+        self.rate, self.proves = _rate(doc), has_feature(doc, "proofs")
 
     def _presence_audience(self) -> str:
         paused = self._presence_paused_at
-        return "" if paused is not None and _monotonic() - paused < RECHECK_SECONDS else self._open_audience
+        return "" if paused is not None and monotonic() - paused < RECHECK_SECONDS else self._open_audience
 
     def _pause_presence(self, failed: RelayError) -> bool:
         """Stops signing reads of an open relay for some minutes if a proxy may have refused the token. Returns whether
         to retry the read."""
         if failed.status not in (401, 403, 431):
             return False
-        self._presence_paused_at = _monotonic()
+        self._presence_paused_at = monotonic()
         if failed.challenged:  # the relay has become private, so its document has changed
             self._fetched_at = None
         return True
@@ -364,17 +366,23 @@ class Session:
                 "and back by a day at most"
             )
         corrected = self._read_corrected_at
-        if corrected is not None and _monotonic() - corrected < RECHECK_SECONDS:
+        if corrected is not None and monotonic() - corrected < RECHECK_SECONDS:
             raise RelayError(
                 "NO_ANSWER",
                 "the relay refuses the time of a signed read again, although it was corrected "
                 f"less than 5 minutes ago: {failed}",
                 not_sent=True,
             )
-        self._read_correction, self._read_corrected_at = difference, _monotonic()
+        self._read_correction, self._read_corrected_at = difference, monotonic()
 
 
-def _monotonic() -> float:
+def has_feature(document: Mapping[str, Any], name: str) -> bool:
+    """Whether a relay's document has a feature."""
+    features = document.get("features")
+    return isinstance(features, list) and name in features
+
+
+def monotonic() -> float:
     """The time of the loop's clock, for delays."""
     return asyncio.get_running_loop().time()
 

@@ -15,17 +15,22 @@ from typing import Any, AsyncGenerator, Callable, Coroutine, Iterable, Iterator,
 
 from . import call as _call
 from . import client as _client
+from . import network as _network
+from .book import ATTEMPTS
 from .call import CallState, Rule
 from .didkey import Identity
 from .envelope import Envelope
 from .errors import AgoraError, UnknownOutcome
 from .follow import PAGE, CursorStore, Event
+from .links import Home
+from .network import RelayInfo
 from .outlook import Outlook
 from .payloads import Job, Offer, Price, Result
-from .proof import VerifiedProof
+from .proof import Finding, VerifiedProof
 from .protocol import DRAFT_TTL
 from .proving import Proofs
 from .records import About, Agent, AgentPage, Receipt, Thread
+from .state import State
 from .transport import Transport
 
 T = TypeVar("T")
@@ -105,6 +110,10 @@ async def _cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
+async def _called(function: Callable[[], T]) -> T:
+    return function()
+
+
 async def _shut_down(loop: asyncio.AbstractEventLoop) -> None:
     await loop.shutdown_asyncgens()
     await loop.shutdown_default_executor()
@@ -169,9 +178,13 @@ class Client:
         thread: str | None = None,
         ttl: int = DRAFT_TTL,
         seal: bool = False,
+        home: Home | None = None,
+        re: str | None = None,
+        continues: str | None = None,
     ) -> Receipt:
         """See agora_relay.Client.post."""
-        return self._loop.run(self._client.post(type, payload, to=to, thread=thread, ttl=ttl, seal=seal))
+        links: dict[str, Any] = {"home": home, "re": re, "continues": continues}
+        return self._loop.run(self._client.post(type, payload, to=to, thread=thread, ttl=ttl, seal=seal, **links))
 
     def post_envelope(self, envelope: Envelope) -> Receipt:
         """See agora_relay.Client.post_envelope."""
@@ -248,6 +261,10 @@ class Client:
     def relay_did(self) -> str:
         """See agora_relay.Client.relay_did."""
         return self._loop.run(self._client.relay_did())
+
+    def home(self) -> Home | None:
+        """See agora_relay.Client.home."""
+        return self._loop.run(self._client.home())
 
     def proves(self) -> bool:
         """See agora_relay.Client.proves."""
@@ -365,6 +382,8 @@ class Client:
         concurrency: int = 8,
         quote_seconds: float = 60.0,
         dropped: Callable[[Event], None] | None = None,
+        state: State | None = None,
+        attempts: int = ATTEMPTS,
     ) -> None:
         """See agora_relay.Client.serve. It runs until another thread calls close. After Ctrl-C it cancels what
         the agent does, and raises KeyboardInterrupt."""
@@ -380,6 +399,8 @@ class Client:
                     concurrency=concurrency,
                     quote_seconds=quote_seconds,
                     dropped=dropped,
+                    state=state,
+                    attempts=attempts,
                 )
             )
         except concurrent.futures.CancelledError:
@@ -443,3 +464,65 @@ class Call:
     def cancel(self, reason: str = "") -> None:
         """See agora_relay.Call.cancel."""
         self._loop.run(self._call.cancel(reason))
+
+
+class Network:
+    """A client of several relays, as the identity me. See agora_relay.Network for all arguments and methods. options
+    are the further arguments of the constructor and of the methods there."""
+
+    def __init__(self, relays: Iterable[str], me: Identity, **options: Any):
+        self._network = _network.Network(relays, me, **options)
+        self._loop = _Loop()
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all calls of other threads, closes the connections, and ends the network's thread."""
+        self._loop.close(self._network.close())
+
+    def relays(self) -> list[RelayInfo]:
+        """See agora_relay.Network.relays."""
+        return self._loop.run(self._network.relays())
+
+    def accuse(self, evidence: bytes) -> Finding:
+        """See agora_relay.Network.accuse."""
+        return self._loop.run(_called(lambda: self._network.accuse(evidence)))
+
+    def trust(self, did: str) -> None:
+        """See agora_relay.Network.trust."""
+        self._loop.run(_called(lambda: self._network.trust(did)))
+
+    def post(self, type: str, payload: Mapping[str, Any], **options: Any) -> Receipt:
+        """See agora_relay.Network.post."""
+        return self._loop.run(self._network.post(type, payload, **options))
+
+    def agents(self, **options: Any) -> list[Agent]:
+        """See agora_relay.Network.agents."""
+        return self._loop.run(self._network.agents(**options))
+
+    def agent(self, did: str) -> Agent:
+        """See agora_relay.Network.agent."""
+        return self._loop.run(self._network.agent(did))
+
+    def request(self, intent: str, params: Any = None, **options: Any) -> Call:
+        """See agora_relay.Network.request."""
+        return Call(self._loop, self._loop.run(self._network.request(intent, params, **options)))
+
+    def ask(self, intent: str, params: Any = None, **options: Any) -> Result:
+        """See agora_relay.Network.ask."""
+        return self._loop.run(self._network.ask(intent, params, **options))
+
+    def follow(self, **options: Any) -> Iterator[Event]:
+        """See agora_relay.Network.follow."""
+        return self._loop.iterate(self._network.follow(**options))
+
+    def serve(self, intents: str | Iterable[str], work: Callable[[Job], Any], **options: Any) -> None:
+        """See agora_relay.Network.serve. It runs until another thread calls close."""
+        try:
+            self._loop.run(self._network.serve(intents, work, **options))
+        except concurrent.futures.CancelledError:
+            pass  # another thread has called close

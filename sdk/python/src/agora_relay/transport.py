@@ -141,10 +141,15 @@ class StreamTransport:
             if self._ssl is None:
                 self._ssl = ssl.create_default_context()
             context = self._ssl
-        reader, writer = await asyncio.open_connection(
-            host, port, ssl=context, limit=MAX_HEADERS, happy_eyeballs_delay=0.25
+        return _Connection(*await self._dial(host, port, context))
+
+    async def _dial(
+        self, host: str, port: int, context: ssl.SSLContext | None, name: str | None = None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connects to a host. name is the one in its certificate, if it is not host."""
+        return await asyncio.open_connection(
+            host, port, ssl=context, limit=MAX_HEADERS, happy_eyeballs_delay=0.25, server_hostname=name
         )
-        return _Connection(reader, writer)
 
     async def _exchange(
         self, connection: _Connection, origin: tuple[str, str, int], request: bytes, limit: int

@@ -1,0 +1,319 @@
+"""The jobs of an agent (RELAYS R-18), and its file (R-12)."""
+import json
+import os
+import pathlib
+import stat
+import tempfile
+import unittest
+from unittest import mock
+
+from agora_relay import Identity, State, book, content_hash, seal, sign, state
+from agora_relay.book import Book, job_key
+from agora_relay.follow import Event
+
+HOUR = 3600.0
+NOW = 1_770_033_600.0
+
+
+def thread(number, home="did:key:zHome"):
+    return {
+        "home": home, "id": f"t{number}", "request": "a" * 64, "request_id": f"r{number}", "offer": "b" * 64,
+        "accept": "c" * 64,
+    }
+
+
+def key(number, client="did:key:zClient"):
+    return client, f"{number:064x}", "digest"
+
+
+class Keys(unittest.TestCase):
+    def request(self, me, payload, continues=None, number=1, to=None):
+        e = {
+            "version": "1.0", "id": f"m{number}", "ts": "2026-02-02T12:00:00Z", "type": "REQUEST",
+            "sender": {"id": me.did}, "thread": {"id": f"t{number}"},
+            "payload": {"intent": "x", "request_id": f"r{number}"} | payload, "meta": {"ttl": 60},
+        }
+        if continues:
+            e["meta"]["continues"] = continues
+        if to:
+            e = seal(e | {"recipient": {"id": to.did}})
+        return Event.of(sign(e, me), to)
+
+    def test_what_is_one_job(self):
+        """§4: the same client, root and payload, but for the request_id, after opening."""
+        me, other, agent = Identity.generate(), Identity.generate(), Identity.generate()
+        first = self.request(me, {"params": {"a": 1, "b": 2}})
+        self.assertEqual(job_key(first)[1], content_hash(first.envelope))
+        root = first.hash
+        again = self.request(me, {"params": {"b": 2, "a": 1}}, root, 2)
+        sealed = self.request(me, {"params": {"b": 2, "a": 1.0}}, root, 3, to=agent)
+        self.assertEqual([job_key(again), job_key(sealed)], [job_key(first)] * 2)
+        for e in (
+            self.request(other, {"params": {"a": 1, "b": 2}}, root, 4),  # another client
+            self.request(me, {"params": {"a": 1, "b": 3}}, root, 5),  # another payload
+            self.request(me, {"params": {"a": 1, "b": 2}, "title": "t"}, root, 6),
+            self.request(me, {"params": {"a": 1, "b": 2}}, "ab" * 32, 7),  # it continues something else
+            self.request(me, {"params": {"a": 1, "b": 2}}, None, 8),
+        ):
+            self.assertNotEqual(job_key(e), job_key(first))
+
+
+class Books(unittest.TestCase):
+    def setUp(self):
+        self.lines = []
+        self.book = Book(lambda line, sync: self.lines.append((json.loads(json.dumps(line)), sync)))
+
+    def offer(self, k, terms={"price": 1}, until=NOW + HOUR, now=NOW):
+        return self.book.offered(k, terms, until, now)
+
+    def test_terms(self):
+        """It offers in a continuation with the same terms."""
+        self.assertIsNone(self.book.terms(key(1)))
+        self.assertTrue(self.offer(key(1)))
+        self.assertEqual(self.book.terms(key(1)), {"price": 1})
+        self.book.accepted(key(1), thread(1), NOW)
+        self.offer(key(1), {"price": 2})
+        self.assertEqual(self.book.terms(key(1)), {"price": 1})
+        self.assertIsNone(self.book.terms(key(2)))
+
+    def test_limits(self):
+        """1,024 at most and 128 for one client. Jobs without ACCEPT are forgotten first, accepted ones never early;
+        when all are accepted, the agent makes no offers."""
+        for n in range(128):
+            self.assertTrue(self.offer(key(n)))
+        self.book.accepted(key(0), thread(0), NOW)
+        self.offer(key(128))
+        self.assertEqual([key(n) in self.book.jobs for n in (0, 1, 2, 128)], [True, False, True, True])
+        for n in range(2, 129):
+            self.book.accepted(key(n), thread(n), NOW)
+        self.assertFalse(self.book.has_room(key(500), NOW))
+        self.assertFalse(self.offer(key(500)))
+        self.assertEqual(self.book.accepted(key(500), thread(500), NOW), "full")
+        self.assertTrue(self.book.has_room(key(2), NOW))  # a known job has its place
+        for client in range(7):
+            for n in range(128):
+                self.offer(key(n, f"c{client}"))
+        self.assertEqual(len(self.book.jobs), 1024)
+        self.assertTrue(self.offer(key(1, "c8")))
+        self.assertEqual(len(self.book.jobs), 1024)
+        self.assertNotIn(key(0, "c0"), self.book.jobs)
+        for k in list(self.book.jobs):
+            self.book.accepted(k, thread(1), NOW)
+        self.assertFalse(self.offer(key(2, "c9")))
+
+    def test_how_long(self):
+        """From its first OFFER until the later of 24 hours after its end and the REQUEST's expiry."""
+        self.offer(key(1), until=NOW + HOUR)
+        self.book.expire(NOW + HOUR - 1)
+        self.assertIn(key(1), self.book.jobs)
+        self.book.expire(NOW + HOUR)
+        self.assertNotIn(key(1), self.book.jobs)
+        self.offer(key(2), until=NOW + HOUR)
+        self.book.accepted(key(2), thread(1), NOW)
+        self.book.begin(key(2), NOW, 3)
+        self.book.expire(NOW + 100 * HOUR)  # the work runs
+        self.book.finish(key(2), "RESULT", {"output": 1}, NOW + 100 * HOUR)
+        self.book.expire(NOW + 124 * HOUR - 1)
+        self.assertIn(key(2), self.book.jobs)
+        self.book.expire(NOW + 124 * HOUR)
+        self.assertNotIn(key(2), self.book.jobs)
+        self.offer(key(3), until=NOW + 1000 * HOUR)
+        self.book.accepted(key(3), thread(1), NOW)
+        self.book.expire(NOW + 999 * HOUR)
+        self.assertIn(key(3), self.book.jobs)
+
+    def test_it_works_once(self):
+        """After an ACCEPT in any thread of the job it works once. It posts the outcome to the newest thread with an
+        ACCEPT, and posts it again in a continuation after the ACCEPT there."""
+        b, k = self.book, key(1)
+        self.offer(k)
+        self.assertEqual(b.accepted(k, thread(1), NOW, 1), "work")
+        self.assertEqual(b.begin(k, NOW, 3), 1)
+        self.assertEqual(b.accepted(k, thread(1), NOW, 1), "wait")
+        self.assertEqual(b.accepted(k, thread(2), NOW, 3), "wait")
+        self.assertEqual(b.accepted(k, thread(3), NOW, 2), "wait")  # it arrived earlier than that of thread 2
+        self.assertEqual([b.is_newest(k, thread(n)) for n in (1, 2, 3)], [False, True, False])
+        self.assertFalse(b.is_newest(k, thread(2, "did:key:zOther")))
+        self.assertIsNone(b.outcome(k))
+        b.finish(k, "RESULT", {"output": 7}, NOW)
+        self.assertEqual(b.outcome(k), ("RESULT", {"output": 7}))
+        self.assertEqual(b.accepted(k, thread(4), NOW, 4), "answer")
+        self.assertTrue(b.is_newest(k, thread(4)))
+
+    def test_the_end_of_a_thread(self):
+        """Timeout, CANCEL or ERROR in an older thread does not stop the work; a CANCEL in the newest one does."""
+        b, k = self.book, key(1)
+        self.offer(k)
+        b.accepted(k, thread(1), NOW, 1)
+        b.begin(k, NOW, 3)
+        b.accepted(k, thread(2), NOW, 2)
+        self.assertFalse(b.ended(k, thread(1), NOW))
+        self.assertIsNone(b.outcome(k))
+        self.assertTrue(b.ended(k, thread(2), NOW))
+        self.assertEqual(b.accepted(k, thread(1), NOW, 1), "answer")
+        self.assertFalse(b.is_newest(k, thread(1)))
+        self.assertEqual(b.accepted(k, thread(3), NOW, 3), "answer")
+        self.assertEqual((b.outcome(k)[0], b.outcome(k)[1]["code"]), ("ERROR", "UNAVAILABLE"))
+        never = key(2)  # the work had not begun: a continuation begins it
+        self.offer(never)
+        b.accepted(never, thread(1), NOW, 4)
+        self.assertTrue(b.ended(never, thread(1), NOW))
+        self.assertEqual(b.accepted(never, thread(2), NOW, 5), "work")
+
+    def test_attempts(self):
+        """A job that had begun and not ended is repeated, attempts times in all; then it gets ERROR INTERNAL_ERROR
+        ("interrupted")."""
+        for attempts in (1, 3):
+            lines, k = [], key(1)
+            for crash in range(attempts):
+                b = Book(lambda line, sync: lines.append(json.loads(json.dumps(line))))
+                for line in list(lines):
+                    b.load(line)
+                self.assertEqual(b.accepted(k, thread(1), NOW), "work")
+                self.assertEqual(b.begin(k, NOW, attempts), crash + 1)
+            b = Book()
+            for line in lines:
+                b.load(line)
+            self.assertEqual(b.accepted(k, thread(2), NOW), "work")
+            self.assertEqual(b.begin(k, NOW, attempts), 0)
+            type, payload = b.outcome(k)
+            self.assertEqual((type, payload["code"]), ("ERROR", "INTERNAL_ERROR"))
+            self.assertIn("interrupted", payload["message"])
+            self.assertEqual(b.accepted(k, thread(2), NOW), "answer")
+
+    def test_what_is_written(self):
+        """A job is on disk before the work begins, and after it has ended."""
+        k = key(1)
+        self.offer(k)
+        self.book.accepted(k, thread(1), NOW)
+        self.book.begin(k, NOW, 3)
+        self.book.finish(k, "RESULT", {"output": 1}, NOW)
+        self.assertEqual([sync for _, sync in self.lines], [False, False, True, True])
+        self.assertEqual(self.lines[-1][0], ["job", {
+            "client": k[0], "root": k[1], "payload": k[2], "until": NOW + 24 * HOUR, "accepted": True, "begun": 1,
+            "offer": {"price": 1}, "thread": thread(1), "outcome": {"type": "RESULT", "payload": {"output": 1}},
+        }])
+        self.book.expire(NOW + 24 * HOUR)
+        self.assertEqual(self.lines[-1][0], ["nojob", *k])
+        copy = Book()
+        for line, _ in self.lines:
+            copy.load(line)
+        self.assertEqual(copy.jobs, {})
+
+
+def event(number, ttl=60, me=Identity(bytes(32))):
+    return Event({
+        "version": "1.0", "id": f"m{number}", "ts": "2026-02-02T12:00:00Z", "type": "REQUEST",
+        "sender": {"id": me.did}, "payload": {}, "meta": {"ttl": ttl},
+    }, {}, False)
+
+
+class States(unittest.TestCase):
+    def setUp(self):
+        temp = tempfile.TemporaryDirectory()
+        self.addCleanup(temp.cleanup)
+        self.path = pathlib.Path(temp.name) / "state"
+        self.now = 1_770_033_600.0  # 2026-02-02T12:00:00Z
+
+    def state(self):
+        made = State(self.path)
+        self.addCleanup(made.close)
+        return made
+
+    def filled(self):
+        made = self.state()
+        made.bind("did:key:zMe")
+        made.handled(event(1), self.now)
+        made.book.offered(key(1), {"price": 1}, NOW + HOUR, NOW)
+        made.catch("did:key:zBad", "a proof")
+        made.catch("did:key:zGood", "a proof")
+        made.trust("did:key:zGood")
+        made.cursor("did:key:zRelay").save("a-1")
+        made.cursor("did:key:zRelay").save("a-2")
+        return made
+
+    def check(self, made):
+        self.assertEqual(made.cursor("did:key:zRelay").load(), "a-2")
+        self.assertIsNone(made.cursor("did:key:zOther").load())
+        self.assertEqual([made.has_handled(event(n), self.now) for n in (1, 2)], [True, False])
+        self.assertEqual(made.book.terms(key(1)), {"price": 1})
+        self.assertEqual(made.caught, {"did:key:zBad": "a proof"})
+
+    def test_file(self):
+        """R-12: each relay's cursor, the handled events, and the jobs survive. Nobody else can read the file."""
+        self.filled().close()
+        self.check(self.state())
+        self.assertEqual(stat.S_IMODE(os.stat(self.path).st_mode), 0o600)
+        first, second, *_ = self.path.read_text().splitlines()
+        self.assertEqual(first, '["agora-state",1,"did:key:zMe"]')
+        mark = content_hash(event(1).envelope)[:32]
+        self.assertEqual(second, f'["e","{state.encode64(bytes.fromhex(mark))}",{int(self.now) + 60}]')
+        with self.assertRaisesRegex(ValueError, "use another file"):
+            self.state().bind("did:key:zOther")
+
+    def test_torn_line(self):
+        """A crash may cut off the last line, at every byte."""
+        self.filled().close()
+        text = self.path.read_bytes()
+        last = text.rindex(b"\n", 0, -1) + 1
+        for cut in range(last, len(text)):
+            self.path.write_bytes(text[:cut])
+            made = self.state()
+            self.assertEqual(made.cursor("did:key:zRelay").load(), "a-1")
+            made.cursor("did:key:zRelay").save("a-2")
+            made.close()
+            self.check(self.state())
+
+    def test_another_file(self):
+        for text in ("a-1\n", '{"kty":"OKP"}\n', '["agora-state",2,"x"]\n', '["agora-state",1,"x"]\n["e"]\n'):
+            self.path.write_text(text)
+            with self.assertRaisesRegex(ValueError, "move the file away"):
+                State(self.path)
+
+    def test_order(self):
+        """R-12: events and jobs are written before a cursor moves."""
+        made = self.filled()
+        made.handled(event(2), self.now)
+        made.cursor("did:key:zRelay").save("a-3")
+        kinds = [json.loads(line)[0] for line in self.path.read_text().splitlines()]
+        self.assertEqual(kinds[-2:], ["e", "cursor"])
+
+    def test_handled_events(self):
+        """R-12: 65,536 at most, the earliest to expire forgotten first, and each only until it expires."""
+        made = State()
+        made.handled(event(0, ttl=10), self.now)
+        made.handled(event(1, ttl=5), self.now)
+        self.assertTrue(made.has_handled(event(1), self.now + 4) is False)  # the ttl is signed, so it is another event
+        self.assertTrue(made.has_handled(event(1, ttl=5), self.now + 4))
+        self.assertFalse(made.has_handled(event(1, ttl=5), self.now + 5))
+        with mock.patch.object(state, "MAX_EVENTS", 3):
+            for n, ttl in ((2, 100), (3, 7), (4, 100)):
+                made.handled(event(n, ttl=ttl), self.now)
+        all = ((0, 10), (1, 5), (2, 100), (3, 7), (4, 100))
+        found = [made.has_handled(event(n, ttl=ttl), self.now) for n, ttl in all]
+        self.assertEqual(found, [True, False, True, False, True])
+        self.assertEqual(state.MAX_EVENTS, 65_536)
+
+    def test_compaction(self):
+        """R-12: a snapshot plus appended lines, compacted at 4 MB."""
+        self.assertEqual(state.COMPACT_BYTES, 4 << 20)
+        with mock.patch.object(state, "COMPACT_BYTES", 2000):
+            made = self.filled()
+            for n in range(1000):
+                made.cursor("did:key:zRelay").save(f"a-{n}")
+                self.assertLess(self.path.stat().st_size, 2100)
+            made.cursor("did:key:zRelay").save("a-2")
+            self.check(made)
+            made.close()
+            self.check(self.state())
+            self.assertEqual([path.name for path in self.path.parent.iterdir()], ["state"])
+
+    def test_in_memory(self):
+        made = State()
+        made.bind("did:key:zMe")
+        made.cursor("did:key:zRelay").save("a-2")
+        self.assertEqual(made.cursor("did:key:zRelay").load(), "a-2")
+
+    def test_no_folder(self):
+        with self.assertRaises(FileNotFoundError):
+            State(self.path / "missing")
