@@ -28,6 +28,7 @@ var allowedImports = map[string][]string{
 	"ci/recipes":                            {},
 	"ci/release":                            {},
 	"ci/sbom":                               {},
+	"internal/a2a":                          {"internal/jsontext", "didkey", "envelope"},
 	"internal/clidoc":                       {},
 	"internal/exchange":                     {},
 	"internal/fsync":                        {},
