@@ -29,6 +29,8 @@ var allowedImports = map[string][]string{
 	"ci/release":                            {},
 	"ci/sbom":                               {},
 	"internal/a2a":                          {"internal/jsontext", "didkey", "envelope"},
+	"internal/a2a/a2aclient":                {"internal/a2a", "internal/exchange", "internal/hostname", "internal/jsontext", "didkey"},
+	"internal/a2a/a2atest":                  {},
 	"internal/clidoc":                       {},
 	"internal/exchange":                     {},
 	"internal/fsync":                        {},

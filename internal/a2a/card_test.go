@@ -202,6 +202,30 @@ func anySignature(t *testing.T, card, payload []byte) bool {
 	})
 }
 
+// TestRewrite checks that the card of any server becomes a card that SDKs accept.
+func TestRewrite(t *testing.T) {
+	key := newKey(t, 0)
+	e := a2a.NewEndpoint(gateway, key.DID())
+	for name, card := range map[string]string{
+		"1.0": `{"name":"Ä","description":"","version":"2","supportedInterfaces":[{"url":"http://0.0.0.0/","protocolBinding":"JSONRPC","protocolVersion":"1.0"}],` +
+			`"capabilities":{"streaming":false,"extensions":[{"uri":"u","required":false,"params":{"a":{},"b":[""],"c":"d"}},{"uri":""}]},` +
+			`"skills":[{"id":"s","tags":[],"x":1}],"signatures":[{"protected":"a","signature":"b"}],"securitySchemes":{"o":{}},"provider":null}`,
+		"0.3": `{"name":"Ä","url":"http://0.0.0.0/","protocolVersion":"0.3.0","capabilities":{"stateTransitionHistory":true},"defaultInputModes":["text"],"skills":[]}`,
+	} {
+		u, err := a2a.ReadCard([]byte(card))
+		if err != nil || len(u.Interfaces) != 1 {
+			t.Fatalf("%s: %+v, %v", name, u, err)
+		}
+		text, err := e.Sign(e.Rewrite(u, a2a.Keys), a2a.Keys, key)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := a2a.VerifyCard(text, key.DID()); err != nil || name == "1.0" && !strings.Contains(string(text), `[{"params":{"c":"d"},"uri":"u"}]`) {
+			t.Errorf("%s: %s, %v", name, text, err)
+		}
+	}
+}
+
 func TestJWKS(t *testing.T) {
 	e, _ := signed(t, "Echo", a2a.Public)
 	want := fmt.Sprintf(`{"keys":[{"alg":"EdDSA","crv":"Ed25519","kid":"%s#%s","kty":"OKP","use":"sig","x":"%s"}]}`,

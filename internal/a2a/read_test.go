@@ -243,12 +243,18 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"task":{"id":"t","status":{"state":"TASK_STATE_WORKING"},"artifacts":[{"artifactId":"a","parts":[{"data":null}]}]}}`))
 	f.Add([]byte(`{"events":[{"artifactUpdate":{"artifact":{"artifactId":"a","parts":[{"raw":"AA=="}]},"append":true}}]}`))
 	f.Add([]byte(`{"artifacts":[],"direct":true,"proof":{"turn":"1","payload":"a","protected":"b","signature":"c"}}`))
+	f.Add([]byte(`{"kind":"task","status":{"state":"input-required","message":{"role":"agent","parts":[{"kind":"file","file":{"bytes":"AA=="}}]}}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		text, err := a2a.Body(body, a2a.MaxBody)
 		if err != nil {
 			return
 		}
 		_ = a2a.ReadError(text, 500)
+		if _, err := a2a.ReadCard(text); err == nil {
+			if kept, err := a2a.FromLegacy(text); err == nil && !json.Valid(kept) {
+				t.Errorf("%s became %s", text, kept)
+			}
+		}
 		for name, parse := range parsers {
 			value, err := parse(text)
 			if _, ok := err.(*a2a.Error); err != nil && !ok {
