@@ -11,11 +11,14 @@ import (
 
 // This file has what gateways need that hand work to an agent as a sealed REQUEST of the gateways' DID.
 
-// NewID returns a new id: 26 characters of lower-case base32, which are 128 random bits and 2 zero bits, after a prefix.
+// idLength is how many characters an id has after its prefix. Each has 5 random bits.
+const idLength = 26
+
+// NewID returns a new id: 26 characters of lower-case base32, which are 130 random bits, after a prefix.
 func NewID(prefix string) string {
-	var b [16]byte
+	var b [20]byte
 	rand.Read(b[:]) // never returns an error (crypto/rand)
-	return prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+	return prefix + strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))[:idLength]
 }
 
 // Seal signs and seals an envelope of the gateways, and checks it as the relay checks any envelope. Errors: those of
