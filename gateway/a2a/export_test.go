@@ -10,3 +10,6 @@ const (
 
 // SetKeys sets how many keys an endpoint may have.
 func (g *Gateway) SetKeys(n int) { g.keys = n }
+
+// SetTaskBytes sets how many bytes a task may have.
+func (g *Gateway) SetTaskBytes(n int64) { g.taskBytes = n }

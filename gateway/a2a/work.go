@@ -203,7 +203,7 @@ func (g *Gateway) progress(o *gateway.Op, r *http.Request, agent didkey.DID, eve
 		} else {
 			err = t.addArtifact(o, *e.Artifact)
 		}
-		if err == nil && t.bytes > maxTaskBytes {
+		if err == nil && t.bytes > g.taskBytes {
 			err = errFull
 		}
 		if err != nil {
