@@ -60,7 +60,10 @@ var fronts = map[int]string{
 	http.StatusUnauthorized:          "UNAUTHENTICATED",
 	http.StatusForbidden:             "PERMISSION_DENIED",
 	http.StatusNotFound:              "NOT_FOUND",
+	http.StatusMethodNotAllowed:      "UNIMPLEMENTED",
+	http.StatusConflict:              "ABORTED",
 	http.StatusRequestEntityTooLarge: "RESOURCE_EXHAUSTED",
+	http.StatusUnsupportedMediaType:  "INVALID_ARGUMENT",
 	http.StatusTooManyRequests:       "RESOURCE_EXHAUSTED",
 	http.StatusServiceUnavailable:    "UNAVAILABLE",
 }
@@ -120,8 +123,8 @@ func NoTask(id string) *Error {
 	return e
 }
 
-// Front returns the error with which a server refuses a request before it knows the operation. status is one of 401,
-// 403, 404, 413, 429 and 503.
+// Front returns the error with which a server refuses a request before it knows the operation. status is one of those of
+// §6, or 405, 409 (Idempotency-Key) or 415 (Content-Encoding).
 func Front(status int, message string) *Error { return &Error{HTTP: status, Message: message} }
 
 // Error returns the message.

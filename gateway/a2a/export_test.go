@@ -1,0 +1,8 @@
+package a2a
+
+// Limits of endpoints, for tests.
+const (
+	MaxParams   = maxParams
+	MaxSent     = maxSent
+	MaxOfSource = maxOfSource
+)
