@@ -250,10 +250,9 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		_ = a2a.ReadError(text, 500)
-		if _, err := a2a.ReadCard(text); err == nil {
-			if kept, err := a2a.FromLegacy(text); err == nil && !json.Valid(kept) {
-				t.Errorf("%s became %s", text, kept)
-			}
+		_, _ = a2a.ReadCard(text) // it must not panic
+		if kept, err := a2a.FromLegacy(text); err == nil && !json.Valid(kept) {
+			t.Errorf("%s became %s", text, kept)
 		}
 		for name, parse := range parsers {
 			value, err := parse(text)

@@ -48,7 +48,6 @@ type Options struct {
 // Client calls one A2A server. It is safe for concurrent use.
 type Client struct {
 	Upstream a2a.Upstream
-	CardText []byte // the card as the server sent it
 	at       a2a.Interface
 	bearer   string
 	http     *http.Client
@@ -78,9 +77,9 @@ func loopback(u *url.URL) bool {
 // options allow.
 func Open(ctx context.Context, base *url.URL, o Options) (*Client, error) {
 	c := &Client{bearer: o.Bearer, http: plainHTTP(o.HTTP)}
-	text, err := c.get(ctx, base.String()+a2a.CardPath)
+	text, err := c.card(ctx, base)
 	if err != nil {
-		return nil, fmt.Errorf("reading the card of the A2A server: %w", err)
+		return nil, err
 	}
 	if o.DID != "" {
 		if err := a2a.VerifyCard(text, o.DID); err != nil {
@@ -90,8 +89,17 @@ func Open(ctx context.Context, base *url.URL, o Options) (*Client, error) {
 	if c.Upstream, err = a2a.ReadCard(text); err != nil {
 		return nil, err
 	}
-	c.CardText = text
 	return c, c.choose(base, o)
+}
+
+// Card returns the card of the server at base, as it was sent and as it was read. It verifies no signature.
+func Card(ctx context.Context, base *url.URL) (text []byte, u a2a.Upstream, err error) {
+	c := &Client{http: plainHTTP(nil)}
+	defer c.Close()
+	if text, err = c.card(ctx, base); err == nil {
+		u, err = a2a.ReadCard(text)
+	}
+	return text, u, err
 }
 
 // plainHTTP returns a copy of a client that follows no redirect and asks for no compression, which has no bound.
@@ -152,11 +160,11 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // legacy reports whether the server speaks 0.3.
 func (c *Client) legacy() bool { return strings.HasPrefix(c.at.ProtocolVersion, a2a.LegacyVersion) }
 
-// get reads a document. It sends no bearer: a card is public.
-func (c *Client) get(ctx context.Context, url string) ([]byte, error) {
+// card reads the card. It sends no bearer: a card is public.
+func (c *Client) card(ctx context.Context, base *url.URL) ([]byte, error) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	r, err := http.NewRequestWithContext(limited, http.MethodGet, url, nil)
+	r, err := http.NewRequestWithContext(limited, http.MethodGet, base.String()+a2a.CardPath, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +174,7 @@ func (c *Client) get(ctx context.Context, url string) ([]byte, error) {
 		return nil, err
 	}
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers with status %d; is the URL that of an A2A server?", url, response.StatusCode)
+		return nil, fmt.Errorf("%s answers with status %d; is this the URL of an A2A server?", r.URL, response.StatusCode)
 	}
 	return text, nil
 }
