@@ -77,6 +77,9 @@ type Gateway struct {
 	news     *gateway.News // by the number of the task
 	closed   *gateway.News // by the number of the endpoint: callers must be checked again
 
+	keys      int   // how many keys an endpoint may have
+	taskBytes int64 // how many bytes a task may have
+
 	newEndpoints *admission.AddressRate
 	newTasks     *admission.AddressRate
 
@@ -87,7 +90,7 @@ type Gateway struct {
 // New returns the A2A gateway of a relay.
 func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 	g := &Gateway{Core: c, options: o, url: c.Relay.Origin() + "/a2a", answers: gateway.NewAnswers(c),
-		news: gateway.NewNews(), closed: gateway.NewNews(),
+		news: gateway.NewNews(), closed: gateway.NewNews(), keys: maxKeys, taskBytes: maxTaskBytes,
 		newEndpoints: admission.NewAddressRate(limitEndpoints, "creates endpoints", endpointRate),
 		newTasks:     admission.NewAddressRate(limitNewTasks, "creates tasks", taskRate),
 		kick:         make(chan struct{}, 1), room: make(chan struct{}, 1)}

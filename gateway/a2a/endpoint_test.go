@@ -118,13 +118,10 @@ func TestEndpointsAreLimited(t *testing.T) {
 		third := &agent{f: f, key: newKey(t)}
 		third.path = "/" + third.key.DID().Multibase()
 		f.want(third.publish(f.card(third.key, wire.Public, nil), wire.Public, wire.ModeMessage), 429, "RATE_LIMITED")
-		for i := range 200 {
-			if i%30 == 29 {
-				time.Sleep(2 * time.Second)
-			}
+		f.gateway.SetKeys(3)
+		for i := range 3 {
 			a.newKey(fmt.Sprint("k", i))
 		}
-		time.Sleep(5 * time.Second)
 		f.want(f.signed(a.key, "POST", a.path+"/keys", `{"name":"one-more"}`), 429, "RATE_LIMITED")
 		caller{agent: a}.sayAtOnce("hello")
 		f.want(f.signed(a.key, "DELETE", a.path+"/endpoint", nil), 200, "")

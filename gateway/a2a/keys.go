@@ -55,7 +55,7 @@ func (g *Gateway) postKey(w http.ResponseWriter, r *http.Request, from relay.Pee
 	}
 	key := gateway.NewKey(gateway.A2ACaller)
 	if err := g.Update(context.WithoutCancel(r.Context()), from, func(o *gateway.Op) error {
-		return createKey(o, owner, name, key)
+		return g.createKey(o, owner, name, key)
 	}); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (g *Gateway) postKey(w http.ResponseWriter, r *http.Request, from relay.Pee
 }
 
 // createKey stores a new key of the owner's endpoint.
-func createKey(o *gateway.Op, owner didkey.DID, name, key string) error {
+func (g *Gateway) createKey(o *gateway.Op, owner didkey.DID, name, key string) error {
 	e, err := liveEndpoint(o, owner)
 	if err != nil {
 		return err
@@ -76,9 +76,9 @@ func createKey(o *gateway.Op, owner didkey.DID, name, key string) error {
 	if err != nil {
 		return err
 	}
-	if len(all) == maxKeys {
+	if len(all) >= g.keys {
 		return gateway.LimitReached(limitKeys, time.Hour, "this endpoint has %d keys, which is its limit; delete one first",
-			maxKeys)
+			g.keys)
 	}
 	k, err := keyByName(o, e.n, name)
 	if err != nil {

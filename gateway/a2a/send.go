@@ -276,8 +276,8 @@ func (p *operation) store(o *gateway.Op, s *sending) (n int64, err error) {
 	if u.n, err = gateway.Next(o.ExtTx, turnCounter); err != nil {
 		return 0, err
 	}
-	if t.bytes+int64(len(w.message)) > maxTaskBytes {
-		return 0, envelope.TooLarge(int64(len(w.message)), int(maxTaskBytes-t.bytes))
+	if t.bytes+int64(len(w.message)) > p.taskBytes {
+		return 0, envelope.TooLarge(int64(len(w.message)), int(max(p.taskBytes-t.bytes, 0)))
 	}
 	if err := t.add(o, event{kind: said, said: true, body: w.message}); err != nil {
 		return 0, err

@@ -99,7 +99,7 @@ func agentText(text string, more ...wire.Part) *wire.Message {
 
 // finish ends the newest turn of a task.
 func (g *Gateway) finish(o *gateway.Op, t task, u turn, out outcome) error {
-	if size := out.size(); t.bytes+size > maxTaskBytes {
+	if size := out.size(); t.bytes+size > g.taskBytes {
 		out = failure(wire.Failed, "The answer of the agent is too large for this task.")
 	}
 	if u.n != 0 && u.state != over {

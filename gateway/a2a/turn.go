@@ -39,9 +39,9 @@ type work struct {
 // workURL returns the URL at which the agent finds all of a turn.
 func (g *Gateway) workURL(u turn) string { return g.url + "/work/" + u.id }
 
-// agentNames returns the ids that the agent sees in a message of this turn.
-func (w work) agentNames(number int64) names {
-	if number > 1 {
+// agentNames returns the ids that the agent sees in messages. In the first turn, they have no task.
+func (w work) agentNames() names {
+	if w.turn.number > 1 {
 		return names{w.context, w.task.id}
 	}
 	return names{context: w.context}
@@ -81,7 +81,7 @@ func (g *Gateway) turnParams(w work) json.RawMessage {
 		Partial bool   `json:"partial,omitempty"`
 		Work    string `json:"work"`
 	}{Task: w.task.id, Turn: w.turn.number, Context: w.context, Caller: w.caller, History: []json.RawMessage{},
-		Message: json.RawMessage(w.agentNames(w.turn.number).message(w.message)), options: o, Partial: w.partial,
+		Message: json.RawMessage(w.agentNames().message(w.message)), options: o, Partial: w.partial,
 		Work: g.workURL(w.turn)}
 	size := len(jsontext.Compact(params))
 	first := len(w.history)
@@ -100,12 +100,12 @@ func (g *Gateway) turnParams(w work) json.RawMessage {
 	if err != nil {
 		panic("a2a: a message that was stored is not a message: " + err.Error())
 	}
-	params.Message = json.RawMessage(w.agentNames(w.turn.number).message(messageText(m.WithoutParts())))
+	params.Message = json.RawMessage(w.agentNames().message(messageText(m.WithoutParts())))
 	if text := jsontext.Compact(params); len(text) <= maxParams {
 		return text
 	}
 	bare := wire.Message{MessageID: m.MessageID, Role: m.Role, Parts: []wire.Part{}}
-	params.Message, params.options = json.RawMessage(w.agentNames(w.turn.number).message(messageText(bare))), options{}
+	params.Message, params.options = json.RawMessage(w.agentNames().message(messageText(bare))), options{}
 	return jsontext.Compact(params)
 }
 
@@ -196,7 +196,7 @@ func (w *work) loadHistory(q relay.Querier) error {
 		if err := scan(e.fields()...); err != nil {
 			return err
 		}
-		text := w.agentNames(e.turn).message(e.body)
+		text := w.agentNames().message(e.body)
 		if size += len(text); size > maxParams {
 			w.partial = true
 			return errPieceFull

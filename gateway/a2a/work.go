@@ -89,7 +89,7 @@ func newWorkText(q relay.Querier, r *http.Request, agent didkey.DID) (x workText
 func (x *workText) next(q relay.Querier) (text []byte, more bool, err error) {
 	if !x.message {
 		x.message = true
-		return []byte(`,"message":` + x.work.agentNames(x.turn.number).message(x.work.message)), true, nil
+		return []byte(`,"message":` + x.work.agentNames().message(x.work.message)), true, nil
 	}
 	for len(text) < pieceBytes && err == nil {
 		switch x.stage {
@@ -130,7 +130,7 @@ func (x *workText) earlier(q relay.Querier, text []byte) ([]byte, error) {
 		if x.at = e.seq; x.begun {
 			text = append(text, ',')
 		}
-		text = append(text, x.work.agentNames(e.turn).message(e.body)...)
+		text = append(text, x.work.agentNames().message(e.body)...)
 		x.begun = true
 	}
 	if !more {
@@ -203,7 +203,7 @@ func (g *Gateway) progress(o *gateway.Op, r *http.Request, agent didkey.DID, eve
 		} else {
 			err = t.addArtifact(o, *e.Artifact)
 		}
-		if err == nil && t.bytes > maxTaskBytes {
+		if err == nil && t.bytes > g.taskBytes {
 			err = errFull
 		}
 		if err != nil {

@@ -298,10 +298,16 @@ func (c *Checker) Check(e Exchange) (problems []string) {
 		return problems
 	}
 	c.checkAnswer(c.follow(response), e, wrong)
-	if has && e.Status < 300 {
+	if has && e.Status < 300 && !(operation.value["x-json-rpc"] == true && isRPCError(e.Answer)) {
 		c.checkRequest(item, operation, values, e, wrong)
 	}
 	return problems
+}
+
+// isRPCError reports whether an answer of JSON-RPC is an error. Its status is 200, too.
+func isRPCError(answer []byte) bool {
+	var members map[string]json.RawMessage
+	return json.Unmarshal(answer, &members) == nil && members["error"] != nil
 }
 
 // common are headers that any answer may have. The description of the document mentions them.
