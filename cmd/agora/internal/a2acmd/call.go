@@ -87,7 +87,7 @@ func explainServer(err error) error {
 	case !ok:
 		return err
 	case refused.HTTP == 401:
-		return errors.New("the A2A server wants a key; give the file that has it with --bearer")
+		return errors.New("the A2A server wants a valid key; give the file that has it with --bearer")
 	case refused.HTTP != 0:
 		return fmt.Errorf("the A2A server refuses the call with status %d: %s", refused.HTTP, refused.Message)
 	}
