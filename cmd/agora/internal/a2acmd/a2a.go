@@ -39,10 +39,10 @@ func (Cmd) Help() string {
 }
 
 // serverURL is the URL of an A2A server.
-type serverURL struct{ *url.URL }
+type serverURL struct{ base *url.URL }
 
 func (u *serverURL) UnmarshalText(text []byte) (err error) {
-	u.URL, err = a2aclient.CheckURL(string(text))
+	u.base, err = a2aclient.CheckURL(string(text))
 	return err
 }
 

@@ -26,7 +26,7 @@ func (r remoteServer) open(env cli.Environment) (*a2aclient.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a2aclient.Open(env.Ctx, r.URL.URL, a2aclient.Options{Bearer: bearer, DID: didkey.DID(r.DID), AllowOrigins: r.AllowOrigin})
+	return a2aclient.Open(env.Ctx, r.URL.base, a2aclient.Options{Bearer: bearer, DID: didkey.DID(r.DID), AllowOrigins: r.AllowOrigin})
 }
 
 type call struct {
@@ -87,7 +87,7 @@ func explainServer(err error) error {
 	case !ok:
 		return err
 	case refused.HTTP == 401:
-		return errors.New("the A2A server wants a key; give the file that has it with --bearer")
+		return errors.New("the A2A server wants a valid key; give the file that has it with --bearer")
 	case refused.HTTP != 0:
 		return fmt.Errorf("the A2A server refuses the call with status %d: %s", refused.HTTP, refused.Message)
 	}
@@ -218,13 +218,13 @@ func (verify) Help() string {
 func (c verify) Run(env cli.Environment) error {
 	did := didkey.DID(c.DID)
 	if did == "" {
-		path := strings.TrimSuffix(c.URL.Path, "/")
+		path := strings.TrimSuffix(c.URL.base.Path, "/")
 		var err error
 		if did, err = didkey.Parse("did:key:" + path[strings.LastIndex(path, "/")+1:]); err != nil {
 			return errors.New("the URL does not end with the DID of an agent; give the DID with --did")
 		}
 	}
-	text, card, err := a2aclient.Card(env.Ctx, c.URL.URL)
+	text, card, err := a2aclient.Card(env.Ctx, c.URL.base)
 	if err != nil {
 		return err
 	}

@@ -105,7 +105,7 @@ func (c expose) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
-	server, err := a2aclient.Open(env.Ctx, c.Server.URL, a2aclient.Options{Bearer: bearer, Here: true})
+	server, err := a2aclient.Open(env.Ctx, c.Server.base, a2aclient.Options{Bearer: bearer, Here: true})
 	if err != nil {
 		return err
 	}
