@@ -212,8 +212,8 @@ func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *A
 			price.Amount, *limits.MaxCostUSD)}, err
 }
 
-// checkGateway refuses a REQUEST with an intent of A2A that does not come from the relay's gateway. Anybody can post one, and
-// its params say who the caller is (A2A §4).
+// checkGateway refuses a REQUEST with an intent of A2A that does not come from the relay's gateway. Anybody can post one,
+// and its params say who the caller is (A2A §4).
 func (a *agent) checkGateway(ctx context.Context, request *envelope.Envelope) *AgentError {
 	if !strings.HasPrefix(request.PayloadString("intent"), a2aName+".") {
 		return nil
@@ -225,11 +225,14 @@ func (a *agent) checkGateway(ctx context.Context, request *envelope.Envelope) *A
 	if refusal, ok := errors.AsType[*AgentError](err); ok {
 		return refusal
 	}
-	a.client.log.Warn("a REQUEST is refused, because it is not known who the relay's gateway is", "thread", request.Thread, "error", err)
+	a.client.log.Warn("a REQUEST is refused, because it is not known who the relay's gateway is",
+		"thread", request.Thread, "error", err)
 	if errors.Is(err, ErrNoA2A) {
-		return &AgentError{Code: envelope.AgentForbidden, Message: "only the A2A gateway of a relay sends this, and this relay has none"}
+		return &AgentError{Code: envelope.AgentForbidden,
+			Message: "only the A2A gateway of a relay sends this, and this relay has none"}
 	}
-	return &AgentError{Code: envelope.AgentUnavailable, Message: "the agent cannot read the relay's document now; try again later"}
+	return &AgentError{Code: envelope.AgentUnavailable,
+		Message: "the agent cannot read the relay's document now; try again later"}
 }
 
 // serves reports whether the REQUEST is for one of the agent's intents.

@@ -80,7 +80,8 @@ func (g *Gateway) getAgents(w http.ResponseWriter, r *http.Request, from relay.P
 				return errPieceFull
 			}
 			next = n
-			if a.URL == g.address(a.DID).Base() && strings.Contains(strings.ToLower(a.Name+"\n"+a.Description+"\n"+string(a.DID)), s.text) {
+			words := strings.ToLower(a.Name + "\n" + a.Description + "\n" + string(a.DID))
+			if a.URL == g.address(a.DID).Base() && strings.Contains(words, s.text) {
 				agents = append(agents, a)
 			}
 			return nil

@@ -24,8 +24,8 @@ type caller struct {
 func (c caller) anonymous() bool { return c.id == "" }
 
 // errCaller refuses a request without a valid key where one is needed.
-var errCaller = gateway.Unauthorized("this endpoint needs a key of its own; send it as Authorization: Bearer aa_…, or sign the " +
-	"request with the key of a DID")
+var errCaller = gateway.Unauthorized("this endpoint needs one of its keys; send it as Authorization: Bearer aa_…, or " +
+	"sign the request with the key of a DID")
 
 // findCaller returns who may call the endpoint of a request with this key. signer is who has signed the request. Errors:
 // CodeUnauthorized, CodeNotFound.
@@ -94,8 +94,8 @@ func checkTasks(o *gateway.Op, e endpoint, c caller) error {
 	}
 	unknown := int64(0)
 	if c.anonymous() {
-		if unknown, err = o.Number("SELECT COUNT(*) FROM (SELECT 1 FROM a2a_task WHERE endpoint = ? AND caller = '' AND ended = 0 "+
-			"LIMIT ?) AS unfinished", e.n, maxAnonymous); err != nil {
+		if unknown, err = o.Number("SELECT COUNT(*) FROM (SELECT 1 FROM a2a_task WHERE endpoint = ? AND caller = '' "+
+			"AND ended = 0 LIMIT ?) AS unfinished", e.n, maxAnonymous); err != nil {
 			return err
 		}
 	}

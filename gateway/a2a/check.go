@@ -43,8 +43,8 @@ var relations = []gateway.Relation{
 	{Table: taskTable, What: "belongs to a conversation that does not exist",
 		Broken: "SELECT t.n FROM a2a_task t LEFT JOIN a2a_context c ON c.n = t.context WHERE c.n IS NULL"},
 	{Table: taskTable, What: "has no event with its status",
-		Broken: "SELECT t.n FROM a2a_task t LEFT JOIN a2a_event e ON e.task = t.n AND e.seq = t.status_seq AND e.state = t.state " +
-			"WHERE e.seq IS NULL AND t.endpoint > 0"},
+		Broken: "SELECT t.n FROM a2a_task t LEFT JOIN a2a_event e ON e.task = t.n AND e.seq = t.status_seq " +
+			"AND e.state = t.state WHERE e.seq IS NULL AND t.endpoint > 0"},
 	{Table: taskTable, What: "does not know its newest event",
 		Broken: "SELECT t.n FROM a2a_task t WHERE t.endpoint > 0 AND t.seq <> " +
 			"(SELECT COALESCE(MAX(e.seq), 0) FROM a2a_event e WHERE e.task = t.n)"},
@@ -56,8 +56,8 @@ var relations = []gateway.Relation{
 	{Table: eventTable, What: "belongs to a task that does not exist",
 		Broken: "SELECT e.seq FROM a2a_event e LEFT JOIN a2a_task t ON t.n = e.task WHERE t.n IS NULL"},
 	{Table: artifactTable, What: "belongs to a task that does not exist, or its content is missing",
-		Broken: "SELECT a.place FROM a2a_artifact a LEFT JOIN a2a_task t ON t.n = a.task LEFT JOIN a2a_event e ON e.task = a.task " +
-			"AND e.seq = a.base AND e.artifact = a.place WHERE t.n IS NULL OR t.endpoint > 0 AND e.seq IS NULL"},
+		Broken: "SELECT a.place FROM a2a_artifact a LEFT JOIN a2a_task t ON t.n = a.task LEFT JOIN a2a_event e " +
+			"ON e.task = a.task AND e.seq = a.base AND e.artifact = a.place WHERE t.n IS NULL OR t.endpoint > 0 AND e.seq IS NULL"},
 	{Table: usageTable, What: "does not count the tasks of its endpoint",
 		Broken: "SELECT u.endpoint FROM a2a_usage u WHERE u.ended <> " +
 			"(SELECT COUNT(*) FROM a2a_task t WHERE t.endpoint = u.endpoint AND t.ended > 0) OR u.bytes <> " +

@@ -147,9 +147,10 @@ func rejection(offer envelope.Offer) outcome {
 	if offer.Price == nil {
 		return failure(wire.Rejected, "The agent's offer cannot be read.")
 	}
-	price := jsontext.Compact(map[string]any{"price": map[string]any{"amount": offer.Price.Amount, "currency": offer.Price.Currency}})
-	return outcome{state: wire.Rejected, message: agentText("The agent asks for a price. This relay does not pay for its callers.",
-		wire.DataPart(price))}
+	price := map[string]any{"amount": offer.Price.Amount, "currency": offer.Price.Currency}
+	data := wire.DataPart(jsontext.Compact(map[string]any{"price": price}))
+	return outcome{state: wire.Rejected,
+		message: agentText("The agent asks for a price. This relay does not pay for its callers.", data)}
 }
 
 // resultOf returns the outcome that a RESULT leads to.

@@ -12,7 +12,6 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	wire "github.com/agora-relay/agora/internal/a2a"
-	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
@@ -234,11 +233,6 @@ func (p *operation) write(begin string, texts gateway.Elements, end func() strin
 // maxKept is how many bytes an answer may have that is kept for an Idempotency-Key. For a longer one, a repeated request
 // gets the task as it is then.
 const maxKept = 64 << 10
-
-// writeValue answers with a value.
-func (p *operation) writeValue(v any) error {
-	return p.write(string(jsontext.Compact(v)), func(func([]byte, error) bool) {}, func() string { return "" }, nil)
-}
 
 // refuse answers with an error, if the binding decides its form. What the front refuses is returned.
 func (p *operation) refuse(err error) error {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
@@ -243,41 +242,20 @@ func (p *operation) ownTasks(q relay.Querier, ids []string) (own []string, err e
 // store stores a message as a turn.
 func (p *operation) store(o *gateway.Op, s *sending) (n int64, err error) {
 	w := s.work
-	t, u := w.task, w.turn
-	var current conversation
-	if t.n == 0 {
-		if err := checkTasks(o, p.endpoint, p.caller); err != nil {
-			return 0, err
-		}
-		if t.n, err = gateway.Next(o.ExtTx, taskCounter); err != nil {
-			return 0, err
-		}
-		t.created = o.Now
-		if current, err = p.storeContext(o, s.conversation); err != nil {
-			return 0, err
-		}
-		t.context = current.n
-	} else {
-		if t, err = taskByNumber(o, t.n); err != nil {
-			return 0, err
-		}
-		current = s.conversation
-		if t.endpoint != p.endpoint.n {
-			return 0, wire.NoTask(s.Message.TaskID)
-		}
-		if err := t.takesTurn("", ""); err != nil {
-			return 0, err
-		}
-	}
-	fresh := t.seq == w.task.seq && current.id == w.context // the signed REQUEST says what is stored now
-	t.turn++
-	t.open = true
-	u.task, u.number, u.message, u.asked = t.n, t.turn, t.seq+1, o.Now
-	if u.n, err = gateway.Next(o.ExtTx, turnCounter); err != nil {
+	t, context, err := p.taskFor(o, s)
+	if err != nil {
 		return 0, err
 	}
 	if t.bytes+int64(len(w.message)) > p.taskBytes {
 		return 0, envelope.TooLarge(int64(len(w.message)), int(max(p.taskBytes-t.bytes, 0)))
+	}
+	fresh := t.seq == w.task.seq && context == w.context // the signed REQUEST says what is stored now
+	t.turn++
+	t.open = true
+	u := w.turn
+	u.task, u.number, u.message, u.asked = t.n, t.turn, t.seq+1, o.Now
+	if u.n, err = gateway.Next(o.ExtTx, turnCounter); err != nil {
+		return 0, err
 	}
 	if err := t.add(o, event{kind: said, said: true, body: w.message}); err != nil {
 		return 0, err
@@ -285,12 +263,11 @@ func (p *operation) store(o *gateway.Op, s *sending) (n int64, err error) {
 	if err := t.setStatus(o, wire.Submitted, nil, 0); err != nil {
 		return 0, err
 	}
+	save := updateTask
 	if t.turn == 1 {
-		err = insertTask(o.ExtTx, t)
-	} else {
-		err = updateTask(o.ExtTx, t)
+		save = insertTask
 	}
-	if err != nil {
+	if err := save(o.ExtTx, t); err != nil {
 		return 0, err
 	}
 	o.Then(func() { p.news.Tell(t.n) })
@@ -298,6 +275,28 @@ func (p *operation) store(o *gateway.Op, s *sending) (n int64, err error) {
 		return 0, err
 	}
 	return u.n, insertTurn(o.ExtTx, u)
+}
+
+// taskFor returns the task of a message as it is now, and the cv_… of its conversation. A new task is not stored yet.
+func (p *operation) taskFor(o *gateway.Op, s *sending) (t task, context string, err error) {
+	if t = s.work.task; t.n != 0 {
+		if t, err = taskByNumber(o, t.n); err != nil {
+			return t, "", err
+		}
+		if t.endpoint != p.endpoint.n { // it was removed meanwhile
+			return t, "", wire.NoTask(s.Message.TaskID)
+		}
+		return t, s.conversation.id, t.takesTurn("", "")
+	}
+	if err := checkTasks(o, p.endpoint, p.caller); err != nil {
+		return t, "", err
+	}
+	if t.n, err = gateway.Next(o.ExtTx, taskCounter); err != nil {
+		return t, "", err
+	}
+	c, err := p.storeContext(o, s.conversation)
+	t.created, t.context = o.Now, c.n
+	return t, c.id, err
 }
 
 // storeContext stores a conversation, unless it exists.
@@ -329,83 +328,4 @@ func (p *operation) hand(o *gateway.Op, checked relay.Checked, u turn, fresh boo
 	}
 	o.Then(p.wakeTurns)
 	return waiting, nil
-}
-
-// answer answers SendMessage: at once, or when the turn has ended or has waited long enough (A-23).
-func (p *operation) answer(ref int64, c wire.Configuration, keep func([]byte)) error {
-	waited := false
-	if !c.ReturnImmediately {
-		waited = p.await(ref)
-	}
-	var t task
-	var text taskText
-	err := p.Relay.View(p.background(), p.from, func(q relay.Querier) error {
-		u, err := turnByNumber(q, ref)
-		if err != nil {
-			return err
-		}
-		if t, err = taskByNumber(q, u.task); err != nil {
-			return err
-		}
-		text, err = newText(q, t, view{length(c.HistoryLength), true})
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if waited && t.direct && t.turn == 1 {
-		return p.writeDirect(text, keep)
-	}
-	return p.write(`{"task":`, p.texts(p.r.Context(), p.from, text), func() string { return "}" }, keep)
-}
-
-// writeDirect answers with only the message of the agent.
-func (p *operation) writeDirect(t taskText, keep func([]byte)) error {
-	var e event
-	if err := p.view(func(q relay.Querier) (err error) {
-		e, err = eventAt(q, t.n, t.statusSeq)
-		return err
-	}); err != nil {
-		return err
-	}
-	return p.write(`{"message":`+t.message(e.body)+"}", func(func([]byte, error) bool) {}, func() string { return "" }, keep)
-}
-
-// await waits until a turn has ended or waits for its caller, at most as long as a blocking call waits. It returns false if
-// the client cannot wait, because it has too many waiting requests. It never fails, because the message is stored.
-func (p *operation) await(ref int64) bool {
-	slot, err := p.Relay.OpenStream(p.from, p.signer)
-	if err != nil {
-		return false
-	}
-	defer slot.Close()
-	timeout := time.NewTimer(p.options.Wait)
-	defer timeout.Stop()
-	for {
-		var t task
-		var news <-chan struct{}
-		closed := p.closed.Next(p.endpoint.n)
-		err := p.view(func(q relay.Querier) error {
-			u, err := turnByNumber(q, ref)
-			if err != nil {
-				return err
-			}
-			news = p.news.Next(u.task) // before the task is read, so that no change is missed
-			t, err = taskByNumber(q, u.task)
-			return err
-		})
-		if err != nil || isDone(t.state) {
-			return err == nil
-		}
-		select {
-		case <-news:
-		case <-closed:
-		case <-timeout.C:
-			return true
-		case <-slot.Ended():
-			return true
-		case <-p.r.Context().Done():
-			return true
-		}
-	}
 }

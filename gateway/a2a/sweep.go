@@ -229,7 +229,8 @@ func (g *Gateway) removeEndpoint(o *gateway.Op, _ int64) (more bool, err error) 
 	if err != nil || len(all) > 0 {
 		return true, err
 	}
-	if more, err = dropAll(o, "SELECT "+taskColumns+" FROM a2a_task WHERE endpoint = ? ORDER BY n LIMIT ?", e.n); err != nil || more {
+	more, err = dropAll(o, "SELECT "+taskColumns+" FROM a2a_task WHERE endpoint = ? ORDER BY n LIMIT ?", e.n)
+	if err != nil || more {
 		return true, err
 	}
 	for _, text := range []string{"DELETE FROM a2a_usage WHERE endpoint = ?", "DELETE FROM a2a_endpoint WHERE n = ?"} {
@@ -256,7 +257,8 @@ func removeTask(o *gateway.Op, _ int64) (more bool, err error) {
 	}
 	for _, text := range []string{
 		"DELETE FROM a2a_event WHERE task = ? AND seq IN (SELECT seq FROM a2a_event WHERE task = ? ORDER BY seq LIMIT ?)",
-		"DELETE FROM a2a_artifact WHERE task = ? AND place IN (SELECT place FROM a2a_artifact WHERE task = ? ORDER BY place LIMIT ?)",
+		"DELETE FROM a2a_artifact WHERE task = ? AND place IN " +
+			"(SELECT place FROM a2a_artifact WHERE task = ? ORDER BY place LIMIT ?)",
 		"DELETE FROM a2a_turn WHERE task = ? AND n IN (SELECT n FROM a2a_turn WHERE task = ? ORDER BY turn LIMIT ?)",
 	} {
 		if removed, err := o.Exec(text, t.n, t.n, sweepBatch); err != nil || removed == sweepBatch {

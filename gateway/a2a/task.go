@@ -94,7 +94,8 @@ func failure(s wire.State, text string) outcome { return outcome{state: s, messa
 // agentText returns a message of an agent with one text.
 func agentText(text string, more ...wire.Part) *wire.Message {
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
-	return &wire.Message{MessageID: gateway.NewID("msg_"), Role: wire.Agent, Parts: append([]wire.Part{wire.TextPart(text)}, more...)}
+	return &wire.Message{MessageID: gateway.NewID("msg_"), Role: wire.Agent,
+		Parts: append([]wire.Part{wire.TextPart(text)}, more...)}
 }
 
 // finish ends the newest turn of a task.

@@ -449,11 +449,11 @@ func TestSecrets(t *testing.T) {
 func TestRetention(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		a := f.agent(wire.Keys)
-		stop := a.serve(func(_ context.Context, turn wire.Turn) (envelope.Result, error) {
+		stop := a.serve(func(ctx context.Context, turn wire.Turn) (envelope.Result, error) {
 			if *turn.Message.Parts[0].Text == "ask" {
-				return askTwice(nil, turn)
+				return askTwice(ctx, turn)
 			}
-			return echo(nil, turn)
+			return echo(ctx, turn)
 		})
 		c := caller{agent: a, key: a.newKey("alice")}
 		id, asked := text(c.say("hello"), "id"), text(c.say("ask"), "id")

@@ -189,7 +189,8 @@ func (g *Gateway) end(
 	}
 	var cancel relay.Checked
 	if u.state != over && e.did != "" {
-		cancel, err = g.Seal(envelope.Draft{Thread: u.id, Recipient: e.did, Payload: envelope.Cancel{RequestID: u.id, Reason: reason}})
+		cancel, err = g.Seal(envelope.Draft{Thread: u.id, Recipient: e.did,
+			Payload: envelope.Cancel{RequestID: u.id, Reason: reason}})
 		if err != nil && !gateway.Refused(err) {
 			return err
 		}
