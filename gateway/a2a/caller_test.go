@@ -194,7 +194,7 @@ func TestTurnsTakeTurns(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		a := f.agent(wire.Keys)
 		greedy := caller{agent: a, key: a.newKey("greedy")}
-		for i := range 20 {
+		for i := range 7 {
 			greedy.sayAtOnce(fmt.Sprint("greedy ", i))
 		}
 		synctest.Wait()
@@ -206,7 +206,7 @@ func TestTurnsTakeTurns(t *testing.T) {
 		f.Restart()
 		synctest.Wait()
 		a.wantSealed(t, a2a.MaxSentOfOne+1)
-		for i := range 10 {
+		for i := range 9 {
 			c := caller{agent: a, key: a.newKey(fmt.Sprint("k", i))}
 			for range 5 {
 				c.sayAtOnce("more")
@@ -222,9 +222,9 @@ func TestTurnsTakeTurns(t *testing.T) {
 		for _, turn := range a.worked() {
 			order = append(order, *turn.Message.Parts[0].Text)
 		}
-		if len(order) != 72 || slices.Index(order, "late") > slices.Index(order, "greedy 5") {
+		if len(order) != 54 || slices.Index(order, "late") > slices.Index(order, "greedy 5") {
 			t.Errorf("the agent works on %d turns: %q", len(order), order)
 		}
-		a.wantSealed(t, 72)
+		a.wantSealed(t, 54)
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -231,7 +233,8 @@ func (a *agent) serve(do work) (stop func()) {
 // serveWith runs the agent with these intents.
 func (a *agent) serveWith(intents []string, h client.Handler) (stop func()) {
 	a.f.t.Helper()
-	c, err := client.New(a.f.URL, a.key, client.Options{HTTPClient: a.f.Client, Now: a.f.Now, Logger: slog.New(slog.DiscardHandler)})
+	c, err := client.New(gatetest.PublicURL, a.key, client.Options{HTTPClient: &http.Client{Transport: toSite{a.f}}, Now: a.f.Now,
+		Logger: slog.New(slog.DiscardHandler)})
 	a.f.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -244,6 +247,18 @@ func (a *agent) serveWith(intents []string, h client.Handler) (stop func()) {
 	})
 	a.f.t.Cleanup(stop)
 	return stop
+}
+
+// toSite sends requests to the public URL of the relay to the site.
+type toSite struct{ f *fixture }
+
+// RoundTrip implements http.RoundTripper.
+func (s toSite) RoundTrip(r *http.Request) (*http.Response, error) {
+	to := *r
+	to.URL, to.Host = &url.URL{}, ""
+	*to.URL = *r.URL
+	to.URL.Scheme, to.URL.Host = "http", strings.TrimPrefix(s.f.URL, "http://")
+	return s.f.Client.Transport.RoundTrip(&to)
 }
 
 // worked returns the turns that the agent has worked on.

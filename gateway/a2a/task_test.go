@@ -16,6 +16,7 @@ import (
 	"github.com/agora-relay/agora/gateway/gatetest"
 	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/relay"
+	threads "github.com/agora-relay/agora/thread"
 )
 
 // A-16: plain client.Serve serves A2A. A-2: both bindings give equal results. A-23: a blocking call ends when the agent is
@@ -491,5 +492,30 @@ func TestRemove(t *testing.T) {
 		synctest.Wait()
 		f.wantRows(t, "a2a_endpoint", 0)
 		f.wantRows(t, "a2a_event", 0)
+	})
+}
+
+// Agents take turns only from the gateway (§4): a plain client.Serve refuses the REQUEST of a stranger.
+func TestStrangersAreRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		a := f.agent(wire.Public)
+		a.serve(echo)
+		stranger := newKey(t)
+		for _, seal := range []bool{true, false} {
+			thread := fmt.Sprint("trn_", seal)
+			e, err := envelope.Draft{ID: thread, Thread: thread, Recipient: a.key.DID(), Seal: seal, Payload: envelope.Request{
+				RequestID: thread, Intent: wire.MessageIntent, Params: []byte(`{}`)}}.Sign(stranger, f.Now())
+			f.must(err)
+			_, err = f.Relay.Post(t.Context(), relay.Peer{Local: true}, e.Canonical())
+			f.must(err)
+			synctest.Wait()
+			v, err := f.Relay.Thread(t.Context(), relay.Peer{Local: true}, threads.Key{Client: stranger.DID(), ID: thread})
+			if err != nil || v.State != threads.Failed {
+				t.Errorf("sealed: %v: the thread is %v, %v", seal, v.State, err)
+			}
+		}
+		if turns := a.worked(); len(turns) != 0 {
+			t.Errorf("the agent has worked on %+v", turns)
+		}
 	})
 }

@@ -163,7 +163,8 @@ func (s *Site) Run() {
 // serve runs everything until Stop.
 func (s *Site) serve(store Store, served Served, log *slog.Logger) {
 	options := httpapi.Options{Log: log, Grace: time.Second, Redact: gateway.Redact,
-		Mounts: append(served.Mounts(served.Prefix), served.Root...)}
+		Gateways: map[string]any{"did": s.Key.DID(), strings.Trim(served.Prefix, "/"): map[string]any{"url": PublicURL + served.Prefix}},
+		Mounts:   append(served.Mounts(served.Prefix), served.Root...)}
 	if s.Public {
 		options.PublicURL = PublicURL
 	}
