@@ -397,10 +397,7 @@ func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelop
 	if envelope.TypeOf(d.Payload) == envelope.TypeManifest {
 		return n.postManifest(ctx, d)
 	}
-	for p := range n.usable(ctx) {
-		return p.Post(ctx, d)
-	}
-	return n.given[0].Post(ctx, d)
+	return n.first(ctx).Post(ctx, d)
 }
 
 func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
@@ -408,6 +405,12 @@ func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (*envelope
 	if err != nil {
 		return nil, Receipt{}, err
 	}
+	receipt, err := n.postToAll(ctx, e)
+	return e, receipt, err
+}
+
+// postToAll posts an envelope to all given relays, and returns the first receipt.
+func (n *Network) postToAll(ctx context.Context, e *envelope.Envelope) (Receipt, error) {
 	receipts, errs := make([]Receipt, len(n.given)), make([]error, len(n.given))
 	var posting sync.WaitGroup
 	for i, p := range n.given {
@@ -416,8 +419,8 @@ func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (*envelope
 	posting.Wait()
 	for i, err := range errs {
 		if err == nil {
-			return e, receipts[i], nil
+			return receipts[i], nil
 		}
 	}
-	return e, Receipt{}, errs[len(errs)-1]
+	return Receipt{}, errs[len(errs)-1]
 }

@@ -226,13 +226,15 @@ type CallState struct {
 // Agent of the CallState show whether the relay has the ACCEPT. If it has, Result can be called. Errors:
 // *envelope.Error, such as CodeThreadNotFound if the relay does not have the thread, or no longer has it.
 func (call *Call) State(ctx context.Context) (CallState, error) {
-	record, err := call.client.Thread(ctx, call.Thread, call.me)
+	record, err := call.Record(ctx)
 	if err != nil {
 		return CallState{}, err
 	}
-	call.findAccepted(record)
-	return CallState{Thread: call.Thread, State: record.State, Agent: call.agent, Offers: len(record.Offers),
-		Deadline: record.Deadline}, nil
+	return stateOf(record, call.agent), nil
+}
+
+func stateOf(record *Thread, agent didkey.DID) CallState {
+	return CallState{Thread: record.ID, State: record.State, Agent: agent, Offers: len(record.Offers), Deadline: record.Deadline}
 }
 
 // maxCollected is the largest number of offers that Collect returns. The relay of this module allows 100 in a thread.

@@ -16,8 +16,8 @@ type ServeOptions struct {
 	// Intents are the intents that the agent serves. Run only one Serve for each identity: a second one with other
 	// intents would refuse the REQUESTs for the first one.
 	Intents []string
-	// Cursor stores the position in the relay's events across restarts; nil: after a restart the agent reads all events
-	// again that the relay still has.
+	// Cursor stores the position in the relay's events across restarts; nil: State does, or if that is nil too, the agent
+	// reads after a restart all events again that the relay still has.
 	Cursor CursorStore
 	// Manifest is posted at the start, and again before it expires. It is an envelope.Manifest, or an envelope.Raw of type
 	// MANIFEST. nil: none is posted.
@@ -127,7 +127,15 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 			return errors.New("client: this relay keeps no log, so it proves no ACCEPT; use another relay, or ProofsPrefer")
 		}
 	}
-	d.stop(d.agent(c, opts.Cursor).run(d.ctx))
+	store := opts.Cursor
+	if store == nil && opts.State != nil {
+		relay, err := c.identify(d.ctx)
+		if err != nil {
+			return context.Cause(d.ctx)
+		}
+		store = cursorAt{state: opts.State, relay: relay, url: c.base}
+	}
+	d.stop(d.agent(c, store).run(d.ctx))
 	d.tasks.Wait()
 	return context.Cause(d.ctx)
 }

@@ -81,8 +81,8 @@ func (WorkCmd) Help() string {
 		"interrupt kills at once. If the agent itself is killed (SIGKILL), Linux ends the program, but not what it " +
 		"has started. On Windows programs are ended at once, without what they have started.\n\n" +
 		"Restarts. A job that was not finished is begun again, also after kill -9, and its client gets one answer. " +
-		"attempt says " +
-		"how often it was begun. After --attempts it fails with EXECUTION_FAILED.\n\n" +
+		"attempt says how often it was begun. If the agent was killed each time, --attempts times, the client gets the " +
+		"ERROR INTERNAL_ERROR (interrupted). With --attempts 1 no job is ever begun twice.\n\n" +
 		"Examples:\n" +
 		"  agora work --key bob.key --intent translation.en_zh --exec ./translate.sh --price 0.005\n" +
 		"  agora work --key bob.key --intent text.upper --input text -- tr a-z A-Z\n" +
@@ -221,14 +221,14 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
-	state, err := OpenWorkState(file, string(c.Relay), me)
+	state, err := cli.OpenState(file, me)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, state.Close()) }()
 	ctx, stop := context.WithCancelCause(env.Ctx)
 	defer stop(nil)
-	w := newWorkAgent(c, env, argv, state, stop)
+	w := newWorkAgent(c, env, argv, stop)
 	w.relay, w.maxMessage = relay, maxMessage(ctx, relay)
 	defer w.watch(env.Ctx)()
 	hint := ""
@@ -236,8 +236,8 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 		hint = "; Ctrl-C ends it"
 	}
 	env.Say("working for %s as %s at %s%s", strings.Join(intents, ", "), me, c.Relay, hint)
-	err = relay.Serve(ctx, client.ServeOptions{Intents: intents, Cursor: state, Manifest: manifest,
-		Concurrency: c.Concurrency, MaxAccepted: c.Concurrency, Finished: w.finished},
+	err = relay.Serve(ctx, client.ServeOptions{Intents: intents, State: state.State, Attempts: c.Attempts,
+		Manifest: manifest, Concurrency: c.Concurrency, MaxAccepted: c.Concurrency, Finished: w.finished},
 		client.Handler{Quote: w.quote, Work: w.work})
 	if errors.Is(err, errMaxJobs) || env.Ctx.Err() != nil && errors.Is(err, context.Cause(env.Ctx)) {
 		return nil
