@@ -19,7 +19,6 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
-	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -455,8 +454,12 @@ func TestWorkTakesOverState(t *testing.T) {
 	cmd, _ := w.process(script, "--state", file)
 	call := w.hire(nil)
 	_ = cmd.Wait() // it was killed
+	record, err := w.client.Thread(t.Context(), call.Thread, "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	old := fmt.Sprintf("{\"relay\":%q,\"agent\":%q,\"cursor\":\"\",\"jobs\":{\"%s %s\":{\"attempts\":4,\"at\":\"2026-02-02T12:00:00Z\"}}}\n",
-		w.url, w.agent, w.client.DID(), call.Thread)
+		w.url, w.agent, record.Client, call.Thread)
 	if err := os.WriteFile(file, []byte(old), 0o600); err != nil {
 		t.Fatal(err)
 	}
