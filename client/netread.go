@@ -62,6 +62,32 @@ func (n *Network) Outlook(ctx context.Context, opts RequestOptions) (Outlook, er
 	return all[best], nil
 }
 
+// Stored returns the events at all given relays, each once; see Client.Stored. all is false if one relay has more, or does
+// not answer. Errors: the error of the last relay, if none answers.
+func (n *Network) Stored(ctx context.Context, filter Filter) (found []*envelope.Envelope, all bool, err error) {
+	events, whole, errs := make([][]*envelope.Envelope, len(n.given)), make([]bool, len(n.given)), make([]error, len(n.given))
+	var asking sync.WaitGroup
+	for i, p := range n.given {
+		asking.Go(func() { events[i], whole[i], errs[i] = p.Stored(ctx, filter) })
+	}
+	asking.Wait()
+	seen, answered := map[mark]bool{}, false
+	all = true
+	for i, some := range events {
+		all, answered = all && whole[i] && errs[i] == nil, answered || errs[i] == nil
+		for _, e := range some {
+			if m := markOf(e); !seen[m] {
+				seen[m] = true
+				found = append(found, e)
+			}
+		}
+	}
+	if !answered {
+		return nil, false, errs[len(errs)-1]
+	}
+	return found, all, nil
+}
+
 // ChannelDelivery is Client.ChannelDelivery for the gateway of any given relay. Errors: that of the last relay.
 func (n *Network) ChannelDelivery(ctx context.Context, request *envelope.Envelope) (d ChannelDelivery, err error) {
 	for _, p := range n.given {
@@ -70,22 +96,6 @@ func (n *Network) ChannelDelivery(ctx context.Context, request *envelope.Envelop
 		}
 	}
 	return ChannelDelivery{}, err
-}
-
-// PostEnvelope posts an envelope that is already signed: one with a home there, a MANIFEST to all given relays, and any
-// other to the first given relay that answers. Errors: those of Post.
-func (n *Network) PostEnvelope(ctx context.Context, e *envelope.Envelope) (Receipt, error) {
-	switch {
-	case e.Home != nil:
-		p, err := n.at(ctx, *e.Home)
-		if err != nil {
-			return Receipt{}, err
-		}
-		return p.PostEnvelope(ctx, e)
-	case e.Type == envelope.TypeManifest:
-		return n.postToAll(ctx, e)
-	}
-	return n.first(ctx).PostEnvelope(ctx, e)
 }
 
 // first returns the first given relay that answers, or else the first.
@@ -183,5 +193,5 @@ func (j *NetworkCall) State(ctx context.Context) (CallState, error) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return stateOf(record, j.legs[len(j.legs)-1].call.agent), nil
+	return stateOf(record, j.order.Agent), nil
 }

@@ -121,6 +121,8 @@ type Known struct {
 	// shows the REQUEST. The client does not take them from the relay's record, because the record is not signed.
 	RequestID string
 	Recipient didkey.DID
+	// AllowPlain is Call.AllowPlain.
+	AllowPlain bool
 }
 
 // ErrUnproven is in the error of Resume if the relay shows neither the REQUEST nor the ACCEPT of this client. Then only
@@ -159,7 +161,7 @@ func (c *Client) ownThread(ctx context.Context, threadID string) (*Thread, error
 func (c *Client) resume(record *Thread, known Known) (*Call, error) {
 	record.RequestID = cmp.Or(known.RequestID, record.RequestID)
 	call := &Call{Thread: record.ID, client: c, me: record.Client,
-		requestID: record.RequestID, recipient: known.Recipient}
+		requestID: record.RequestID, recipient: known.Recipient, AllowPlain: known.AllowPlain}
 	request := record.Request()
 	call.links.request = request
 	if request != nil {

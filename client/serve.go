@@ -152,6 +152,7 @@ type agent struct {
 	acceptSlots chan struct{} // a semaphore: one element for each ACCEPT that is being handled
 	readSlots   chan struct{} // a semaphore: one element for each read of the state of a thread with an ACCEPT
 	answerSlots chan struct{} // a semaphore: one element for each REQUEST that is being answered
+	movedSlots  chan struct{} // a semaphore: one element for each REQUEST that continues an accepted job while the agent is full
 	room        chan struct{} // has one element after an accepted job has ended
 	dropped     dropped
 
@@ -169,6 +170,7 @@ func (d *desk) agent(c *Client, cursor CursorStore) *agent {
 		acceptSlots: make(chan struct{}, maxAccepts),
 		readSlots:   make(chan struct{}, d.opts.Concurrency),
 		answerSlots: make(chan struct{}, d.opts.Concurrency),
+		movedSlots:  make(chan struct{}, d.opts.Concurrency),
 		room:        make(chan struct{}, 1),
 		running:     map[thread.Key]*run{},
 		requests:    newRecent[thread.Key, *envelope.Envelope](maxAccepts),
