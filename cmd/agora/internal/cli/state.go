@@ -16,8 +16,11 @@ import (
 // while it is open, because two agents with one key would answer each other's requests.
 type LockedState struct {
 	*client.State
-	lock *flock.Flock
+	lock *flock.Flock // nil: the state is in memory
 }
+
+// NewState returns a state in memory.
+func NewState() *LockedState { return &LockedState{State: client.NewState()} }
 
 // OpenState opens the state file of this identity, or creates it, and locks it. Errors: another command has it open;
 // those of client.OpenState.
@@ -38,7 +41,12 @@ func OpenState(path string, me didkey.DID) (*LockedState, error) {
 }
 
 // Close closes the file and unlocks it.
-func (s *LockedState) Close() error { return errors.Join(s.State.Close(), s.lock.Unlock()) }
+func (s *LockedState) Close() error {
+	if s.lock == nil {
+		return nil
+	}
+	return errors.Join(s.State.Close(), s.lock.Unlock())
+}
 
 // stateFolder returns the folder for state files beside the key file, and creates it.
 func stateFolder(keyFile string) (string, error) {

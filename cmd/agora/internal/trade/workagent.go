@@ -29,11 +29,11 @@ type workAgent struct {
 	cmd        WorkCmd
 	env        cli.Environment
 	argv       []string
-	environ    []string // what all programs get
+	environ    []string                // what all programs get
 	stop       context.CancelCauseFunc // ends the agent
 	kill       chan struct{}           // closed when programs must end at once
 	maxMessage int                     // the size of the largest message in bytes
-	relay      *client.Client
+	relay      cli.Relays
 
 	mu      sync.Mutex // also for what is printed
 	begun   int        // jobs, for --max-jobs
