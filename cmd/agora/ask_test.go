@@ -384,7 +384,11 @@ func newRival(t *testing.T, url string) rival {
 
 func (r rival) post(thread string, to didkey.DID, p envelope.Payload) {
 	r.t.Helper()
-	if _, _, err := r.Post(r.t.Context(), envelope.Draft{Thread: thread, Recipient: to, Payload: p}); err != nil {
+	record, err := r.Thread(r.t.Context(), thread, to)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if _, _, err := r.Post(r.t.Context(), record.Join(envelope.Draft{Thread: thread, Recipient: to, Payload: p})); err != nil {
 		r.t.Fatal(err)
 	}
 }
