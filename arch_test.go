@@ -90,6 +90,7 @@ var allowedImports = map[string][]string{
 	"docs/diagrams":                         {},
 	"ci/faults":                             {},
 	"ci/sim":                                {},
+	"ci/sim/model":                          {},
 	"ci/torchwood":                          {},
 	"ci/faults/cluster":                     {},
 	"sdk/js":                                {},

@@ -18,18 +18,19 @@ const (
 
 	step     = 5 * time.Second
 	attempts = 3
-	pending  = 5 * time.Minute // until a thread without ACCEPT ends
-	active   = time.Hour
+
+	everybody = -1
+	pending   = 5 * time.Minute // until a thread without ACCEPT ends
+	active    = time.Hour
 )
 
 // message is an envelope. Its hash is a number, so nobody can make another one with the same hash.
 type message struct {
 	kind     envelope.Type
-	from, to int // parties; to is -1 for everybody
+	from, to int // parties; or everybody
 	thread   int
 	hash, re envelope.Hash
 	root     envelope.Hash // of a REQUEST
-	outcome  int           // of a RESULT
 	price    float64
 }
 
@@ -93,8 +94,12 @@ func newWorld(seed uint64) *world {
 		w.agents[i].start()
 	}
 	for i := range w.clients {
-		w.clients[i] = &buyer{world: w, me: i, faithless: i == 1 && w.IntN(2) == 0, agent: clients + w.IntN(agents),
+		w.clients[i] = &buyer{world: w, me: i, faithless: i == 1 && w.IntN(2) == 0,
+			agent:  clients + w.IntN(agents),
 			begins: time.Duration(w.IntN(60)) * step}
+		if w.IntN(2) == 0 || w.clients[i].faithless {
+			w.clients[i].agent = everybody
+		}
 	}
 	return w
 }
@@ -252,11 +257,13 @@ func (w *world) disturb() {
 	}
 }
 
+// heal ends all faults, but one relay may stay dead.
 func (w *world) heal() {
 	w.calm = true
 	w.cut = [parties][relays]bool{}
-	for _, r := range w.relays {
-		r.up, r.withholds = true, [parties]bool{}
+	dead := w.IntN(2 * relays)
+	for i, r := range w.relays {
+		r.up, r.withholds = i != dead, [parties]bool{}
 	}
 }
 

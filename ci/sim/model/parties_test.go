@@ -1,6 +1,7 @@
 package model
 
 import (
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -39,7 +40,10 @@ func (b *buyer) act() {
 		return
 	}
 	if b.order == nil {
-		b.order = &deal.Order{Recipient: names[b.agent], Ends: now.Add(24 * time.Hour), Silence: 30 * time.Second, OfferWait: time.Minute}
+		b.order = &deal.Order{Ends: now.Add(24 * time.Hour), Silence: 30 * time.Second, OfferWait: time.Minute}
+		if b.agent != everybody {
+			b.order.Recipient = names[b.agent]
+		}
 		b.accepts, b.accepted = map[envelope.Hash]int{}, map[int]bool{}
 		b.open(0)
 	}
@@ -62,9 +66,9 @@ func (b *buyer) act() {
 
 // open opens a thread at a relay.
 func (b *buyer) open(r int) {
-	to := b.agent
-	if b.faithless {
-		to = -1
+	to := everybody
+	if agent := b.order.For(); agent != "" {
+		to = slices.Index(names[:], agent)
 	}
 	m := &message{kind: envelope.TypeRequest, from: b.me, to: to, thread: int(b.numbers)<<1 | 1, hash: b.hash()}
 	if m.root = b.root; b.root == (envelope.Hash{}) {
@@ -150,7 +154,7 @@ func (b *buyer) consider(t *thread, offer *message) {
 func (b *buyer) stuck() bool {
 	t := b.legs[len(b.legs)-1]
 	one, exists := b.relays[t.relay].rooms[t.request.thread]
-	over := !exists || one.aged(b.now).state == "ended" || t.Refused
+	over := !b.relays[t.relay].up || !exists || one.aged(b.now).state == "ended" || t.Refused
 	return b.faithless || len(b.legs) > deal.MaxContinued && over
 }
 
@@ -214,7 +218,7 @@ func (a *worker) act() {
 	for r := range relays {
 		all, _ := a.read(a.me, r)
 		for _, m := range all {
-			if !a.seen[m.hash] && (m.to == a.me || m.to == -1) {
+			if !a.seen[m.hash] && (m.to == a.me || m.to == everybody) {
 				a.seen[m.hash] = a.handle(r, m)
 			}
 		}
