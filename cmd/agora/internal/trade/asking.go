@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/client"
@@ -58,6 +59,8 @@ func (a *asking) run(ctx context.Context) (*client.Result, error) {
 			return nil, err
 		}
 		switch {
+		case a.accepted && record.State != thread.Pending && !a.shownAccept(record):
+			return nil, a.noAccept()
 		case record.State != thread.Pending:
 			return a.result(ctx)
 		case a.accepted:
@@ -270,8 +273,7 @@ func (a *asking) result(ctx context.Context) (*client.Result, error) {
 			}
 			a.offers = append(a.offers, offer)
 		}
-		return nil, askError{OutcomeFailed, fmt.Errorf("the relay claims that an offer in the thread %s was "+
-			"accepted, but shows no ACCEPT with your signature", a.thread)}
+		return nil, a.noAccept()
 	}
 	a.status.Set("reading the result")
 	if state.State == thread.Active {
@@ -283,6 +285,19 @@ func (a *asking) result(ctx context.Context) (*client.Result, error) {
 		return nil, a.fromThread(ctx, err)
 	}
 	return result, nil
+}
+
+// noAccept is the error for a relay that hides the ACCEPT.
+func (a *asking) noAccept() error {
+	return askError{OutcomeFailed, fmt.Errorf("the relay claims that an offer in the thread %s was "+
+		"accepted, but shows no ACCEPT with your signature", a.thread)}
+}
+
+// shownAccept reports whether the relay shows the ACCEPT that this run has posted.
+func (a *asking) shownAccept(record *client.Thread) bool {
+	return slices.ContainsFunc(record.Events, func(e *envelope.Envelope) bool {
+		return e.Type == envelope.TypeAccept && e.Sender.ID == a.me
+	})
 }
 
 // look reads the state of the thread.
