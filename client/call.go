@@ -36,6 +36,7 @@ type Call struct {
 	wait         time.Duration     // how long polls of the thread wait; 0: as usual
 	polled       func(due time.Time, err error)
 	stored       bool  // the relay has stored the ACCEPT, and the caller wants to know if it loses it
+	unsure       bool  // the relay may have links.accept
 	links        links // the messages of the thread that the next ones answer
 }
 
@@ -148,8 +149,13 @@ func (call *Call) offer(e *envelope.Envelope) (offer Offer, ok bool, err error) 
 // the deadline. Result then waits for the agent of this offer. A thread can have only one ACCEPT.
 //
 // Errors: ErrUnacceptable with the reason; the errors of Post. After ErrUnknownOutcome, State or Resume find out
-// whether the relay has the ACCEPT.
+// whether the relay has the ACCEPT. After an error for which Unanswered is true, Accept of the same offer posts the same
+// bytes once more.
 func (call *Call) Accept(ctx context.Context, offer Offer) error {
+	if call.unsure && call.links.offer == offer.Envelope {
+		receipt, err := call.client.PostEnvelope(ctx, call.links.accept)
+		return call.answered(offer, receipt, err)
+	}
 	draft, err := call.Acceptance(offer)
 	if err != nil {
 		return err
@@ -159,7 +165,13 @@ func (call *Call) Accept(ctx context.Context, offer Offer) error {
 	if accept != nil {
 		call.links.offer, call.links.accept = offer.Envelope, accept
 	}
-	if call.Proved = receipt.Proved != nil; err == nil {
+	return call.answered(offer, receipt, err)
+}
+
+// answered records the relay's answer to an ACCEPT, and returns err.
+func (call *Call) answered(offer Offer, receipt Receipt, err error) error {
+	call.Proved, call.unsure = receipt.Proved != nil, Unanswered(err)
+	if err == nil {
 		call.agent = offer.Agent
 	}
 	return err

@@ -335,6 +335,21 @@ func (s *State) ended(k deal.Key, at deal.Place, now time.Time) {
 	s.book.Ended(k, at, now)
 }
 
+// continues reports whether a REQUEST continues an accepted job.
+func (s *State) continues(request *envelope.Envelope) bool {
+	if request.Continues == (envelope.Hash{}) {
+		return false
+	}
+	k, err := deal.KeyOf(request)
+	if err != nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	j, ok := s.book.Job(k)
+	return ok && j.Accepted
+}
+
 // offered records the terms of an OFFER that is to be posted.
 func (s *State) offered(k deal.Key, terms envelope.Offer, expires, now time.Time) error {
 	terms.RequestID = ""

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -154,3 +155,26 @@ func (l *Log) SaveTiles(tiles []tlog.Tile, data [][]byte) {
 
 // maxTiles is how many tiles a Log keeps in memory, 8 KiB each.
 const maxTiles = 4096
+
+// maxWitnesses is how many names of witnesses are read from a checkpoint.
+const maxWitnesses = 16
+
+// witnesses returns the names of those that have signed the relay's published checkpoint, without the relay. They are not
+// verified: that needs the keys of the witnesses.
+func (c *Client) witnesses(ctx context.Context) (names []string) {
+	l, err := c.Log(ctx)
+	if err != nil {
+		return nil
+	}
+	text, err := l.read("checkpoint", proof.MaxBytes)
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) == 3 && words[0] == "—" && words[1] != l.Origin.String() && len(names) < maxWitnesses {
+			names = append(names, words[1])
+		}
+	}
+	return names
+}

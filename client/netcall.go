@@ -35,10 +35,11 @@ type NetworkCall struct {
 
 	wake chan struct{} // has one element after something has changed that run must look at
 
-	mu    sync.Mutex
-	order deal.Order
-	legs  []*leg    // those of order.Legs
-	retry time.Time // when another relay is looked for again
+	mu     sync.Mutex
+	limits *envelope.Constraints // of Limit; nil: those of the REQUEST
+	order  deal.Order
+	legs   []*leg    // those of order.Legs
+	retry  time.Time // when another relay is looked for again
 }
 
 // leg is one thread of a job. NetworkCall.mu guards its deal.Leg and ended.
@@ -72,32 +73,38 @@ func (n *Network) job(opts RequestOptions) *NetworkCall {
 }
 
 // Resume returns the NetworkCall of a thread that this identity has opened at one of the given relays. Errors: those of
-// Client.Resume at the last relay that was asked.
+// At, and of Client.Resume.
 func (n *Network) Resume(ctx context.Context, threadID string) (*NetworkCall, error) {
-	var last error
-	for _, p := range n.given {
-		call, err := p.Resume(ctx, threadID)
-		if last = err; err != nil {
-			continue
-		}
-		var opts RequestOptions
-		if r := call.request; r != nil {
-			opts = RequestOptions{Intent: r.Intent, Title: r.Title, Description: r.Description, Constraints: r.Constraints,
-				Params: r.Params, Recipient: call.recipient, Seal: call.Seal, AllowPlain: call.AllowPlain}
-		}
-		j := n.job(opts)
-		l := &leg{Leg: &deal.Leg{Opened: time.Now(), Decided: call.agent != ""}, peer: p, call: call}
-		if request := call.links.request; request != nil {
-			j.begin(request)
-			if request.Home != nil {
-				l.home, l.Home = *request.Home, request.Home.DID
-			}
-		}
-		j.order.Agent = call.agent
-		j.add(l)
-		return j, nil
+	return n.ResumeKnown(ctx, Known{Thread: threadID})
+}
+
+// ResumeKnown is Resume for a caller that has saved more than the thread's id; see Client.ResumeKnown.
+func (n *Network) ResumeKnown(ctx context.Context, known Known) (*NetworkCall, error) {
+	c, err := n.At(ctx, known.Thread, n.me)
+	if err != nil {
+		return nil, err
 	}
-	return nil, last
+	p := n.given[slices.IndexFunc(n.given, func(p *peer) bool { return p.Client == c })]
+	call, err := p.ResumeKnown(ctx, known)
+	if err != nil {
+		return nil, err
+	}
+	var opts RequestOptions
+	if r := call.request; r != nil {
+		opts = RequestOptions{Intent: r.Intent, Title: r.Title, Description: r.Description, Constraints: r.Constraints,
+			Params: r.Params, Recipient: call.recipient, Seal: call.Seal, AllowPlain: call.AllowPlain}
+	}
+	j := n.job(opts)
+	l := &leg{Leg: &deal.Leg{Opened: time.Now(), Decided: call.agent != ""}, peer: p, call: call}
+	if request := call.links.request; request != nil {
+		j.begin(request)
+		if request.Home != nil {
+			l.home, l.Home = *request.Home, request.Home.DID
+		}
+	}
+	j.order.Agent = call.agent
+	j.add(l)
+	return j, nil
 }
 
 // begin sets what the first known REQUEST of the job decides.
@@ -167,6 +174,9 @@ func (j *NetworkCall) add(l *leg) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.limits != nil {
+		l.call.Limit(j.limits)
+	}
 	j.legs = append(j.legs, l)
 	j.order.Add(l.Leg)
 	j.notify()
@@ -382,9 +392,4 @@ func (j *NetworkCall) acceptAgain(ctx context.Context, l *leg) error {
 // Cancel cancels the newest thread, as Call.Cancel does.
 func (j *NetworkCall) Cancel(ctx context.Context, reason string) error {
 	return j.newest().call.Cancel(ctx, reason)
-}
-
-// State reads the state of the newest thread, as Call.State does.
-func (j *NetworkCall) State(ctx context.Context) (CallState, error) {
-	return j.newest().call.State(ctx)
 }

@@ -165,8 +165,9 @@ func (j *NetworkCall) move(ctx context.Context, reason string) error {
 		return ctx.Err()
 	}
 	to := j.newest()
-	j.network.log.Warn("a job was continued at another relay", "from", from.home.URL, "to", to.home.URL, "reason", reason)
-	if j.network.opts.Moved != nil {
+	if j.network.opts.Moved == nil {
+		j.network.log.Warn("a job was continued at another relay", "from", from.home.URL, "to", to.home.URL, "reason", reason)
+	} else {
 		j.network.opts.Moved(Move{From: from.home, To: to.home, Thread: to.call.Thread, Reason: reason})
 	}
 	return nil

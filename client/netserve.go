@@ -12,14 +12,14 @@ import (
 )
 
 // identify returns who the relay is. It tries until the relay answers or ctx ends.
-func (p *peer) identify(ctx context.Context) (didkey.DID, error) {
+func (c *Client) identify(ctx context.Context) (didkey.DID, error) {
 	var pause backoff
 	for {
-		did, err := p.relayDID(ctx)
+		did, err := c.relayDID(ctx)
 		if err == nil {
 			return did, nil
 		}
-		p.log.Warn("a relay does not answer, will be retried", "relay", p.url, "error", err)
+		c.log.Warn("a relay does not answer, will be retried", "relay", c.base, "error", err)
 		if err := pause.wait(ctx, 0, maxPause); err != nil {
 			return "", err
 		}

@@ -274,12 +274,14 @@ func (n *Network) catch(relay didkey.DID, reason string, evidence *proof.Evidenc
 
 // RelayStatus is what a Network knows of one of its relays.
 type RelayStatus struct {
-	URL    string
-	DID    didkey.DID // empty: it does not answer
-	Home   bool       // it can be the home of threads
-	Log    bool       // it keeps a log
-	Caught string     // why it is not used any more; empty: it is used
-	Err    error      // why it gives no valid answer now; nil: it does
+	URL  string
+	DID  didkey.DID // empty: it does not answer
+	Home bool       // it can be the home of threads
+	Log  bool       // it keeps a log
+	// Witnesses are the names of those that have signed its published checkpoint, as it says; see proof.Witness.
+	Witnesses []string
+	Caught    string // why it is not used any more; empty: it is used
+	Err       error  // why it gives no valid answer now; nil: it does
 }
 
 // Relays asks all relays who they are, at the same time.
@@ -299,6 +301,9 @@ func (n *Network) Relays(ctx context.Context) []RelayStatus {
 			a, err := p.about(ctx, time.Nanosecond)
 			if s.Err = err; err == nil {
 				s.DID, s.Home, s.Log, s.Caught = a.did, a.home != nil, a.proofs, caught[a.did]
+			}
+			if s.Log {
+				s.Witnesses = p.witnesses(ctx)
 			}
 			all[i] = s
 		})
@@ -380,8 +385,8 @@ func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, 
 	}
 }
 
-// Post signs d and posts it: a draft with a home to that relay, a MANIFEST to all given relays, with the same bytes, and
-// any other to the first given relay that answers. The errors are those of Client.Post; of a MANIFEST, that of the last
+// Post signs d and posts it: a draft with a home to that relay, a REQUEST without one to the home that RELAYS R-11 chooses,
+// a MANIFEST to all given relays, with the same bytes, and any other to the first given relay that answers. The errors are those of Client.Post; of a MANIFEST, that of the last
 // relay, if no relay has taken it.
 func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
 	if d.Home != nil {
@@ -391,13 +396,18 @@ func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelop
 		}
 		return p.Post(ctx, d)
 	}
-	if envelope.TypeOf(d.Payload) == envelope.TypeManifest {
+	switch envelope.TypeOf(d.Payload) {
+	case envelope.TypeManifest:
 		return n.postManifest(ctx, d)
+	case envelope.TypeRequest:
+		homes, err := n.homes(ctx, d.Recipient)
+		if err != nil {
+			return nil, Receipt{}, err
+		}
+		d.Home = homes[0].home(ctx)
+		return homes[0].Post(ctx, d)
 	}
-	for p := range n.usable(ctx) {
-		return p.Post(ctx, d)
-	}
-	return n.given[0].Post(ctx, d)
+	return n.first(ctx).Post(ctx, d)
 }
 
 func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
@@ -405,6 +415,12 @@ func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (*envelope
 	if err != nil {
 		return nil, Receipt{}, err
 	}
+	receipt, err := n.postToAll(ctx, e)
+	return e, receipt, err
+}
+
+// postToAll posts an envelope to all given relays, and returns the first receipt.
+func (n *Network) postToAll(ctx context.Context, e *envelope.Envelope) (Receipt, error) {
 	receipts, errs := make([]Receipt, len(n.given)), make([]error, len(n.given))
 	var posting sync.WaitGroup
 	for i, p := range n.given {
@@ -413,8 +429,8 @@ func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (*envelope
 	posting.Wait()
 	for i, err := range errs {
 		if err == nil {
-			return e, receipts[i], nil
+			return receipts[i], nil
 		}
 	}
-	return e, Receipt{}, errs[len(errs)-1]
+	return Receipt{}, errs[len(errs)-1]
 }

@@ -131,3 +131,15 @@ func (c *Client) Health(ctx context.Context) (version string, err error) {
 	err = c.read(ctx, health, nil, responseSpec{out: &answer, limit: maxShort})
 	return shorten(answer.Version), err
 }
+
+// Join makes a draft a message of the thread: it names the thread's home, if it has one, and the message that it answers
+// (RELAYS ), as far as the relay shows them.
+func (t *Thread) Join(d envelope.Draft) envelope.Draft {
+	l := links{request: t.Request()}
+	for _, e := range t.Events {
+		if e.Type == envelope.TypeAccept && e.Sender.ID == t.Client && e.RequestID == t.RequestID {
+			l.accept = e
+		}
+	}
+	return l.join(d)
+}

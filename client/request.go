@@ -121,6 +121,8 @@ type Known struct {
 	// shows the REQUEST. The client does not take them from the relay's record, because the record is not signed.
 	RequestID string
 	Recipient didkey.DID
+	// AllowPlain is Call.AllowPlain.
+	AllowPlain bool
 }
 
 // ErrUnproven is in the error of Resume if the relay shows neither the REQUEST nor the ACCEPT of this client. Then only
@@ -159,7 +161,7 @@ func (c *Client) ownThread(ctx context.Context, threadID string) (*Thread, error
 func (c *Client) resume(record *Thread, known Known) (*Call, error) {
 	record.RequestID = cmp.Or(known.RequestID, record.RequestID)
 	call := &Call{Thread: record.ID, client: c, me: record.Client,
-		requestID: record.RequestID, recipient: known.Recipient}
+		requestID: record.RequestID, recipient: known.Recipient, AllowPlain: known.AllowPlain}
 	request := record.Request()
 	call.links.request = request
 	if request != nil {
@@ -226,13 +228,15 @@ type CallState struct {
 // Agent of the CallState show whether the relay has the ACCEPT. If it has, Result can be called. Errors:
 // *envelope.Error, such as CodeThreadNotFound if the relay does not have the thread, or no longer has it.
 func (call *Call) State(ctx context.Context) (CallState, error) {
-	record, err := call.client.Thread(ctx, call.Thread, call.me)
+	record, err := call.Record(ctx)
 	if err != nil {
 		return CallState{}, err
 	}
-	call.findAccepted(record)
-	return CallState{Thread: call.Thread, State: record.State, Agent: call.agent, Offers: len(record.Offers),
-		Deadline: record.Deadline}, nil
+	return stateOf(record, call.agent), nil
+}
+
+func stateOf(record *Thread, agent didkey.DID) CallState {
+	return CallState{Thread: record.ID, State: record.State, Agent: agent, Offers: len(record.Offers), Deadline: record.Deadline}
 }
 
 // maxCollected is the largest number of offers that Collect returns. The relay of this module allows 100 in a thread.

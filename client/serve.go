@@ -16,8 +16,8 @@ type ServeOptions struct {
 	// Intents are the intents that the agent serves. Run only one Serve for each identity: a second one with other
 	// intents would refuse the REQUESTs for the first one.
 	Intents []string
-	// Cursor stores the position in the relay's events across restarts; nil: after a restart the agent reads all events
-	// again that the relay still has.
+	// Cursor stores the position in the relay's events across restarts; nil: State does, or if that is nil too, the agent
+	// reads after a restart all events again that the relay still has.
 	Cursor CursorStore
 	// Manifest is posted at the start, and again before it expires. It is an envelope.Manifest, or an envelope.Raw of type
 	// MANIFEST. nil: none is posted.
@@ -127,7 +127,15 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 			return errors.New("client: this relay keeps no log, so it proves no ACCEPT; use another relay, or ProofsPrefer")
 		}
 	}
-	d.stop(d.agent(c, opts.Cursor).run(d.ctx))
+	store := opts.Cursor
+	if store == nil && opts.State != nil {
+		relay, err := c.identify(d.ctx)
+		if err != nil {
+			return context.Cause(d.ctx)
+		}
+		store = cursorAt{state: opts.State, relay: relay, url: c.base}
+	}
+	d.stop(d.agent(c, store).run(d.ctx))
 	d.tasks.Wait()
 	return context.Cause(d.ctx)
 }
@@ -144,6 +152,7 @@ type agent struct {
 	acceptSlots chan struct{} // a semaphore: one element for each ACCEPT that is being handled
 	readSlots   chan struct{} // a semaphore: one element for each read of the state of a thread with an ACCEPT
 	answerSlots chan struct{} // a semaphore: one element for each REQUEST that is being answered
+	movedSlots  chan struct{} // a semaphore: one element for each REQUEST that continues an accepted job while the agent is full
 	room        chan struct{} // has one element after an accepted job has ended
 	dropped     dropped
 
@@ -161,6 +170,7 @@ func (d *desk) agent(c *Client, cursor CursorStore) *agent {
 		acceptSlots: make(chan struct{}, maxAccepts),
 		readSlots:   make(chan struct{}, d.opts.Concurrency),
 		answerSlots: make(chan struct{}, d.opts.Concurrency),
+		movedSlots:  make(chan struct{}, d.opts.Concurrency),
 		room:        make(chan struct{}, 1),
 		running:     map[thread.Key]*run{},
 		requests:    newRecent[thread.Key, *envelope.Envelope](maxAccepts),

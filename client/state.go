@@ -90,6 +90,21 @@ func OpenState(path string, me didkey.DID) (*State, error) {
 	return s, nil
 }
 
+// CaughtIn returns the caught relays in a state file, with the reasons, and changes nothing. Another process may use the
+// file. Errors: those of OpenState. A file that does not exist has none.
+func CaughtIn(path string, me didkey.DID) (map[didkey.DID]string, error) {
+	s := NewState()
+	s.me = me
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err := s.read(text); err != nil {
+		return nil, fmt.Errorf("the state file %s cannot be used: %w", path, err)
+	}
+	return s.caught, nil
+}
+
 // Close closes the file.
 func (s *State) Close() error {
 	s.mu.Lock()

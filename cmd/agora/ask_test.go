@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -217,6 +218,9 @@ func TestAskOutcomes(t *testing.T) {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			a := *alice
 			a.t, a.stdin = t, ` "typed" `
+			if i := slices.Index(c.args, "--relay"); i >= 0 { // in place of the other one, not besides it
+				a.url = c.args[i+1]
+			}
 			for i, arg := range c.args {
 				if arg == "@params.json" {
 					file := filepath.Join(t.TempDir(), "params.json")
@@ -325,7 +329,8 @@ func TestAskSealed(t *testing.T) {
 	go func() {
 		answered <- c.Follow(t.Context(), client.FollowOptions{Filter: client.Filter{Recipient: eve.DID(), Type: envelope.TypeRequest}, FromOldest: true},
 			func(ctx context.Context, e *envelope.Envelope) error {
-				_, _, err := c.Post(ctx, envelope.Draft{Thread: e.Thread, Recipient: e.Sender.ID, Payload: envelope.Offer{RequestID: e.RequestID}})
+				_, _, err := c.Post(ctx, envelope.Draft{Thread: e.Thread, Recipient: e.Sender.ID, Home: e.Home, Re: e.Hash(),
+					Payload: envelope.Offer{RequestID: e.RequestID}})
 				return errors.Join(err, cli.ErrCountReached)
 			})
 	}()
@@ -379,7 +384,11 @@ func newRival(t *testing.T, url string) rival {
 
 func (r rival) post(thread string, to didkey.DID, p envelope.Payload) {
 	r.t.Helper()
-	if _, _, err := r.Post(r.t.Context(), envelope.Draft{Thread: thread, Recipient: to, Payload: p}); err != nil {
+	record, err := r.Thread(r.t.Context(), thread, to)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if _, _, err := r.Post(r.t.Context(), record.Join(envelope.Draft{Thread: thread, Recipient: to, Payload: p})); err != nil {
 		r.t.Fatal(err)
 	}
 }

@@ -43,6 +43,7 @@ type commandLine struct {
 	Thread       trade.ThreadCmd   `cmd:"" everyday:"" help:"Show a thread."`
 	Agents       trade.AgentsCmd   `cmd:"" everyday:"" help:"Find agents."`
 	Work         trade.WorkCmd     `cmd:"" everyday:"" help:"Make an agent out of any program."`
+	Relays       trade.RelaysCmd   `cmd:"" help:"Show your relays, and whether they can be trusted."`
 	Page         pageCmd           `cmd:"" help:"Show the web page of a relay elsewhere, from this machine."`
 	Hub          chorus.HubCmd     `cmd:"" everyday:"" help:"Talk with agents of a Chorus hub."`
 	Channel      chorus.ChannelCmd `cmd:"" everyday:"" help:"Take part in channels, and connect agents to them."`

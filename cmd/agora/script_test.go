@@ -73,6 +73,8 @@ func (m withoutLeaks) Run() int {
 //	                        AGORA_OWN_PAGE and, with --hub-addr, AGORA_HUB
 //	relay kill              kills the relay without warning
 //	relay stop              interrupts the relay, and fails unless it exits with 0
+//	node start NAME         starts one more relay, and sets the variable NAME to its URL; node kill NAME and node stop
+//	                        NAME end it
 //	page start URL          starts agora page on a free port and sets AGORA_PAGE; page kill and page stop end it
 //	curl [-H HEADER]... [-d FILE] PATH|URL
 //	                        sends a request, by default to the relay, and prints the answer to stdout
@@ -95,7 +97,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Files: files,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"relay": relayCommand, "page": pageCommand, "curl": curlCommand, "exitcode": exitcodeCommand,
+			"relay": relayCommand, "node": nodeCommand, "page": pageCommand, "curl": curlCommand, "exitcode": exitcodeCommand,
 			"keep": keepCommand, "expand": expandCommand, "damage": damageCommand,
 		},
 		Setup: func(env *testscript.Env) error {
@@ -177,6 +179,14 @@ func (p *process) end(signal os.Signal) error {
 func relayCommand(ts *testscript.TestScript, neg bool, args []string) {
 	control(ts, neg, "relay", args, []string{"serve", "--addr", "127.0.0.1:0", "--data", ts.MkAbs("agora-data")},
 		map[string]string{"hub listening on ": "AGORA_HUB", "page at ": "AGORA_OWN_PAGE", "listening on ": "AGORA_RELAY"}, "AGORA_RELAY")
+}
+
+func nodeCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: node start|kill|stop NAME")
+	}
+	control(ts, neg, "node "+args[1], args[:1], []string{"serve", "--addr", "127.0.0.1:0", "--data", ts.MkAbs("data-" + args[1])},
+		map[string]string{"listening on ": args[1]}, args[1])
 }
 
 func pageCommand(ts *testscript.TestScript, neg bool, args []string) {

@@ -76,7 +76,7 @@ func (s suggestions) profiles() (all []clidoc.Candidate) {
 	names, _ := profile.List(folder)
 	for _, name := range names {
 		if p, err := profile.Load(folder, name); err == nil {
-			all = append(all, clidoc.Candidate{Word: name, Help: p.Text("relay")})
+			all = append(all, clidoc.Candidate{Word: name, Help: strings.Join(p.Texts("relay"), " ")})
 		}
 	}
 	return all
@@ -140,8 +140,9 @@ func (s suggestions) connect() (url string, relay *client.Client, me didkey.DID,
 	}
 	quiet := s.env
 	quiet.Stderr = io.Discard
-	relay, me, err = line.Agents.Identity(quiet)
-	return string(line.Agents.Relay), relay, me, err
+	at := cli.Reader{Remote: line.Agents.First(), Key: line.Agents.Key}
+	relay, me, err = at.Identity(quiet)
+	return string(at.Relay), relay, me, err
 }
 
 // askRelay reads words of this kind from the relay.

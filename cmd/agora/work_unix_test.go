@@ -19,7 +19,6 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
-	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -427,7 +426,7 @@ func TestWorkKilled(t *testing.T) {
 	}
 }
 
-// TestWorkPoison: a job whose program kills the agent each time is begun only a few times.
+// TestWorkPoison: a job whose program kills the agent each time is begun only a few times (RELAYS R-18).
 func TestWorkPoison(t *testing.T) {
 	w := newWorkTest(t, startRelay(t, time.Now))
 	const script = `echo $AGORA_ATTEMPT >> DIR/attempts; kill -9 $PPID; sleep 1000`
@@ -438,10 +437,37 @@ func TestWorkPoison(t *testing.T) {
 	_ = cmd.Wait()
 	w.process(script, "--attempts", "2")
 	_, failure := w.result(call)
-	if failure == nil || failure.Code != trade.ExecutionFailed || !strings.Contains(failure.Message, "begun 2 times") {
+	if failure == nil || failure.Code != envelope.AgentInternal || !strings.Contains(failure.Message, "interrupted") {
 		t.Errorf("%v", failure)
 	}
 	if lines := w.await("attempts", 2); strings.Join(lines, " ") != "1 2" {
+		t.Errorf("the attempts are %q", lines)
+	}
+}
+
+// TestWorkTakesOverState: the state file of version 0.1.0 counts: how far the agent has read, and how often a job was
+// begun (RELAYS R-18).
+func TestWorkTakesOverState(t *testing.T) {
+	w := newWorkTest(t, startRelay(t, time.Now))
+	const script = `echo $AGORA_ATTEMPT >> DIR/attempts; kill -9 $PPID; sleep 1000`
+	file := w.file("state")
+	cmd, _ := w.process(script, "--state", file)
+	call := w.hire(nil)
+	_ = cmd.Wait() // it was killed
+	record, err := w.client.Thread(t.Context(), call.Thread, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := fmt.Sprintf("{\"relay\":%q,\"agent\":%q,\"cursor\":\"\",\"jobs\":{\"%s %s\":{\"attempts\":4,\"at\":\"2026-02-02T12:00:00Z\"}}}\n",
+		w.url, w.agent, record.Client, call.Thread)
+	if err := os.WriteFile(file, []byte(old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.process(script, "--state", file, "--attempts", "4")
+	if _, failure := w.result(call); failure == nil || !strings.Contains(failure.Message, "interrupted") {
+		t.Errorf("%v", failure)
+	}
+	if lines := w.await("attempts", 1); len(lines) != 1 {
 		t.Errorf("the attempts are %q", lines)
 	}
 }
@@ -524,7 +550,7 @@ func TestWorkLocks(t *testing.T) {
 	_, stop := w.start("cat")
 	var second bytes.Buffer
 	if code := run(cli.Environment{Ctx: t.Context(), Stdout: &second, Stderr: &second}, w.args("cat")); code != cli.ExitFailed ||
-		!strings.Contains(second.String(), "another agora work uses the state file") {
+		!strings.Contains(second.String(), "agora work, uses the state file") {
 		t.Errorf("%d: %s", code, second.String())
 	}
 	stop()

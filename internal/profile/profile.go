@@ -66,6 +66,20 @@ func (p *Profile) Text(name string) string {
 	return text
 }
 
+// Texts returns a setting that is a text or a list of texts; nil: there is none.
+func (p *Profile) Texts(name string) (all []string) {
+	if text := p.Text(name); text != "" {
+		return []string{text}
+	}
+	list, _ := p.Values[name].([]any)
+	for _, one := range list {
+		if text, ok := one.(string); ok {
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
 // HasTables reports whether there are settings of a command by itself.
 func (p *Profile) HasTables() bool {
 	for _, value := range p.Values {

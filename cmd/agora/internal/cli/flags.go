@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
 	"net/url"
 	"strings"
@@ -104,10 +105,12 @@ func (s *SenderText) UnmarshalText(text []byte) error {
 	return err
 }
 
-// URLText is the URL of a relay.
+// URLText is the URL of a relay. Of several, separated by spaces, it is the first: AGORA_RELAY and profiles may have
+// several, and some commands use only one.
 type URLText string
 
 func (u *URLText) UnmarshalText(text []byte) error {
+	text, _, _ = bytes.Cut(text, []byte{' '})
 	parsed, err := url.Parse(string(text))
 	if err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "" {
 		return fmt.Errorf("want the relay's URL, such as http://127.0.0.1:8789")

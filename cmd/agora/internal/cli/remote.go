@@ -70,12 +70,9 @@ func (env Environment) PrintJSON(v any) error {
 // PlaceFile returns the name of a file that says how far a command has come, and creates its folder, which is beside the
 // key file. Each relay has its own file, because the position in the events of one means nothing to another.
 func (i Identified) PlaceFile(extension string) (string, error) {
-	key, err := RealPath(i.Key)
-	if err != nil {
-		return "", err
-	}
-	folder, relay := key+".work", sha256.Sum256([]byte(i.Relay))
-	return filepath.Join(folder, fmt.Sprintf("%x%s", relay[:8], extension)), os.MkdirAll(folder, 0o700)
+	folder, err := stateFolder(i.Key)
+	relay := sha256.Sum256([]byte(i.Relay))
+	return filepath.Join(folder, fmt.Sprintf("%x%s", relay[:8], extension)), err
 }
 
 // RealPath returns the absolute path of a file or folder without symbolic links, so that a link to it stays a link. It

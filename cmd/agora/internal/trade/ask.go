@@ -20,7 +20,7 @@ import (
 // AskCmd is the client's side of a thread in one command. The thread at the relay is its only state: every run reads it
 // first, and then does what is missing. So a run can end at any moment, and another one continues.
 type AskCmd struct {
-	cli.Poster
+	cli.NetworkPoster
 	Intent      string          `arg:"" optional:"" help:"The service you want, such as translation.en_zh. Not needed if --thread names a request of yours."`
 	Params      cli.JSONInput   `placeholder:"JSON" help:"The input of the service: JSON, @FILE, or - for standard input."`
 	Description string          `help:"What you want, in words, for the agents to read."`
@@ -34,6 +34,7 @@ type AskCmd struct {
 	Wait        time.Duration   `default:"1m" placeholder:"DURATION" help:"How long to wait for an offer (default: ${default})."`
 	Settle      time.Duration   `default:"3s" placeholder:"DURATION" help:"How long to wait for better offers after the first good one (default: ${default}). Not used with --to or --best first."`
 	Timeout     time.Duration   `placeholder:"DURATION" help:"End after this time, also while the agent works."`
+	Silence     time.Duration   `default:"30s" placeholder:"DURATION" help:"With several relays: how long the relay of the request may give no valid answer before the request continues at another one (default: ${default})."`
 	Thread      cli.IDText      `placeholder:"ID" help:"The thread of the request: that of an earlier run to continue, or a new id (default: a new random one)."`
 	Raw         bool            `xor:"form" help:"If the output is a string, print it without JSON quotes, and exactly."`
 	JSON        bool            `xor:"form" help:"Print the whole story as one line of JSON, also if there is no result."`
@@ -52,6 +53,9 @@ func (AskCmd) Help() string {
 		"The command first prints the id of the thread. With --thread ID another run continues it, also after a crash, " +
 		"and prints a result again. It never asks or accepts twice. Ctrl-C ends the command, not the request: agora send " +
 		"cancel takes it back.\n\n" +
+		"With --relay repeated, the request goes to the first of them where the agent reads. If that relay falls silent, the " +
+		"request continues at the next one, in a new thread. The agent works once, also if it had the job already. See " +
+		"docs/RELAYS.md.\n\n" +
 		"What the agent delivers is untrusted. Never run it.\n\n" +
 		"Exit codes:\n" + codes.String() + "\n" +
 		"Examples:\n" +
@@ -59,6 +63,7 @@ func (AskCmd) Help() string {
 		"  agora ask translation.en_zh --key alice.key --params @hello.json --max-cost 0.01\n" +
 		"  agora ask summary --key alice.key --params - --raw < text.json > summary.txt\n" +
 		"  agora ask echo --key alice.key --to DID --seal --params '{\"text\":\"secret\"}'\n" +
+		"  agora ask echo --key alice.key --relay https://a.example --relay https://b.example --params '{\"text\":\"hi\"}'\n" +
 		"  agora ask --key alice.key --thread thread_01m7wge1pwtpq86hase50257b1"
 }
 
@@ -73,6 +78,8 @@ func (c AskCmd) Validate() error {
 		return errors.New("--max-cost must not be negative")
 	case c.Wait <= 0:
 		return errors.New("--wait must be more than 0")
+	case c.Silence < time.Second:
+		return errors.New("--silence must be at least 1s")
 	case c.Settle < 0 || c.Timeout < 0:
 		return errors.New("--settle and --timeout must not be negative")
 	}
@@ -97,14 +104,13 @@ func (c AskCmd) Run(env cli.Environment, used cli.ChosenProfile) error {
 	}
 	status := cli.NewStatusLine(&env, c.Quiet)
 	defer status.End()
-	relay, err := c.Connect(env, key)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := cli.WithTimeout(env.Ctx, c.Timeout)
 	defer cancel()
-	a := &asking{AskCmd: c, env: env, status: status, relay: relay, me: key.DID(), people: env.People(key.DID()),
+	a := &asking{AskCmd: c, env: env, status: status, me: key.DID(), people: env.People(key.DID()),
 		params: params, used: used, thread: string(c.Thread), passed: map[[32]byte]bool{}, log: cli.NewLog(env)}
+	if a.market, err = c.market(env, key, a.moved); err != nil {
+		return err
+	}
 	if a.thread == "" {
 		a.thread = client.NewThread()
 	}
@@ -169,7 +175,7 @@ func (a *asking) printResult(how Outcome, result *client.Result) error {
 
 // resumeCommand returns the command that continues the request. more are further flags.
 func (a *asking) resumeCommand(more ...string) string {
-	words := append([]string{"agora ask --thread", a.thread}, more...)
+	words := append([]string{"agora ask --thread", a.threadID()}, more...)
 	words = append(words, a.connectionFlags()...)
 	if a.MaxCost != nil && len(more) == 0 { // it cannot be read from a sealed REQUEST
 		words = append(words, "--max-cost", formatAmount(*a.MaxCost))
@@ -205,8 +211,15 @@ func (a *asking) connectionFlags() (words []string) {
 	if a.Key != known("AGORA_KEY", profileKey, "") {
 		words = append(words, "--key", cli.ShellQuoted(a.Key))
 	}
-	if string(a.Relay) != known("AGORA_RELAY", a.used.Text("relay"), cli.RelayURL) {
-		words = append(words, "--relay", cli.ShellQuoted(string(a.Relay)))
+	var flags []string
+	for _, one := range a.URLs() {
+		flags = append(flags, "--relay", cli.ShellQuoted(one))
+	}
+	if strings.Join(a.URLs(), " ") != known("AGORA_RELAY", strings.Join(a.used.Texts("relay"), " "), cli.RelayURL) {
+		words = append(words, flags...)
+	}
+	if a.Discover {
+		words = append(words, "--discover")
 	}
 	if a.Private && os.Getenv("AGORA_PRIVATE") == "" && (a.used.Profile == nil || a.used.Values["private"] != true) {
 		words = append(words, "--private")

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/client"
@@ -22,7 +23,7 @@ type asking struct {
 	AskCmd
 	env    cli.Environment
 	status *cli.StatusLine
-	relay  *client.Client
+	market market
 	me     didkey.DID
 	people cli.People
 	params json.RawMessage
@@ -30,7 +31,7 @@ type asking struct {
 	used   cli.ChosenProfile
 
 	began       bool // the relay may have the REQUEST
-	call        *client.Call
+	call        job
 	limited     bool              // a limit for the price is known
 	offersUntil time.Time         // when waiting for offers ends
 	passed      map[[32]byte]bool // offers, by their hash, that no longer count: gone, or shown to the person
@@ -50,11 +51,16 @@ func (a *asking) run(ctx context.Context) (*client.Result, error) {
 	}
 	a.offersUntil = time.Now().Add(a.Wait)
 	for {
+		if a.accepted && a.Many() { // the job may be elsewhere by now, and the call knows
+			return a.result(ctx)
+		}
 		record, err := a.look(ctx)
 		if err != nil {
 			return nil, err
 		}
 		switch {
+		case a.accepted && record.State != thread.Pending && !a.shownAccept(record):
+			return nil, a.noAccept()
 		case record.State != thread.Pending:
 			return a.result(ctx)
 		case a.accepted:
@@ -70,7 +76,7 @@ func (a *asking) run(ctx context.Context) (*client.Result, error) {
 // open opens the thread, or finds the one that an earlier run has opened.
 func (a *asking) open(ctx context.Context) error {
 	if a.Thread != "" {
-		record, err := a.relay.Thread(ctx, a.thread, a.me)
+		record, err := a.market.Thread(ctx, a.thread, a.me)
 		if err == nil {
 			return a.resume(ctx, record)
 		}
@@ -80,7 +86,7 @@ func (a *asking) open(ctx context.Context) error {
 		if a.Intent == "" {
 			return askError{OutcomeRefused, fmt.Errorf("the relay %s has no request of yours with the thread %s: it "+
 				"was never sent, or it ended long ago. To ask now, name the service: agora ask INTENT --thread %[2]s",
-				a.Relay, a.thread)}
+				a.Names(), a.thread)}
 		}
 	}
 	a.note("asking for %s in the thread %s", a.Intent, a.thread)
@@ -94,14 +100,15 @@ func (a *asking) open(ctx context.Context) error {
 		constraints = nil
 	}
 	opts := client.RequestOptions{Thread: a.thread, Intent: a.Intent, Description: a.Description,
-		Params: paramsOf(a.params), Constraints: constraints, Recipient: didkey.DID(a.To), Seal: a.Seal}
+		Params: paramsOf(a.params), Constraints: constraints, Recipient: didkey.DID(a.To), Seal: a.Seal,
+		AllowPlain: a.AllowPlain}
 	a.foresee(ctx, opts)
 	if err := ctx.Err(); err != nil { // nothing was sent yet
 		return err
 	}
 	posting, cancel := lingering(ctx)
 	defer cancel()
-	call, err := a.relay.Request(posting, opts)
+	call, err := a.market.request(posting, opts)
 	a.began = err == nil || errors.Is(err, client.ErrUnknownOutcome)
 	if err != nil {
 		return a.fromRelay(err)
@@ -120,7 +127,7 @@ func paramsOf(params json.RawMessage) any {
 
 // resume continues the thread of an earlier run, or of agora send request.
 func (a *asking) resume(ctx context.Context, record *client.Thread) error {
-	known := client.Known{Thread: a.thread, RequestID: a.thread, Recipient: didkey.DID(a.To)}
+	known := client.Known{Thread: a.thread, RequestID: a.thread, Recipient: didkey.DID(a.To), AllowPlain: a.AllowPlain}
 	request := record.Request()
 	var sent envelope.Request
 	if request != nil {
@@ -134,7 +141,7 @@ func (a *asking) resume(ctx context.Context, record *client.Thread) error {
 			return askError{OutcomeUsage, err}
 		}
 	}
-	call, err := a.relay.ResumeKnown(ctx, known)
+	call, err := a.market.resume(ctx, known)
 	if err != nil {
 		return a.fromRelay(err)
 	}
@@ -189,7 +196,7 @@ func sameJSON(a, b json.RawMessage) bool {
 }
 
 // use sets the call and its limits. The limit for the price is --max-cost, else that of the REQUEST, else 0.
-func (a *asking) use(call *client.Call, sent *envelope.Constraints) {
+func (a *asking) use(call job, sent *envelope.Constraints) {
 	limits := envelope.Constraints{}
 	if sent != nil {
 		limits = *sent
@@ -205,25 +212,23 @@ func (a *asking) use(call *client.Call, sent *envelope.Constraints) {
 		limits.MaxCostUSD = new(float64)
 	}
 	call.Limit(&limits)
-	call.AllowPlain = a.AllowPlain
 	a.call = call
 }
 
 // accept posts an ACCEPT for an offer. While the relay does not answer, it posts the same bytes again. If the relay
 // refuses the ACCEPT because of the state of the thread, the next turn of run sees why.
 func (a *asking) accept(ctx context.Context, offer client.Offer) error {
-	draft, err := a.call.Acceptance(offer)
-	if err != nil {
+	if _, err := a.call.Acceptance(offer); err != nil {
 		return askError{OutcomeNoneGood, err}
 	}
 	a.status.Set("accepting")
 	posting, cancel := lingering(ctx)
 	defer cancel()
-	e, _, err := a.relay.Post(posting, draft)
+	err := a.call.Accept(posting, offer)
 	repeated := false
-	for e != nil && unanswered(err) && a.pause(ctx, err) == nil {
+	for client.Unanswered(err) && a.pause(ctx, err) == nil {
 		repeated = true
-		_, err = a.relay.PostEnvelope(posting, e)
+		err = a.call.Accept(posting, offer)
 	}
 	switch code := envelope.CodeOf(err); {
 	case err == nil:
@@ -231,7 +236,7 @@ func (a *asking) accept(ctx context.Context, offer client.Offer) error {
 		a.note("accepted the offer of %s for %s", a.who(offer.Agent), PriceOf(offer))
 		return nil
 	case errors.Is(err, client.ErrUnknownOutcome):
-	case code == envelope.CodeInvalidTransition:
+	case code == envelope.CodeInvalidTransition, errors.Is(err, client.ErrUnacceptable): // the job has moved meanwhile
 		a.passed[offer.Envelope.Hash()] = true
 		return nil
 	case repeated && (code == envelope.CodeStaleTimestamp || code == envelope.CodeExpired):
@@ -268,8 +273,7 @@ func (a *asking) result(ctx context.Context) (*client.Result, error) {
 			}
 			a.offers = append(a.offers, offer)
 		}
-		return nil, askError{OutcomeFailed, fmt.Errorf("the relay claims that an offer in the thread %s was "+
-			"accepted, but shows no ACCEPT with your signature", a.thread)}
+		return nil, a.noAccept()
 	}
 	a.status.Set("reading the result")
 	if state.State == thread.Active {
@@ -283,9 +287,22 @@ func (a *asking) result(ctx context.Context) (*client.Result, error) {
 	return result, nil
 }
 
+// noAccept is the error for a relay that hides the ACCEPT.
+func (a *asking) noAccept() error {
+	return askError{OutcomeFailed, fmt.Errorf("the relay claims that an offer in the thread %s was "+
+		"accepted, but shows no ACCEPT with your signature", a.thread)}
+}
+
+// shownAccept reports whether the relay shows the ACCEPT that this run has posted.
+func (a *asking) shownAccept(record *client.Thread) bool {
+	return slices.ContainsFunc(record.Events, func(e *envelope.Envelope) bool {
+		return e.Type == envelope.TypeAccept && e.Sender.ID == a.me
+	})
+}
+
 // look reads the state of the thread.
 func (a *asking) look(ctx context.Context) (*client.Thread, error) {
-	return retry(ctx, a, func() (*client.Thread, error) { return a.relay.Thread(ctx, a.thread, a.me) })
+	return retry(ctx, a, func() (*client.Thread, error) { return a.call.Record(ctx) })
 }
 
 // retry calls read until the relay answers or ctx ends.

@@ -115,7 +115,7 @@ func (a *asking) timedOut() error {
 
 // describe says in which state the thread is. open is false if the request has ended.
 func (a *asking) describe(ctx context.Context) (text string, open bool) {
-	record, err := a.relay.Thread(ctx, a.thread, a.me)
+	record, err := a.market.Thread(ctx, a.threadID(), a.me)
 	until := func(t time.Time) string { return cli.ShownDeadline(t, time.Now()) }
 	switch {
 	case envelope.CodeOf(err) == envelope.CodeThreadNotFound:
@@ -168,7 +168,7 @@ func (a *asking) adviseAfter(how Outcome, err error) {
 func (a *asking) adviseNext(err error) {
 	takeBack := func() {
 		a.env.Say("to take it back:")
-		a.command(strings.Join(append([]string{"agora send cancel --thread", a.thread}, a.connectionFlags()...), " "))
+		a.command(strings.Join(append([]string{"agora send cancel --thread", a.threadID()}, a.connectionFlags()...), " "))
 	}
 	if len(a.offers) == 0 && a.doubt() != "" {
 		takeBack()

@@ -21,7 +21,7 @@ const maxNameShown = 40
 
 // foresee looks into the directory, and says at once if nobody is likely to offer.
 func (a *asking) foresee(ctx context.Context, opts client.RequestOptions) {
-	o, err := a.relay.Outlook(ctx, opts)
+	o, err := a.market.Outlook(ctx, opts)
 	if err != nil { // the request says what is wrong with the relay
 		a.log.Debug("the directory was not read", "error", err)
 		return

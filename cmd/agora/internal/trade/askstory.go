@@ -56,7 +56,7 @@ func (a *asking) story(how Outcome, result *client.Result, err error) Story {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.Ctx), DescribePatience)
 	defer cancel()
-	if record, err := a.relay.Thread(ctx, a.thread, a.me); err == nil {
+	if record, err := a.market.Thread(ctx, a.threadID(), a.me); err == nil {
 		s.addAccepted(record, a.me)
 	}
 	if s.Agent == "" && a.call != nil {

@@ -20,9 +20,9 @@ import (
 
 // FollowCmd is agora follow.
 type FollowCmd struct {
-	cli.Remote
+	cli.Remotes
 	Key        string         `needed:"all" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file. With --all, only relays that show messages to their parties only need it."`
-	CursorFile string         `placeholder:"FILE" help:"Save in this file how far you have read, and continue from there the next time."`
+	CursorFile string         `placeholder:"FILE" help:"Save in this file how far you have read, and continue from there the next time. With several relays it is one file for all of them, of another form."`
 	New        bool           `help:"Begin with new messages. Without --new and without a saved cursor, follow begins with the oldest message that the relay still has."`
 	Broadcast  bool           `help:"Show messages without a recipient too."`
 	All        bool           `help:"Show all messages that the relay shows to you, not only those sent to you."`
@@ -49,17 +49,23 @@ func (FollowCmd) Help() string {
 		"line with the most important of it (--text shows all). Times are local, and as the sender claims. " +
 		"Verifies every signature first. Decrypts payloads that are sealed to your key and prints " +
 		"{\"envelope\":…,\"opened\":…} for them: the signed message and its decrypted payload. Runs until it is " +
-		"interrupted, and keeps trying while the relay does not answer.\n\n" + cli.FormatHelp(MessageRow{}) +
+		"interrupted, and keeps trying while the relay does not answer. With several relays it follows all of them, and prints " +
+		"a message that several of them have once.\n\n" + cli.FormatHelp(MessageRow{}) +
 		"Examples:\n  agora follow --key bob.key --cursor-file bob.cursor\n" +
 		"  agora follow --key bob.key --type REQUEST --broadcast --count 1 --timeout 30s\n" +
 		"  agora follow --format '{{.Type}} {{.Thread}} {{.Price}}'\n  agora follow --all"
 }
 
-func (c FollowCmd) Run(env cli.Environment) error {
+func (c FollowCmd) Run(env cli.Environment) (err error) {
 	if err := c.Format.Check(MessageRow{}); err != nil {
 		return err
 	}
-	relay, me, err := cli.Reader{Remote: c.Remote, Key: c.Key}.Identity(env)
+	state, err := c.state()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, state.Close()) }()
+	relay, me, err := c.Connect(env, c.Key, state.State)
 	if err != nil {
 		return err
 	}
@@ -74,16 +80,12 @@ func (c FollowCmd) Run(env cli.Environment) error {
 	if c.CursorFile != "" {
 		opts.Cursor = client.FileCursor(c.CursorFile)
 	}
+	ctx, stop := cli.WithTimeout(env.Ctx, c.Timeout)
+	defer stop()
 	printed := 0
 	if c.Count > 0 {
 		opts.Page = 1 // so that the cursor never passes a message that was not printed
 		opts.Cursor = cli.CountingCursor{Store: opts.Cursor, Reached: func() bool { return printed >= c.Count }}
-	}
-	ctx := env.Ctx
-	if c.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
-		defer cancel()
 	}
 	p := env.People(me)
 	show := c.printer(env, p)
@@ -97,10 +99,14 @@ func (c FollowCmd) Run(env cli.Environment) error {
 			env.Say("left out %s %s: it is a plain answer to a sealed request; --allow-plain shows it", e.Type, e.ID)
 			return nil
 		}
-		printed++
+		if printed++; c.Many() && printed == c.Count {
+			defer stop() // a network has no cursor of ours that could end it
+		}
 		return show(e)
 	})
 	switch {
+	case c.Many() && c.Count > 0 && printed >= c.Count && errors.Is(err, context.Canceled):
+		return nil
 	case errors.Is(err, cli.ErrCountReached), env.Ctx.Err() != nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
@@ -110,6 +116,18 @@ func (c FollowCmd) Run(env cli.Environment) error {
 		return nil
 	}
 	return err
+}
+
+// state opens the file of the positions at several relays. Without one it returns a state in memory.
+func (c FollowCmd) state() (*cli.LockedState, error) {
+	if !c.Many() || c.CursorFile == "" || c.Key == "" {
+		return cli.NewState(), nil
+	}
+	key, err := didkey.Load(c.Key)
+	if err != nil {
+		return nil, err
+	}
+	return cli.OpenState(c.CursorFile, key.DID())
 }
 
 // printer returns a function that prints a message in the form that the flags choose.
@@ -139,7 +157,7 @@ const threadCheckTimeout = 5 * time.Second
 
 // announce prints a warning if the thread of --thread does not exist. On a terminal it also prints which messages are
 // shown.
-func (c FollowCmd) announce(ctx context.Context, env cli.Environment, relay *client.Client, p cli.People) {
+func (c FollowCmd) announce(ctx context.Context, env cli.Environment, relay cli.Relays, p cli.People) {
 	if c.Thread != "" {
 		ctx, cancel := context.WithTimeout(ctx, threadCheckTimeout)
 		defer cancel()

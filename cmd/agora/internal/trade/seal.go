@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -67,7 +68,7 @@ const maxThreads = 10_000
 
 // plainAnswers recognizes answers to sealed requests that are not sealed.
 type plainAnswers struct {
-	relay *client.Client
+	relay cli.Relays
 	me    didkey.DID
 	asked map[string][]didkey.DID // by thread id: the agents that got a sealed REQUEST from me
 }

@@ -34,7 +34,8 @@ func (SendCmd) Help() string {
 		"line of JSON. Messages within a thread take their recipient and request_id from the signed messages that the " +
 		"relay still has: an OFFER from the REQUEST, an ACCEPT from your REQUEST and the OFFER, a RESULT from your OFFER " +
 		"and the ACCEPT. If the relay no longer has these messages, or several threads have the same id, name the " +
-		"recipient and the request with flags.\n\n" +
+		"recipient and the request with flags. With several relays a REQUEST goes to the first one where its recipient reads, a " +
+		"MANIFEST to all of them, and a message within a thread to the relay that has the thread.\n\n" +
 		"Examples:\n" +
 		"  agora send request --key alice.key --intent echo --params '{\"text\":\"hi\"}'\n" +
 		"  agora send offer --key bob.key --thread THREAD --price 0.01\n" +
@@ -46,27 +47,38 @@ const relayTimeout = 30 * time.Second
 
 // Sender are the flags that all messages have.
 type sender struct {
-	cli.Poster
+	cli.NetworkPoster
 	receiptFlags
 	TTL cli.Lifetime `placeholder:"DURATION" help:"How long the relay keeps the message (default: 24h)."` // 0: envelope.DraftTTL
 }
 
-// post signs and posts a message and prints its receipt.
-func (s sender) post(
-	env cli.Environment, draft func(context.Context, *client.Client, didkey.DID) (envelope.Draft, error),
+// post signs and posts a message that begins a thread, or belongs to none, and prints its receipt.
+func (s sender) post(env cli.Environment, d envelope.Draft) error {
+	return s.postTo(env, func(_ context.Context, relays cli.Relays, _ didkey.DID) (cli.Relays, envelope.Draft, error) {
+		return relays, d, nil
+	})
+}
+
+// postTo signs and posts the message that draft returns, at the relay that draft returns, and prints its receipt.
+func (s sender) postTo(
+	env cli.Environment, draft func(context.Context, cli.Relays, didkey.DID) (cli.Relays, envelope.Draft, error),
 ) error {
-	c, me, err := s.Client(env)
+	key, err := didkey.Load(s.Key)
+	if err != nil {
+		return err
+	}
+	relays, err := s.Connect(env, key)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(env.Ctx, relayTimeout)
 	defer cancel()
-	d, err := draft(ctx, c, me)
+	at, d, err := draft(ctx, relays, key.DID())
 	if err != nil {
 		return err
 	}
 	d.TTL = time.Duration(s.TTL)
-	e, receipt, err := c.Post(ctx, d)
+	e, receipt, err := at.Post(ctx, d)
 	return s.report(env, e, receipt, err)
 }
 
@@ -106,13 +118,11 @@ func (c sendRequest) Run(env cli.Environment) error {
 	if err != nil {
 		return err
 	}
-	return c.post(env, func(context.Context, *client.Client, didkey.DID) (envelope.Draft, error) {
-		r := envelope.Request{Intent: c.Intent, Title: c.Title, Description: c.Description, Params: params}
-		if c.MaxCost != nil || c.Deadline != nil {
-			r.Constraints = &envelope.Constraints{MaxCostUSD: c.MaxCost, Deadline: (*time.Time)(c.Deadline)}
-		}
-		return envelope.Draft{Payload: r, Recipient: didkey.DID(c.To), Thread: string(c.Thread), Seal: c.Seal}, nil
-	})
+	r := envelope.Request{Intent: c.Intent, Title: c.Title, Description: c.Description, Params: params}
+	if c.MaxCost != nil || c.Deadline != nil {
+		r.Constraints = &envelope.Constraints{MaxCostUSD: c.MaxCost, Deadline: (*time.Time)(c.Deadline)}
+	}
+	return c.post(env, envelope.Draft{Payload: r, Recipient: didkey.DID(c.To), Thread: string(c.Thread), Seal: c.Seal})
 }
 
 // threaded are the flags that all messages within a thread have.
@@ -131,6 +141,23 @@ type addressed struct {
 	To cli.DIDText `placeholder:"DID" help:"The agent that gets the message, if you opened the thread. Needed if the relay no longer has your ACCEPT."`
 }
 
+// post signs and posts a message of the thread, at the relay that has the thread, and prints its receipt.
+func (t threaded) post(
+	env cli.Environment, draft func(context.Context, *client.Client, didkey.DID) (envelope.Draft, error),
+) error {
+	return t.postTo(env, func(ctx context.Context, relays cli.Relays, me didkey.DID) (cli.Relays, envelope.Draft, error) {
+		at, one := relays.(*client.Client)
+		if n, many := relays.(*client.Network); many && !one {
+			var err error
+			if at, err = n.At(ctx, string(t.Thread), didkey.DID(t.Client)); err != nil {
+				return nil, envelope.Draft{}, err
+			}
+		}
+		d, err := draft(ctx, at, me)
+		return at, d, err
+	})
+}
+
 // reply posts a message of this type in the thread. agent is the agent that a flag names, "" if none does.
 func (t threaded) reply(
 	env cli.Environment, typ envelope.Type, agent cli.DIDText, payload func(requestID string) envelope.Payload,
@@ -142,7 +169,7 @@ func (t threaded) reply(
 		}
 		d := envelope.Draft{Payload: payload(r.requestID), Thread: string(t.Thread), Recipient: r.recipient}
 		d.Seal, err = t.shouldSeal(r)
-		return d, err
+		return r.record().Join(d), err
 	})
 }
 
@@ -332,13 +359,11 @@ func (c sendManifest) Run(env cli.Environment) error {
 	if _, err := envelope.Canonicalize(text); err != nil {
 		return fmt.Errorf("the manifest in %s is not JSON: %w", c.File, err)
 	}
-	return c.post(env, func(context.Context, *client.Client, didkey.DID) (envelope.Draft, error) {
-		return envelope.Draft{Payload: envelope.Raw{Type: envelope.TypeManifest, JSON: text}}, nil
-	})
+	return c.post(env, envelope.Draft{Payload: envelope.Raw{Type: envelope.TypeManifest, JSON: text}})
 }
 
 type sendRaw struct {
-	cli.Remote
+	cli.Remotes
 	cli.Proving
 	receiptFlags
 	File string `arg:"" optional:"" default:"-" help:"The signed envelope; - is standard input."`
@@ -362,14 +387,34 @@ func (c sendRaw) Run(env cli.Environment) error {
 	if err != nil {
 		return err
 	}
-	relay, err := c.ConnectTo(env, c.Remote, nil)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(env.Ctx, relayTimeout)
 	defer cancel()
-	receipt, err := relay.PostEnvelope(ctx, e)
+	receipt, err := c.postEnvelope(ctx, env, e)
 	return c.report(env, e, receipt, err)
+}
+
+// postEnvelope posts an envelope at the first relay, or a MANIFEST at all. The first receipt counts.
+func (c sendRaw) postEnvelope(ctx context.Context, env cli.Environment, e *envelope.Envelope) (first client.Receipt, err error) {
+	urls := c.Relay
+	if e.Type != envelope.TypeManifest {
+		urls = urls[:1]
+	}
+	stored := false
+	for _, url := range urls {
+		relay, failed := c.ConnectTo(env, cli.Remote{Relay: url, Private: c.Private}, nil)
+		if failed != nil {
+			return first, failed
+		}
+		receipt, failed := relay.PostEnvelope(ctx, e)
+		if failed == nil && !stored {
+			stored, first = true, receipt
+		}
+		err = failed
+	}
+	if stored {
+		return first, nil
+	}
+	return first, err
 }
 
 // Messages are the names of the subcommands of send.

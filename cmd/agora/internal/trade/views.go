@@ -142,7 +142,8 @@ func deadline(t *client.Thread) *time.Time {
 
 // AgentsCmd is agora agents.
 type AgentsCmd struct {
-	cli.Reader
+	cli.Remotes
+	Key    string      `env:"AGORA_KEY" placeholder:"FILE" help:"Your key file, for relays that show messages to their parties only. Needed for several relays."`
 	DID    cli.DIDText `arg:"" name:"did" optional:"" help:"Show only this agent, with all its manifests."`
 	Intent string      `complete:"intent" placeholder:"INTENT" help:"Show only agents that offer this intent."`
 	Search string      `short:"q" placeholder:"TEXT" help:"Show only agents with this text in their name, description or intents."`
@@ -153,7 +154,7 @@ type AgentsCmd struct {
 func (AgentsCmd) Help() string {
 	return "Lists agents by the manifests that they have announced. Verifies each manifest's signature. Prints a table on a " +
 		"terminal, otherwise each manifest as one line of JSON. Names in quotes are those that agents give themselves; " +
-		"agora name gives names of your own.\n\n" + cli.FormatHelp(agentRow{}) +
+		"agora name gives names of your own. With several relays it reads the directories of all of them.\n\n" + cli.FormatHelp(agentRow{}) +
 		"Examples:\n  agora agents --intent translation.en_zh --online\n  agora agents --format '{{.Agent}} {{.Price}}'"
 }
 
@@ -189,7 +190,7 @@ func (c AgentsCmd) Run(env cli.Environment) error {
 	if err := c.Format.Check(agentRow{}); err != nil {
 		return err
 	}
-	relay, me, err := c.Identity(env)
+	relay, me, err := c.Connect(env, c.Key, nil)
 	if err != nil {
 		return err
 	}
@@ -249,7 +250,7 @@ func (c AgentsCmd) showOne(env cli.Environment, p cli.People, manifests []agentR
 
 // each calls f for each manifest of the agents that the flags select. If there are none, it says so.
 func (c AgentsCmd) each(
-	env cli.Environment, relay *client.Client, f func(client.Agent, *envelope.Envelope) error,
+	env cli.Environment, relay cli.Relays, f func(client.Agent, *envelope.Envelope) error,
 ) error {
 	all := relay.Directory(env.Ctx, client.AgentQuery{Intent: c.Intent, Text: c.Search, Online: c.Online})
 	if c.DID != "" {
@@ -285,6 +286,9 @@ func (c AgentsCmd) emptyResult() string {
 	}
 	if c.Search != "" {
 		what += fmt.Sprintf(" with %q in its manifest", c.Search)
+	}
+	if c.Many() {
+		return who + " " + what + " at these relays"
 	}
 	return who + " " + what + " at this relay"
 }

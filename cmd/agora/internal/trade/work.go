@@ -24,7 +24,7 @@ import (
 
 // WorkCmd makes an agent out of any program.
 type WorkCmd struct {
-	cli.Poster
+	cli.NetworkPoster
 	Intent      []string      `sep:"none" placeholder:"INTENT" help:"A service that the program does, such as translation.en_zh. May be repeated (default: the intents of --manifest)."`
 	Exec        string        `placeholder:"CMD" help:"The program and its arguments in one text. Quotes and backslashes work as in a shell, but there is no shell. Or give them after --, as PROGRAM ARG..."`
 	Program     []string      `arg:"" optional:"" name:"program" help:"The program and its arguments, in place of --exec; put -- before them."`
@@ -42,7 +42,7 @@ type WorkCmd struct {
 	Attempts    int           `default:"3" placeholder:"N" help:"How often a job is begun at most, if this command is killed each time (default: ${default})."`
 	MaxJobs     int           `placeholder:"N" help:"End after N jobs."`
 	ErrorDetail bool          `help:"When the program fails, also tell the client the last line of its standard error."`
-	State       string        `placeholder:"FILE" help:"The file that says how far the agent has come (default: one for each relay, in a folder beside the key file with .work after its name)."`
+	State       string        `placeholder:"FILE" help:"The file that says how far the agent has come (default: one for each relay, or one for several, in a folder beside the key file with .work after its name)."`
 }
 
 func (WorkCmd) Help() string {
@@ -81,13 +81,16 @@ func (WorkCmd) Help() string {
 		"interrupt kills at once. If the agent itself is killed (SIGKILL), Linux ends the program, but not what it " +
 		"has started. On Windows programs are ended at once, without what they have started.\n\n" +
 		"Restarts. A job that was not finished is begun again, also after kill -9, and its client gets one answer. " +
-		"attempt says " +
-		"how often it was begun. After --attempts it fails with EXECUTION_FAILED.\n\n" +
+		"attempt says how often it was begun. If the agent was killed each time, --attempts times, the client gets the " +
+		"ERROR INTERNAL_ERROR (interrupted). With --attempts 1 no job is ever begun twice.\n\n" +
+		"Several relays. With --relay repeated, the agent works at all of them, and announces that. If a client's relay dies, " +
+		"the client continues the job at another one. The agent works once for it.\n\n" +
 		"Examples:\n" +
 		"  agora work --key bob.key --intent translation.en_zh --exec ./translate.sh --price 0.005\n" +
 		"  agora work --key bob.key --intent text.upper --input text -- tr a-z A-Z\n" +
 		"  agora work --key bob.key --intent text.count --input text -- sh -c 'wc -w | tr -d \" \"'\n" +
-		"  agora work --key bob.key --manifest bob.json --exec 'python3 agent.py' --concurrency 4 --timeout 1m"
+		"  agora work --key bob.key --manifest bob.json --exec 'python3 agent.py' --concurrency 4 --timeout 1m\n" +
+		"  agora work --key bob.key --relay https://a.example --relay https://b.example --intent text.upper -- tr a-z A-Z"
 }
 
 func (c WorkCmd) Validate() error {
@@ -198,7 +201,7 @@ func (c WorkCmd) stateFile() (string, error) {
 	if c.State != "" {
 		return c.State, nil
 	}
-	return c.PlaceFile(".json")
+	return c.StateFile()
 }
 
 func (c WorkCmd) Run(env cli.Environment) (err error) {
@@ -213,7 +216,7 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
-	relay, me, err := c.worker(env)
+	key, err := c.key()
 	if err != nil {
 		return err
 	}
@@ -221,23 +224,27 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
-	state, err := OpenWorkState(file, string(c.Relay), me)
+	state, err := cli.OpenState(file, key.DID())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, state.Close()) }()
+	relay, err := c.worker(env, key, state.State)
+	if err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancelCause(env.Ctx)
 	defer stop(nil)
-	w := newWorkAgent(c, env, argv, state, stop)
-	w.relay, w.maxMessage = relay, maxMessage(ctx, relay)
+	w := newWorkAgent(c, env, argv, stop)
+	w.relay, w.maxMessage = relay, c.maxMessage(ctx)
 	defer w.watch(env.Ctx)()
 	hint := ""
 	if env.StderrIsTerminal {
 		hint = "; Ctrl-C ends it"
 	}
-	env.Say("working for %s as %s at %s%s", strings.Join(intents, ", "), me, c.Relay, hint)
-	err = relay.Serve(ctx, client.ServeOptions{Intents: intents, Cursor: state, Manifest: manifest,
-		Concurrency: c.Concurrency, MaxAccepted: c.Concurrency, Finished: w.finished},
+	env.Say("working for %s as %s at %s%s", strings.Join(intents, ", "), key.DID(), c.Names(), hint)
+	err = relay.Serve(ctx, client.ServeOptions{Intents: intents, State: state.State, Attempts: c.Attempts,
+		Manifest: manifest, Concurrency: c.Concurrency, MaxAccepted: c.Concurrency, Finished: w.finished},
 		client.Handler{Quote: w.quote, Work: w.work})
 	if errors.Is(err, errMaxJobs) || env.Ctx.Err() != nil && errors.Is(err, context.Cause(env.Ctx)) {
 		return nil
@@ -245,22 +252,40 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	return err
 }
 
-// worker returns the client. It retries for longer than that of other commands, because nobody waits for it.
-func (c WorkCmd) worker(env cli.Environment) (*client.Client, didkey.DID, error) {
+// key returns the agent's key.
+func (c WorkCmd) key() (didkey.Key, error) {
 	key, err := didkey.Load(c.Key)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", fmt.Errorf("there is no key %s; create one with agora keygen %s", c.Key, cli.ShellQuoted(c.Key))
+		return key, fmt.Errorf("there is no key %s; create one with agora keygen %s", c.Key, cli.ShellQuoted(c.Key))
 	}
-	if err != nil {
-		return nil, "", err
-	}
-	relay, err := c.ConnectPatiently(env, key)
-	return relay, key.DID(), err
+	return key, err
 }
 
-// maxMessage returns the size of the largest message that the relay takes, in bytes. If the relay does not answer now,
-// the answer is the usual size.
-func maxMessage(ctx context.Context, relay *client.Client) int {
+// worker returns the client. It retries for longer than that of other commands, because nobody waits for it.
+func (c WorkCmd) worker(env cli.Environment, key didkey.Key, state *client.State) (cli.Relays, error) {
+	if !c.Many() {
+		return c.One().ConnectPatiently(env, key)
+	}
+	return c.Network(env, key, 0, client.NetworkOptions{State: state, Evidence: filepath.Dir(c.Key)})
+}
+
+// maxMessage returns the size of the largest message that all relays take, in bytes. Of a relay that does not answer now
+// it is the usual size.
+func (c WorkCmd) maxMessage(ctx context.Context) int {
+	smallest := maxMessage
+	for _, url := range c.URLs() {
+		if relay, err := client.New(url, nil, client.Options{Attempts: 1}); err == nil {
+			smallest = min(smallest, maxMessageOf(ctx, relay))
+		}
+	}
+	return smallest
+}
+
+// maxMessage is the size in bytes of the largest message that agora work can handle.
+const maxMessage = 16 << 20
+
+// maxMessageOf returns the size of the largest message that a relay takes.
+func maxMessageOf(ctx context.Context, relay *client.Client) int {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	info, err := relay.Info(ctx)
@@ -269,11 +294,11 @@ func maxMessage(ctx context.Context, relay *client.Client) int {
 			BodyBytes int `json:"bodyBytes"`
 		} `json:"limits"`
 	}
-	const smallest, largest = 4 << 10, 16 << 20
+	const smallest = 4 << 10
 	if err != nil || json.Unmarshal(info.JSON, &document) != nil || document.Limits.BodyBytes < smallest {
 		return envelope.DefaultMaxBytes
 	}
-	return min(document.Limits.BodyBytes, largest)
+	return document.Limits.BodyBytes
 }
 
 // Watch says that the command ends when ctx does, and kills the programs at a second signal. stop ends watching.

@@ -29,12 +29,11 @@ type workAgent struct {
 	cmd        WorkCmd
 	env        cli.Environment
 	argv       []string
-	environ    []string // what all programs get
-	state      *workState
+	environ    []string                // what all programs get
 	stop       context.CancelCauseFunc // ends the agent
 	kill       chan struct{}           // closed when programs must end at once
 	maxMessage int                     // the size of the largest message in bytes
-	relay      *client.Client
+	relay      cli.Relays
 
 	mu      sync.Mutex // also for what is printed
 	begun   int        // jobs, for --max-jobs
@@ -46,9 +45,9 @@ type workAgent struct {
 var errMaxJobs = errors.New("--max-jobs is reached")
 
 func newWorkAgent(
-	c WorkCmd, env cli.Environment, argv []string, state *workState, stop context.CancelCauseFunc,
+	c WorkCmd, env cli.Environment, argv []string, stop context.CancelCauseFunc,
 ) *workAgent {
-	return &workAgent{cmd: c, env: env, argv: argv, environ: program.Environment(os.Environ()), state: state, stop: stop,
+	return &workAgent{cmd: c, env: env, argv: argv, environ: program.Environment(os.Environ()), stop: stop,
 		kill: make(chan struct{}), running: map[thread.Key]time.Time{}}
 }
 
@@ -67,9 +66,9 @@ type workJob struct {
 	Deadline string `json:"deadline,omitempty"`
 }
 
-func newWorkJob(job client.Job, attempt int) workJob {
+func newWorkJob(job client.Job) workJob {
 	w := workJob{Thread: job.Envelope.Thread, RequestID: job.Request.RequestID, Intent: job.Request.Intent,
-		Client: job.Envelope.Sender.ID, Params: job.Request.Params, Attempt: attempt, Title: job.Request.Title,
+		Client: job.Envelope.Sender.ID, Params: job.Request.Params, Attempt: job.Attempt, Title: job.Request.Title,
 		Description: job.Request.Description}
 	deadline := job.Deadline
 	if limits := job.Request.Constraints; limits != nil {
@@ -151,7 +150,7 @@ func textOf(params json.RawMessage) (string, error) {
 
 // quote makes the offer for a job.
 func (w *workAgent) quote(ctx context.Context, job client.Job) (envelope.Offer, error) {
-	if _, err := w.input(ctx, job, newWorkJob(job, 1)); err != nil {
+	if _, err := w.input(ctx, job, newWorkJob(job)); err != nil {
 		return envelope.Offer{}, err
 	}
 	return envelope.Offer{Plan: w.cmd.Plan, ETASeconds: w.cmd.ETA.Seconds(),
@@ -173,23 +172,14 @@ func (w *workAgent) work(ctx context.Context, job client.Job) (envelope.Result, 
 		<-ctx.Done() // the agent ends soon, and the job waits for its next start
 		return envelope.Result{}, context.Cause(ctx)
 	}
-	attempt, err := w.state.Begin(key)
-	if err != nil { // without the state, a job that kills the agent would be begun for ever
-		w.stop(fmt.Errorf("the state cannot be saved: %w", err))
-		return envelope.Result{}, err
-	}
-	if attempt > w.cmd.Attempts {
-		return envelope.Result{}, failed(ExecutionFailed, "the job was begun %d times, and the agent ended each time",
-			w.cmd.Attempts)
-	}
-	about := newWorkJob(job, attempt)
+	about := newWorkJob(job)
 	input, err := w.input(ctx, job, about)
 	if err != nil {
 		return envelope.Result{}, err
 	}
 	again := ""
-	if attempt > 1 {
-		again = fmt.Sprintf(", attempt %d", attempt)
+	if job.Attempt > 1 {
+		again = fmt.Sprintf(", attempt %d", job.Attempt)
 	}
 	w.say(key.ID, "started for %s (%s%s)", key.Client, about.Intent, again)
 	written, err := program.Run(ctx, program.Options{Argv: w.argv, Env: slices.Concat(w.environ, about.environment()),
@@ -346,7 +336,6 @@ func (w *workAgent) finished(job client.Job, outcome envelope.Payload, err error
 	if err != nil {
 		w.say(key.ID, "ended after %v without an answer: %v", took, err)
 	}
-	w.state.end(key)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ended++; w.cmd.MaxJobs > 0 && w.ended >= w.cmd.MaxJobs {
