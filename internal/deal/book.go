@@ -151,8 +151,9 @@ func (b *Book) At(relay didkey.DID, thread string, client didkey.DID) (j Job, ok
 	return Job{}, false
 }
 
-// HasRoom reports whether the agent may make an offer for a job. If the book is full, only a job without an ACCEPT can
-// make room.
+// HasRoom reports whether the agent may make an offer for a job. If the book is full, a job without an ACCEPT makes room,
+// or else one that is over. RELAYS R-18 keeps those that are over for a day. But then no agent could do more than MaxJobs
+// jobs in a day.
 func (b *Book) HasRoom(k Key) bool {
 	if b.jobs[k] != nil {
 		return true
@@ -161,11 +162,14 @@ func (b *Book) HasRoom(k Key) bool {
 		(b.ofClient[k.Client] < MaxOfClient || b.oldest(k.Client) != nil)
 }
 
-// oldest returns the job without an ACCEPT that was offered first, of this client or, if client is empty, of all; nil:
-// there is none.
+// oldest returns the job that makes room, of this client or, if client is empty, of all: of those without an ACCEPT the
+// one that was offered first, or else of those that are over; nil: there is none.
 func (b *Book) oldest(client didkey.DID) (found *Job) {
 	for _, j := range b.jobs {
-		if !j.Accepted && (client == "" || j.Client == client) && (found == nil || j.order < found.order) {
+		if j.Accepted && !j.Over || client != "" && j.Client != client {
+			continue
+		}
+		if found == nil || found.Accepted && !j.Accepted || found.Accepted == j.Accepted && j.order < found.order {
 			found = j
 		}
 	}
