@@ -41,7 +41,7 @@ func (c bridge) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, a.close()) }()
+	defer func() { err = errors.Join(err, a.state.Close()) }()
 	card := server.Upstream.Card
 	manifest := envelope.Manifest{ID: "cap_a2a", Name: card.Name, Description: card.Description,
 		Intents: []envelope.Intent{{ID: c.Intent}}, Pricing: &envelope.Pricing{Model: "free"}}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -38,8 +39,7 @@ type agent struct {
 	env    cli.Environment
 	relay  *client.Client
 	key    didkey.Key
-	cursor client.CursorStore
-	close  func() error
+	state  *cli.LockedState
 	runner *runner
 }
 
@@ -59,7 +59,7 @@ func (w worker) start(env cli.Environment, server *a2aclient.Client) (*agent, er
 			return nil, err
 		}
 	}
-	state, err := trade.OpenWorkState(file, string(w.Relay), key.DID())
+	state, err := cli.OpenState(file, key.DID())
 	if err != nil {
 		return nil, err
 	}
@@ -67,12 +67,12 @@ func (w worker) start(env cli.Environment, server *a2aclient.Client) (*agent, er
 	if err != nil {
 		return nil, errors.Join(err, state.Close())
 	}
-	return &agent{env, relay, key, state, state.Close, &runner{env, server, turns}}, nil
+	return &agent{env, relay, key, state, &runner{env, server, turns}}, nil
 }
 
 // serve runs the agent until the command is interrupted.
 func (a *agent) serve(o client.ServeOptions, h client.Handler) error {
-	o.Cursor = a.cursor
+	o.State, o.Attempts = a.state.State, math.MaxInt32 // the runner's own state says how a turn goes on
 	err := a.relay.Serve(a.env.Ctx, o, h)
 	if a.env.Ctx.Err() != nil && errors.Is(err, context.Cause(a.env.Ctx)) {
 		return nil
@@ -114,7 +114,7 @@ func (c expose) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, a.close()) }()
+	defer func() { err = errors.Join(err, a.state.Close()) }()
 	at, err := openOwner(env, a.relay, a.key)
 	if err != nil {
 		return err

@@ -30,7 +30,12 @@ func (a *agent) ask(intent string) string {
 // post posts a message to a in one of its threads, without the tools.
 func (a *agent) post(from *agent, thread string, payload envelope.Payload) {
 	a.t.Helper()
-	if _, _, err := from.client.Post(a.t.Context(), envelope.Draft{Payload: payload, Thread: thread, Recipient: a.did}); err != nil {
+	record, err := from.client.Thread(a.t.Context(), thread, a.did)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	draft := record.Join(envelope.Draft{Payload: payload, Thread: thread, Recipient: a.did})
+	if _, _, err := from.client.Post(a.t.Context(), draft); err != nil {
 		a.t.Fatal(err)
 	}
 }
