@@ -25,11 +25,12 @@ type checker struct {
 	*testing.T
 	watched map[envelope.Hash]bool // what the watcher has got
 
-	checking sync.Mutex // guards what follows
-	tally    tally
-	jobs     int
-	begun    map[int][]*work // by job
-	results  map[int]uint64  // by job: the work of the RESULT that the client got, or that is stored
+	checking  sync.Mutex // guards what follows
+	tally     tally
+	jobs      int
+	begun     map[int][]*work // by job
+	faithless map[int]bool    // the jobs whose client accepts two offers
+	results   map[int]uint64  // by job: the work of the RESULT that the client got, or that is stored
 }
 
 // count changes the tally.
@@ -48,12 +49,19 @@ func (c *checker) newJob() int {
 	return c.jobs
 }
 
+// distrust notes that a client accepts two offers for a job. Two agents may then work on it, if it is continued.
+func (c *checker) distrust(job int) {
+	c.checking.Lock()
+	defer c.checking.Unlock()
+	c.faithless[job] = true
+}
+
 // beginWork checks that the work of a job may begin.
 func (c *checker) beginWork(job int, w *work) {
 	c.checking.Lock()
 	defer c.checking.Unlock()
 	for _, earlier := range c.begun[job] {
-		if earlier.by != w.by || !earlier.crashed {
+		if !c.faithless[job] && (earlier.by != w.by || !earlier.crashed) {
 			c.Errorf("%s begins job %d, on which %s has worked", w.by.name, job, earlier.by.name)
 		}
 	}
@@ -98,10 +106,7 @@ func (c *checker) result(text json.RawMessage) (job int) {
 	}
 	c.checking.Lock()
 	defer c.checking.Unlock()
-	if c.results == nil {
-		c.results = map[int]uint64{}
-	}
-	if other, ok := c.results[o.Job]; ok && other != o.Work {
+	if other, ok := c.results[o.Job]; ok && other != o.Work && !c.faithless[o.Job] {
 		c.Errorf("job %d has two different RESULTs", o.Job)
 	}
 	c.results[o.Job] = o.Work

@@ -97,7 +97,7 @@ type system struct {
 
 func newSystem(t *testing.T, seed uint64, folder string) *system {
 	s := &system{T: t, seed: seed, random: rand.New(rand.NewPCG(seed, 0)), folder: folder, over: make(chan struct{})}
-	s.checker = &checker{T: t, begun: map[int][]*work{}}
+	s.checker = &checker{T: t, begun: map[int][]*work{}, faithless: map[int]bool{}, results: map[int]uint64{}}
 	for i := range 3 {
 		name := string(rune('a' + i))
 		m := newMachine(t, rand.New(rand.NewPCG(seed, uint64(1+i))), filepath.Join(folder, name))
@@ -373,6 +373,9 @@ func (c *asker) try(ctx context.Context, to didkey.DID, job int) (*client.Result
 			return nil, err
 		}
 		if len(offers) > 1 {
+			if job%2 == 0 {
+				c.acceptToo(ctx, call, offers[0], job)
+			}
 			return c.accept(ctx, call, offers[len(offers)-1])
 		}
 	}
@@ -383,6 +386,18 @@ func (c *asker) try(ctx context.Context, to didkey.DID, job int) (*client.Result
 		return c.accept(ctx, call, offer)
 	}
 	return nil, errors.New("there is no offer")
+}
+
+// acceptToo accepts a second offer in the same thread, at the same time as the first, which no honest client does. The
+// relay must take only one ACCEPT.
+func (c *asker) acceptToo(ctx context.Context, call *client.NetworkCall, offer client.Offer, job int) {
+	c.distrust(job)
+	id, home := call.Thread()
+	c.copies.Go(func() {
+		_, _, err := c.network.Post(ctx, envelope.Draft{Thread: id, Recipient: offer.Agent, Home: &home,
+			Re: offer.Envelope.Hash(), Payload: envelope.Accept{RequestID: offer.RequestID}, TTL: jobTTL})
+		c.Logf("job %d: the second ACCEPT: %v", job, err)
+	})
 }
 
 func (c *asker) accept(ctx context.Context, call *client.NetworkCall, offer client.Offer) (*client.Result, error) {
