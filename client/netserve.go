@@ -232,23 +232,54 @@ func (a *agent) follow(ctx context.Context, home envelope.Home) (*agent, error) 
 // one when the last one is older than half of its lifetime.
 func (n *Network) manifest(ctx context.Context, payload envelope.Payload, now time.Time) (*envelope.Envelope, error) {
 	n.announcing.Lock()
-	defer n.announcing.Unlock()
-	if e := n.announced; e != nil && now.Sub(e.TS) < e.TTL/2 {
-		return e, nil
+	last := n.freshManifest(now)
+	n.announcing.Unlock()
+	if last != nil {
+		return last, nil
 	}
-	var relays []envelope.Home
-	for _, p := range n.given {
-		if a, err := p.about(ctx, aboutAge); err == nil && a.home != nil && len(relays) < envelope.MaxRelays {
-			relays = append(relays, *a.home)
-		}
-	}
-	payload, err := envelope.WithRelays(payload, relays)
+	payload, err := envelope.WithRelays(payload, n.ownRelays(ctx))
 	if err != nil {
 		return nil, err
 	}
-	d := envelope.Draft{Payload: payload, SenderName: n.opts.SenderName, SenderURL: n.opts.SenderURL}
-	if n.announced, err = d.Sign(n.signer, now); err != nil {
-		n.announced = nil
+	n.announcing.Lock()
+	defer n.announcing.Unlock()
+	if e := n.freshManifest(now); e != nil { // the agent at another relay was faster
+		return e, nil
 	}
-	return n.announced, err
+	d := envelope.Draft{Payload: payload, SenderName: n.opts.SenderName, SenderURL: n.opts.SenderURL}
+	e, err := d.Sign(n.signer, now)
+	if err == nil {
+		n.announced = e
+	}
+	return e, err
+}
+
+// freshManifest returns the last MANIFEST; nil: it is too old. The caller holds n.announcing.
+func (n *Network) freshManifest(now time.Time) *envelope.Envelope {
+	if e := n.announced; e != nil && now.Sub(e.TS) < e.TTL/2 {
+		return e
+	}
+	return nil
+}
+
+// ownRelays returns the relays that a MANIFEST names: the given ones that can be homes and answer now.
+func (n *Network) ownRelays(ctx context.Context) (relays []envelope.Home) {
+	ctx, cancel := context.WithTimeout(ctx, n.opts.Silence/3)
+	defer cancel()
+	found := make([]*envelope.Home, len(n.given))
+	var asking sync.WaitGroup
+	for i, p := range n.given {
+		asking.Go(func() {
+			if a, err := p.about(ctx, aboutAge); err == nil {
+				found[i] = a.home
+			}
+		})
+	}
+	asking.Wait()
+	for _, home := range found {
+		if home != nil && len(relays) < envelope.MaxRelays {
+			relays = append(relays, *home)
+		}
+	}
+	return relays
 }

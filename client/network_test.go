@@ -364,3 +364,30 @@ func TestFollowNetwork(t *testing.T) {
 		}
 	})
 }
+
+// TestManifestWithoutSilentRelay: a relay takes requests and does not answer. The agent announces itself at the others in
+// time, and its MANIFEST names only them (RELAYS R-10, R-12).
+func TestManifestWithoutSilentRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b", "c")
+		w.relay("a").hookDocument = true
+		w.relay("a").setHook(func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
+		defer w.serve(w.network(client.NetworkOptions{}), echo)()
+		time.Sleep(10 * time.Second)
+		for _, name := range []string{"b", "c"} {
+			all := w.relay(name).all()
+			if len(all) != 1 || all[0].Type != envelope.TypeManifest {
+				t.Fatalf("%s has %d messages after 12 s, want the MANIFEST", name, len(all))
+			}
+			var payload struct {
+				Relays []envelope.Home `json:"relays"`
+			}
+			if err := all[0].DecodePayload(&payload); err != nil || len(payload.Relays) != 2 {
+				t.Errorf("the MANIFEST names %v, want b and c (%v)", payload.Relays, err)
+			}
+		}
+	})
+}

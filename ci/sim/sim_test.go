@@ -7,14 +7,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,46 +69,11 @@ var local = relay.Peer{Local: true}
 
 // world is one simulation: a relay that is stopped or crashes again and again, and its clients.
 type world struct {
-	*testing.T
-	random *rand.Rand
-	parent string // has a folder for each machine
-	key    didkey.Key
-	logs   bool // the relay keeps a log
-
-	maxBytes int64 // of the database
-
+	*machine
 	agents []*agent
 	talks  []*talk
 	oracle *oracle
-	clock  clock
-
-	disks  int
 	copies int
-	disk   *Disk
-	life   *life // of the relay; nil: it is stopped
-}
-
-// clock is the machine's clock. It can be set. It remembers the latest time that it has shown.
-type clock struct {
-	offset atomic.Int64
-	latest atomic.Int64 // nanoseconds
-}
-
-func (c *clock) now() time.Time {
-	now := time.Now().Add(time.Duration(c.offset.Load()))
-	for {
-		latest := c.latest.Load()
-		if now.UnixNano() <= latest || c.latest.CompareAndSwap(latest, now.UnixNano()) {
-			return now
-		}
-	}
-}
-
-// set changes the time by step. It is never set back more than relays allow.
-func (c *clock) set(step time.Duration) {
-	back := time.Unix(0, c.latest.Load()).Add(time.Minute - allowedStepBack).Sub(c.now())
-	c.offset.Add(int64(max(step, min(back, 0))))
-	c.now()
 }
 
 // agent is a client with a poll that never ends.
@@ -128,20 +91,11 @@ type talk struct {
 	state         thread.State // as the last receipt said
 }
 
-// life is the time from a start of the relay to its end.
-type life struct {
-	store *sqlite.Store
-	relay *relay.Relay
-	end   context.CancelFunc
-	ended sync.WaitGroup
-	polls sync.WaitGroup
-}
-
 func newWorld(t *testing.T, seed uint64, parent string) *world {
-	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), parent: parent, maxBytes: 8 << 20}
-	w.key = w.newKey()
+	w := &world{machine: newMachine(t, rand.New(rand.NewPCG(seed, 0)), parent)}
+	w.policy = policy
 	for range 6 {
-		k := w.newKey()
+		k := newKey(t, w.random)
 		w.agents = append(w.agents, &agent{did: k.DID(), key: k})
 	}
 	w.logs = seed%4 > 0
@@ -149,26 +103,6 @@ func newWorld(t *testing.T, seed uint64, parent string) *world {
 	w.oracle.logs = w.logs
 	return w
 }
-
-func (w *world) newKey() didkey.Key {
-	seed := make([]byte, 32)
-	for i := range seed {
-		seed[i] = byte(w.random.Uint32())
-	}
-	k, err := didkey.FromSeed(seed)
-	w.must(err)
-	return k
-}
-
-func (w *world) must(err error) {
-	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
-}
-
-// folder returns the folder of the present disk.
-func (w *world) folder() string { return filepath.Join(w.parent, fmt.Sprint("disk", w.disks)) }
 
 // run lives several lives with faults, and a last one without.
 func (w *world) run() {
@@ -199,14 +133,6 @@ func (w *world) run() {
 	w.stop()
 }
 
-func (w *world) path() string { return filepath.Join(w.folder(), database) }
-
-func (w *world) newDisk() {
-	var err error
-	w.disk, err = NewDisk(w.folder(), rand.New(rand.NewPCG(w.random.Uint64(), 0)))
-	w.must(err)
-}
-
 // planFault plans a fault within the next operations.
 func (w *world) planFault(within int) {
 	fault, after := Fault(w.random.IntN(int(faults))), w.random.IntN(within)
@@ -216,35 +142,12 @@ func (w *world) planFault(within int) {
 
 // start starts the relay and its pollers. It returns false if a fault prevents that.
 func (w *world) start() bool {
-	before := w.disk.Occurred()
-	log := slog.New(slog.NewTextHandler(w.Output(), nil))
-	store, err := sqlite.Open(w.Context(), w.path(), sqlite.Options{Policy: policy, Log: log, Now: w.clock.now,
-		MaxBytes: w.maxBytes, Reserve: 1 << 20, Extensions: []relay.Extension{extension},
-		Rewrote: w.disk.Rewrote})
-	if err != nil {
-		if w.disk.Occurred() == before {
-			w.Fatalf("the database cannot be opened: %v", err)
-		}
+	ctx := w.machine.start()
+	if ctx == nil {
 		return false
 	}
-	r, err := relay.New(w.Context(), relay.Config{Store: store, Key: w.key, Log: log, Now: w.clock.now,
-		Transparency: w.logs})
-	if err != nil {
-		if w.disk.Occurred() == before {
-			w.Fatalf("the relay cannot be opened: %v", err)
-		}
-		_ = store.Close() // its disk has failed
-		return false
-	}
-	ctx, end := context.WithCancel(w.Context())
-	w.life = &life{store: store, relay: r, end: end}
-	w.life.ended.Go(func() {
-		if err := r.Run(ctx); err != nil {
-			w.Errorf("Run: %v", err)
-		}
-	})
 	for _, a := range w.agents {
-		w.life.polls.Go(func() { w.poll(ctx, r, a) })
+		w.life.uses.Go(func() { w.poll(ctx, w.life.relay, a) })
 	}
 	return true
 }
@@ -266,33 +169,6 @@ func (w *world) poll(ctx context.Context, r *relay.Relay, a *agent) {
 		w.oracle.delivered(a, events, began)
 		a.cursor = page.Cursor
 	}
-}
-
-// stop ends the relay.
-func (w *world) stop() {
-	if w.life == nil {
-		return
-	}
-	w.life.end()
-	w.life.polls.Wait()
-	w.life.ended.Wait()
-	if err := w.life.store.Close(); err != nil && w.disk.Occurred() == 0 {
-		w.Errorf("Close: %v", err)
-	}
-	w.life = nil
-}
-
-// recover replaces a disk that has died by what is left of it.
-func (w *world) recover() {
-	w.must(w.disk.SetRoom(-1))
-	if !w.disk.dead() {
-		return
-	}
-	died := w.disk
-	w.disks++
-	w.must(died.Restore(w.folder()))
-	died.Close()
-	w.newDisk()
 }
 
 // work posts messages until the disk dies, at most in so many steps.
