@@ -40,11 +40,13 @@ async function open({ relay, client, home }, first, params = 1) {
 }
 
 test('R-18: it offers with the same terms, works once, and answers in the newest thread', async (t) => {
-  const all = await parties(), { relay, agent } = all, { jobs, work } = slow();
+  const all = await parties(), { relay, agent } = all, { jobs, work } = slow(), state = new Memory();
+  const isFirst = () => [...state.book.jobs][0].thread.first;
   let price = 0;
-  serving(t, agent, 'echo', { work, quote: () => ({ price: ++price, validUntil: new Date(Date.now() + 20) }) });
+  serving(t, agent, 'echo', { work, state, quote: () => ({ price: ++price, validUntil: new Date(Date.now() + 20) }) });
   const first = await open(all);
   await until(() => jobs.length === 1);
+  assert.equal(isFirst(), true, 'its REQUEST continues nothing');
   await new Promise((resolve) => { setTimeout(resolve, 30); });
   const second = await open(all, first.root);
   assert.deepEqual([first.offer, second.offer].map(({ payload }) => payload.price.amount), [1, 1]);
@@ -53,6 +55,7 @@ test('R-18: it offers with the same terms, works once, and answers in the newest
   await until(() => relay.of('ACCEPT').length === 2 && relay.waiting > 0);
   jobs[0].end('done');
   const { payload, meta } = await second.result();
+  assert.equal(isFirst(), false);
   assert.deepEqual([payload.output, payload.request_id, meta.re], ['done', second.thread, await hashOf(second.accept)]);
   const third = await open(all, first.root);
   assert.equal((await third.result()).payload.output, 'done', 'it posts the outcome again');

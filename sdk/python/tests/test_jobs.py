@@ -59,9 +59,13 @@ class Continuations(JobTest):
         """It offers in a continuation with the same terms, and works once after an ACCEPT in any thread of the job. It
         posts the outcome to the newest thread with an ACCEPT, and again in a continuation after the ACCEPT there."""
         self.setup()
-        async with self.serving():
+        state, places = State(), []
+        async with self.serving(state=state):
             first = await self.accepted()
+            places += [job["thread"]["first"] for job in state.book.jobs.values()]
             second = await self.accepted(self.root)
+            places += [job["thread"]["first"] for job in state.book.jobs.values()]
+            self.assertEqual(places, [True, False])  # whether the first REQUEST opened the newest thread
             self.assertEqual([first.offer.price, second.offer.price], [1, 1])
             self.go.set()
             self.assertEqual((await second.result(seconds=60)).output, "done")
