@@ -72,6 +72,7 @@ export class Memory {
 
   /** Records that an event was handled. expires is in milliseconds. */
   handle(mark, expires, now) {
+    if (this.#events.has(mark)) return;
     this.#put('e', mark, Math.ceil(expires / 1000));
     if (this.#events.size <= MAX_EVENTS) return;
     for (const [other, end] of this.#events) if (end * 1000 <= now) this.#events.delete(other);

@@ -330,12 +330,12 @@ export class Network {
   // the home of the thread shows again is handled again: the home may have been restored from a backup without the
   // answer.
   async #claim(e, isByHome) {
-    const mark = await markOf(e), now = this.now(), isKnown = () => this.state.isHandled(mark, now);
-    if (!isByHome && (this.#claimed.has(mark) || isKnown())) return undefined;
+    const mark = await markOf(e), now = this.now();
+    if (!isByHome && (this.#claimed.has(mark) || this.state.isHandled(mark, now))) return undefined;
     this.#claimed.add(mark);
     return () => {
       this.#claimed.delete(mark);
-      if (!isKnown()) this.state.handle(mark, expiryOf(e), now);
+      this.state.handle(mark, expiryOf(e), now);
     };
   }
 }
