@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -48,6 +49,36 @@ func TestOpenState(t *testing.T) {
 	}
 	if err := s.Catch("did:key:x", ""); err == nil {
 		t.Error("a closed state takes changes")
+	}
+}
+
+// TestStateFile opens a file with each kind of line. The tests of the clients in JavaScript and Python open the same file.
+// What counts is kept as it is (RELAYS R-12).
+func TestStateFile(t *testing.T) {
+	const me = didkey.DID("did:key:zMe")
+	text, err := os.ReadFile("testdata/state.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := client.OpenState(path, me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, err := os.ReadFile(path)
+	if err := errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	all := strings.SplitAfter(string(text), "\n")
+	want := []string{"", all[0], all[2], all[3], all[6], all[7], all[8], all[11]}
+	got := strings.SplitAfter(string(written), "\n")
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("the file is now\n%q\nwant\n%q", got, want)
 	}
 }
 

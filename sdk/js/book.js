@@ -4,11 +4,16 @@ import { canonicalize, encode64, sha256 } from './agora.js';
 import { rootOf } from './links.js';
 
 const MAX_JOBS = 1024, MAX_OF_CLIENT = 128, KEPT = 86_400_000; // milliseconds after the end of a job
-const NOWHERE = { home: '', id: '', accept: '0'.repeat(64), decided: '0001-01-01T00:00:00Z' };
+const MAX_EARLIER = 6; // ACCEPTs in older threads of a job; with so many, further threads are ignored
+const NOWHERE = { home: '', id: '', accept: '0'.repeat(64), first: false };
 
 const nameOf = ({ client, root, payload }) => `${client} ${root} ${payload}`;
 const isSame = (a, b) => a.home === b.home && a.id === b.id;
 const later = (text, ms) => Date.parse(text) > ms ? text : new Date(ms).toISOString();
+
+// The job that makes room. The first without an ACCEPT comes before those that are over. RELAYS R-18 keeps these for a
+// day. But then no agent could do more than MAX_JOBS jobs in a day.
+const oldestOf = (jobs) => jobs.find(({ accepted }) => !accepted) ?? jobs.find(({ over }) => over);
 
 /** The job of a REQUEST whose payload is open: REQUESTs of one client with one root, and payloads that are equal but
  *  for request_id, are one job. */
@@ -19,8 +24,9 @@ export async function keyOf(request) {
 
 /** Remembers jobs from their first OFFER. changed gets each job that changes; with true, it was forgotten. A job has
  *  the members of its key, and until (when it may be forgotten), offer (the payload of the OFFER without request_id),
- *  accepted, begun (how often the work was begun), over (it has ended or was cancelled), outcome ({ type, payload })
- *  and thread (the newest with an ACCEPT). */
+ *  accepted, begun (how often the work was begun), over (it has ended or was cancelled), outcome ({ type, payload }),
+ *  thread (the newest with an ACCEPT) and earlier (the hashes of the ACCEPTs in older threads). They are the members in
+ *  the file of State, which are the same in Go and Python. */
 export class Book {
   #jobs = new Map(); // in the order of their first OFFERs
   #changed;
@@ -37,9 +43,8 @@ export class Book {
   /** What the agent may offer: 'same', the terms of the job's first OFFER; 'new'; or 'full', nothing. */
   offer(key) {
     if (this.get(key)) return this.get(key).offer ? 'same' : 'new';
-    const { client } = key, hasRoom = (list, most) => list.length < most || list.some((job) => !job.accepted);
-    const all = [...this.#jobs.values()], own = all.filter((job) => job.client === client);
-    return hasRoom(all, MAX_JOBS) && hasRoom(own, MAX_OF_CLIENT) ? 'new' : 'full';
+    const crowd = this.#crowd(key);
+    return crowd.length > 0 && !oldestOf(crowd) ? 'full' : 'new';
   }
 
   /** Records an OFFER. expires is when the REQUEST does. The terms of the first OFFER stay. */
@@ -50,14 +55,18 @@ export class Book {
     this.#changed(job);
   }
 
-  // Adds a job. If there are too many, the one without an ACCEPT that was offered first is forgotten.
-  #add(key) {
-    const all = () => [...this.#jobs.values()], own = () => all().filter(({ client }) => client === key.client);
-    for (const [list, most] of [[own, MAX_OF_CLIENT], [all, MAX_JOBS]]) {
-      const oldest = list().length >= most && list().find(({ accepted }) => !accepted);
-      if (oldest) this.#forget(oldest);
-    }
-    const until = new Date(0).toISOString(), { client, root, payload } = key;
+  // The jobs of which one must go before another job is added; empty: there is room.
+  #crowd({ client }) {
+    const all = [...this.#jobs.values()], own = all.filter((job) => job.client === client);
+    if (own.length >= MAX_OF_CLIENT) return own;
+    return all.length >= MAX_JOBS ? all : [];
+  }
+
+  // Adds a job. If there are too many, one is forgotten, if one may be.
+  #add(key, until = new Date(0).toISOString()) {
+    const oldest = oldestOf(this.#crowd(key));
+    if (oldest) this.#forget(oldest);
+    const { client, root, payload } = key;
     const job = { client, root, payload, until, accepted: false, begun: 0, over: false, thread: NOWHERE };
     this.restore(job);
     return job;
@@ -68,14 +77,18 @@ export class Book {
     this.#changed(job, true);
   }
 
-  /** Records the ACCEPT in a thread, { home, id, accept, decided }, the last being the time of the ACCEPT. Returns what
-   *  follows: 'work', if it is not done yet; 'answer', the outcome is known; 'cancelled', the client has cancelled the
-   *  work; 'old', a newer thread has an ACCEPT. */
+  /** Records the ACCEPT in a thread, { home, id, accept, first }, when it has arrived: its hash, and whether the job's
+   *  first REQUEST opened the thread. Returns what follows: 'work', if it is not done yet; 'answer', the outcome is
+   *  known; 'cancelled', the client has cancelled the work; 'old', a newer thread has an ACCEPT. The time in an ACCEPT
+   *  does not count, because clocks are set back. */
   accepted(key, thread, now) {
-    const job = this.get(key) ?? this.#add(key); // an earlier process without a file may have offered
+    // An earlier process without a file may have offered.
+    const job = this.get(key) ?? this.#add(key, new Date(now + KEPT).toISOString()), { earlier = [] } = job;
     if (!isSame(job.thread, thread)) {
-      if (job.accepted && Date.parse(thread.decided) < Date.parse(job.thread.decided)) return 'old';
-      Object.assign(job, { accepted: true, thread, until: later(job.until, now + KEPT) });
+      const isOld = thread.first || earlier.includes(thread.accept) || earlier.length >= MAX_EARLIER;
+      if (job.accepted && isOld) return 'old';
+      if (job.accepted) job.earlier = [...earlier, job.thread.accept];
+      Object.assign(job, { accepted: true, thread });
       if (!job.outcome && job.begun === 0) job.over = false; // cancelled before the work was begun
       this.#changed(job);
     }
@@ -86,7 +99,7 @@ export class Book {
   /** Records that the work begins once more. Returns whether it may: it was not begun as often as attempts. */
   begin(key, attempts) {
     const job = this.get(key);
-    if (job.begun >= attempts) return false;
+    if (!job || job.begun >= attempts) return false;
     job.begun++;
     this.#changed(job);
     return true;
@@ -95,6 +108,7 @@ export class Book {
   /** Takes back a begin, because the agent ends in order while it works. */
   undo(key) {
     const job = this.get(key);
+    if (!job || job.over || job.begun === 0) return;
     job.begun--;
     this.#changed(job);
   }
@@ -102,6 +116,7 @@ export class Book {
   /** Records the outcome of the work. */
   finish(key, outcome, now) {
     const job = this.get(key);
+    if (!job) return; // it was cancelled, and has made room
     job.outcome = outcome;
     this.#end(job, now);
   }

@@ -28,8 +28,8 @@ export class Desk {
     this.workSlots = new Slots(concurrency);
     this.working = new Map(); // the tasks, by the names of their jobs
     this.tasks = new Set();
-    // Network sets these: where a REQUEST is answered whose home is another relay; whether a REQUEST is new, and then
-    // what to call when it was handled; how the manifest is posted, and how long until it is again.
+    // Network sets these: where a REQUEST is answered whose home is another relay; whether a REQUEST is to be handled,
+    // and then what to call when it was; how the manifest is posted, and how long until it is again.
     this.agentAt = undefined;
     this.claim = async () => () => {};
     this.publish = (relay, manifest, options) => relay.post('MANIFEST', manifest, {}, options);
@@ -58,16 +58,25 @@ export class Desk {
     return may === 'same' ? book.get(key).offer : undefined;
   }
 
-  /** Records an OFFER. It is durable when the cursor is saved. */
-  offered(key, terms, expires) { this.state.book.offered(key, terms, expires); }
+  /** Records an OFFER durably before it is posted, so that a crash does not lose its terms. If that fails, the desk
+   *  ends. */
+  async offered(key, terms, expires) {
+    this.state.book.expire(this.client.now());
+    this.state.book.offered(key, terms, expires);
+    try { await this.state.sync(); } catch (err) {
+      this.stop.abort(err);
+      throw err;
+    }
+  }
 
   /** Does the work of a job, unless that was done or is being done. Returns the outcome, { type, payload }, for the
    *  thread of run. Throws Moved if a newer thread of the job has an ACCEPT, also as soon as one has. */
   async outcome(run, job, accept, deadline) {
     const { book } = this.state, { home } = accept.meta ?? {}, key = await keyOf(job.envelope);
-    const place = { home: home?.did ?? '', id: run.thread }, name = JSON.stringify(key);
-    const thread = { ...place, accept: run.accept, decided: accept.ts };
+    const first = !job.envelope.meta?.continues, name = JSON.stringify(key);
+    const thread = { home: home?.did ?? '', id: run.thread, accept: run.accept, first };
     run.job = { key, name, thread };
+    book.expire(this.client.now());
     const next = book.accepted(key, thread, this.client.now());
     if (next === 'old') throw new Moved();
     if (next === 'answer') return book.get(key).outcome;
@@ -138,7 +147,7 @@ class Task {
       await state.sync();
       return outcome;
     } catch (err) {
-      if (this.#desk.signal.aborted && state.book.get(key)?.begun > 0) state.book.undo(key);
+      if (this.#desk.signal.aborted) state.book.undo(key);
       throw err;
     } finally { workSlots.release(key.client); }
   }

@@ -7,6 +7,7 @@ export class Memory {
   #cursors = new Map(); // by the DID of a relay
   #events = new Map(); // those that were handled: when each expires, in seconds since 1970
   #caught = new Map(); // why a relay is not used any more, by its DID
+  #old; // what agora work 0.1.0 had, for the program in Go
   book = new Book((job, isForgotten) => {
     const { client, root, payload } = job;
     if (isForgotten) this.append('nojob', { client, root, payload });
@@ -36,6 +37,7 @@ export class Memory {
     else if (kind === 'uncaught') this.#caught.delete(a);
     else if (kind === 'job') this.book.restore(a);
     else if (kind === 'nojob') this.book.drop(a);
+    else if (kind === 'old') this.#old = a;
     else return false;
     return true;
   }
@@ -46,6 +48,7 @@ export class Memory {
     for (const caught of this.#caught) yield ['caught', ...caught];
     for (const event of this.#events) yield ['e', ...event];
     for (const job of this.book.jobs) yield ['job', job];
+    if (this.#old) yield ['old', this.#old];
   }
 
   #put(...entry) {
@@ -69,6 +72,7 @@ export class Memory {
 
   /** Records that an event was handled. expires is in milliseconds. */
   handle(mark, expires, now) {
+    if (this.#events.has(mark)) return;
     this.#put('e', mark, Math.ceil(expires / 1000));
     if (this.#events.size <= MAX_EVENTS) return;
     for (const [other, end] of this.#events) if (end * 1000 <= now) this.#events.delete(other);

@@ -319,17 +319,19 @@ export class Network {
         const client = await this.#within(desk.signal, (signal) => this.at(home, { signal }));
         return agents.get(client) ?? add(client, { broadcast: false, manifest: undefined });
       };
-      desk.claim = (e) => this.#claim(e);
+      desk.claim = (...shown) => this.#claim(...shown);
       desk.publish = (client, payload, posting) => this.#publish(client, payload, posting);
       desk.rest = (ms, signal) => this.#rest(ms, signal);
       for (const client of this.#given) add(client);
     });
   }
 
-  // Returns what to call when a REQUEST was handled; undefined: it came before, from another relay.
-  async #claim(e) {
+  // Returns what to call when a REQUEST was handled; undefined: it is a copy from another relay, and came before. What
+  // the home of the thread shows again is handled again: the home may have been restored from a backup without the
+  // answer.
+  async #claim(e, isByHome) {
     const mark = await markOf(e), now = this.now();
-    if (this.#claimed.has(mark) || this.state.isHandled(mark, now)) return undefined;
+    if (!isByHome && (this.#claimed.has(mark) || this.state.isHandled(mark, now))) return undefined;
     this.#claimed.add(mark);
     return () => {
       this.#claimed.delete(mark);

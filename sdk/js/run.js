@@ -129,8 +129,8 @@ export class Run {
       return;
     }
     this.unposted = payload;
-    await this.post('OFFER', { ...payload, request_id: requestId });
     await this.agent.desk.offered(await keyOf(request), payload, expiryOf(request));
+    await this.post('OFFER', { ...payload, request_id: requestId });
   }
 
   // The payload of the OFFER. Throws AgentError if there is none.

@@ -115,7 +115,7 @@ class Agent {
         this.withdraw(client, thread);
         this.running.get(key)?.stop.abort(new Cancelled());
       } else if (e.type === 'REQUEST' && (e.recipient || this.serves(e))) {
-        const handled = await this.desk.claim(e);
+        const handled = await this.desk.claim(e, agent === this);
         if (!handled) continue;
         this.progress.hold(page);
         const done = () => { handled(); this.progress.release(page); };

@@ -11,8 +11,7 @@ import { folder } from './real.js';
 
 const NOW = Date.parse('2026-02-02T12:00:00Z'), DAY = 86_400_000, EXPIRES = NOW + 3_600_000;
 const job = (n = 1, client = 'c') => ({ client, root: `${n}`, payload: 'p' });
-const thread = (home, seconds = 0) =>
-  ({ home, id: 't', accept: 'ab', decided: new Date(NOW + seconds * 1000).toISOString() });
+const thread = (home, first = false) => ({ home, id: 't', accept: `accept-${home}`, first });
 const TERMS = { price: { amount: 1, currency: 'USD' } }, OUTCOME = { type: 'RESULT', payload: { output: 1 } };
 
 function accepted(key = job()) {
@@ -41,7 +40,7 @@ test('R-18: a continuation gets the terms of the first OFFER', () => {
   assert.deepEqual(book.get(job()).offer, TERMS);
 });
 
-test('R-18: 1,024 jobs and 128 of one client; those without ACCEPT are forgotten first, accepted ones never', () => {
+test('R-18: 1,024 jobs and 128 of one client; those without ACCEPT are forgotten first, then those that are over', () => {
   const book = new Book();
   for (let n = 0; n < 128; n++) book.offered(job(n), TERMS, EXPIRES);
   book.accepted(job(0), thread('a'), NOW);
@@ -53,21 +52,46 @@ test('R-18: 1,024 jobs and 128 of one client; those without ACCEPT are forgotten
   for (const known of [...book.jobs]) book.accepted(known, thread('a'), NOW);
   assert.deepEqual([book.offer(job(0, 'd')), book.offer(job(0))], ['full', 'same']);
   book.offered(job(0), TERMS, EXPIRES);
+  book.finish(job(3, 'c3'), OUTCOME, NOW);
+  assert.equal(book.offer(job(0, 'd')), 'new');
+  book.offered(job(0, 'd'), TERMS, EXPIRES);
+  assert.deepEqual([[...book.jobs].length, book.get(job(3, 'c3'))], [1024, undefined]);
   const full = new Book();
   for (let n = 0; n < 128; n++) full.accepted(job(n), thread('a'), NOW);
   assert.deepEqual([full.offer(job(128)), full.offer(job(0, 'd'))], ['full', 'new']);
+  full.finish(job(7), OUTCOME, NOW);
+  full.ended(job(5), thread('a'), NOW);
+  for (const [n, gone] of [[128, 5], [129, 7]]) {
+    assert.equal(full.offer(job(n)), 'new');
+    full.offered(job(n), TERMS, EXPIRES);
+    full.accepted(job(n), thread('a'), NOW);
+    assert.equal(full.get(job(gone)), undefined);
+  }
+  assert.equal(full.offer(job(130)), 'full', 'all are accepted and not over');
+  full.finish(job(5), OUTCOME, NOW); // it has made room: nothing happens
 });
 
 test('R-18: after an ACCEPT in any thread the agent works once, and answers in the newest thread', () => {
   const book = accepted();
   assert.equal(book.begin(job(), 3), true);
-  assert.equal(book.accepted(job(), thread('b', 60), NOW), 'work', 'the work goes on');
+  assert.equal(book.accepted(job(), thread('b'), NOW), 'work', 'the work goes on');
   assert.equal(book.accepted(job(), thread('a'), NOW), 'old');
   assert.equal(book.get(job()).thread.home, 'b');
   assert.equal(book.ended(job(), thread('a'), NOW), false, 'an older thread has ended');
   book.finish(job(), OUTCOME, NOW);
-  assert.equal(book.accepted(job(), thread('c', 90), NOW), 'answer');
+  assert.equal(book.accepted(job(), thread('c'), NOW), 'answer');
   assert.deepEqual([book.get(job()).outcome, book.get(job()).begun], [OUTCOME, 1]);
+});
+
+test('R-18: ACCEPTs count in the order of their arrival, and the thread of the first REQUEST is never newer', () => {
+  const book = new Book(), accept = (home, first) => book.accepted(job(), thread(home, first), NOW);
+  assert.deepEqual(['b', 'c', 'b'].map((home) => accept(home)), ['work', 'work', 'old']);
+  assert.equal(accept('a', true), 'old');
+  assert.deepEqual(['d', 'e', 'f', 'g', 'h'].map((home) => accept(home)), Array(5).fill('work'));
+  assert.deepEqual([accept('i'), accept('h')], ['old', 'work'], 'six older ones at most');
+  assert.deepEqual(book.get(job()).earlier, [...'bcdefg'].map((home) => `accept-${home}`));
+  const only = new Book();
+  assert.equal(only.accepted(job(), thread('a', true), NOW), 'work');
 });
 
 test('R-18: a CANCEL in the newest thread stops the work, and a continuation does not repeat it', () => {
@@ -75,11 +99,11 @@ test('R-18: a CANCEL in the newest thread stops the work, and a continuation doe
   book.begin(job(), 3);
   assert.equal(book.ended(job(), thread('a'), NOW), true);
   assert.equal(book.ended(job(), thread('a'), NOW), false);
-  assert.equal(book.accepted(job(), thread('b', 60), NOW), 'cancelled');
+  assert.equal(book.accepted(job(), thread('b'), NOW), 'cancelled');
   const idle = accepted();
   assert.equal(idle.ended(job(), thread('a'), NOW), true);
   assert.equal(idle.accepted(job(), thread('a'), NOW), 'cancelled', 'in the same thread');
-  assert.equal(idle.accepted(job(), thread('b', 60), NOW), 'work', 'it had never begun');
+  assert.equal(idle.accepted(job(), thread('b'), NOW), 'work', 'it had never begun');
 });
 
 test('R-18: a job that had begun and not ended is repeated, so many times in all', () => {
@@ -132,6 +156,22 @@ test('R-12: the state is one file that outlives a crash, of one identity', async
   await assert.rejects(last.load(bob.did), /it belongs to did:key/);
   await writeFile(path, '{}\n');
   await assert.rejects(new State(path).load(alice.did), (err) => err.code === 'INVALID_STATE');
+});
+
+test('R-12: a file that another language has written opens, and the lines that count are kept', async (t) => {
+  const lines = (await readFile(new URL('../../../client/testdata/state.jsonl', import.meta.url), 'utf8')).split('\n');
+  const path = join(await folder(t), 'state'), state = new State(path), { book } = state;
+  await writeFile(path, lines.join('\n'));
+  await state.load('did:key:zMe');
+  const kept = [0, 2, 3, 6, 7, 8, 11].map((n) => lines[n]);
+  assert.deepEqual((await readFile(path, 'utf8')).trim().split('\n').sort(), kept.sort());
+  assert.equal(state.isHandled('AAAAAAAAAAAAAAAAAAAAAA', NOW), true);
+  const [, known] = JSON.parse(lines[7]), count = () => [...book.jobs].length;
+  assert.equal(book.accepted(known, known.thread, NOW), 'answer');
+  book.expire(Date.parse('2099-02-02T01:40:00Z'));
+  assert.equal(count(), 2);
+  book.expire(Date.parse('2099-02-02T01:40:01Z'));
+  assert.equal(count(), 1);
 });
 
 test('R-12: 65,536 events at most, the earliest to expire forgotten first; compacted at 4 MB', async (t) => {

@@ -4,6 +4,7 @@ import { copyFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'node:test';
 import { hashOf } from '../links.js';
+import { Memory } from '../memory.js';
 import { newThread, State } from '../node.js';
 import { FakeRelay, serving, until } from './fakerelay.js';
 import { alice, bob } from './helpers.js';
@@ -39,11 +40,13 @@ async function open({ relay, client, home }, first, params = 1) {
 }
 
 test('R-18: it offers with the same terms, works once, and answers in the newest thread', async (t) => {
-  const all = await parties(), { relay, agent } = all, { jobs, work } = slow();
+  const all = await parties(), { relay, agent } = all, { jobs, work } = slow(), state = new Memory();
+  const isFirst = () => [...state.book.jobs][0].thread.first;
   let price = 0;
-  serving(t, agent, 'echo', { work, quote: () => ({ price: ++price, validUntil: new Date(Date.now() + 20) }) });
+  serving(t, agent, 'echo', { work, state, quote: () => ({ price: ++price, validUntil: new Date(Date.now() + 20) }) });
   const first = await open(all);
   await until(() => jobs.length === 1);
+  assert.equal(isFirst(), true, 'its REQUEST continues nothing');
   await new Promise((resolve) => { setTimeout(resolve, 30); });
   const second = await open(all, first.root);
   assert.deepEqual([first.offer, second.offer].map(({ payload }) => payload.price.amount), [1, 1]);
@@ -52,6 +55,7 @@ test('R-18: it offers with the same terms, works once, and answers in the newest
   await until(() => relay.of('ACCEPT').length === 2 && relay.waiting > 0);
   jobs[0].end('done');
   const { payload, meta } = await second.result();
+  assert.equal(isFirst(), false);
   assert.deepEqual([payload.output, payload.request_id, meta.re], ['done', second.thread, await hashOf(second.accept)]);
   const third = await open(all, first.root);
   assert.equal((await third.result()).payload.output, 'done', 'it posts the outcome again');
@@ -90,6 +94,29 @@ async function crashed(t, all, hasEnded) {
   return { first, again: (options) => serving(t, all.relay.client(bob), 'echo', { ...options,
     state: new State(join(dir, 'copy')) }) };
 }
+
+test('R-18: the terms are in the file before the OFFER is posted, and a crash does not lose them', async (t) => {
+  const all = await parties(), { relay, agent } = all, dir = await folder(t), path = join(dir, 'state');
+  let price = 0;
+  const handler = { work: () => 1, quote: () => ++price };
+  relay.hook = async (url, { method, body }, next) => {
+    const isOffer = method === 'POST' && JSON.parse(new TextDecoder().decode(body)).type === 'OFFER';
+    if (isOffer && price === 1) await copyFile(path, join(dir, 'copy'));
+    return next();
+  };
+  const stop = serving(t, agent, 'echo', { ...handler, state: new State(path) }), first = await open(all);
+  await stop();
+  serving(t, relay.client(bob), 'echo', { ...handler, state: new State(join(dir, 'copy')) });
+  assert.equal((await open(all, first.root)).offer.payload.price.amount, 1);
+});
+
+test('R-18: an agent that cannot write its file makes no OFFER, and ends', async () => {
+  const { relay, client, agent, home } = await parties(), state = new Memory();
+  state.sync = () => Promise.reject(new Error('the disk is full'));
+  await client.post('REQUEST', { request_id: 'r', intent: 'echo' }, { to: bob.did, thread: newThread(), home });
+  await assert.rejects(agent.serve('echo', { work: () => 1, state }), /the disk is full/);
+  assert.deepEqual(relay.of('OFFER'), []);
+});
 
 test('R-18: after a crash, work that had begun is repeated, as often as attempts says', async (t) => {
   const all = await parties(), { first, again } = await crashed(t, all);

@@ -5,7 +5,7 @@ import test from 'node:test';
 import { hashOf } from '../links.js';
 import { AgentError, Client, identity, Network, sign, State } from '../node.js';
 import { network, relays, urlOf } from './fakenet.js';
-import { proofOf, refuse, serving, until } from './fakerelay.js';
+import { FakeRelay, proofOf, refuse, serving, until } from './fakerelay.js';
 import { alice, bob } from './helpers.js';
 import { folder } from './real.js';
 
@@ -74,6 +74,22 @@ test('R-14: a REQUEST that came from several relays is answered once, at its hom
   assert.equal((await client.ask('echo', 2, { rule: 'first' })).output, 2);
   assert.equal([a, b, c].flatMap((relay) => relay.of('OFFER')).length, 2, 'no relay that was not given is contacted');
   assert.deepEqual([handled.length, new Set(handled).size], [2, 2]);
+});
+
+test('R-14: what its home shows again is handled again: it may be a backup without the answer', async (t) => {
+  let price = 0;
+  const all = await parties(t, null), { a, client } = all, backup = await FakeRelay.start();
+  const { state } = all.agent, options = { ...echo, quote: () => ++price }, stop = serving(t, all.agent, 'echo', options);
+  await client.request('echo', 1);
+  await until(() => a.of('OFFER').length === 1 && a.waiting > 0);
+  await stop();
+  const [request] = a.of('REQUEST'), body = new TextEncoder().encode(JSON.stringify(request));
+  Object.assign(backup, { me: a.me, database: 'b', features: a.features });
+  await backup.fetch(`${urlOf('a')}/events`, { method: 'POST', body });
+  a.fetch = backup.fetch;
+  serving(t, network(all, ['a', 'b', 'c'], bob, { state }), 'echo', options);
+  await until(() => backup.of('OFFER').length === 1);
+  assert.deepEqual([backup.of('OFFER')[0].payload.price.amount, price], [1, 1]);
 });
 
 test('R-12: events of several relays come once; a relay that is down delays nothing', async (t) => {

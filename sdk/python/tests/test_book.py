@@ -13,13 +13,11 @@ from agora_relay.follow import Event
 
 HOUR = 3600.0
 NOW = 1_770_033_600.0
+FIXTURE = pathlib.Path(__file__).parents[3] / "client/testdata/state.jsonl"  # each kind of line
 
 
-def thread(number, home="did:key:zHome"):
-    return {
-        "home": home, "id": f"t{number}", "request": "a" * 64, "request_id": f"r{number}", "offer": "b" * 64,
-        "accept": "c" * 64,
-    }
+def thread(number, home="did:key:zHome", first=False):
+    return {"home": home, "id": f"t{number}", "accept": f"{number:064x}", "first": first}
 
 
 def key(number, client="did:key:zClient"):
@@ -69,7 +67,8 @@ class Books(unittest.TestCase):
     def test_terms(self):
         """It offers in a continuation with the same terms."""
         self.assertIsNone(self.book.terms(key(1)))
-        self.assertTrue(self.offer(key(1)))
+        self.offer(key(1))
+        self.offer(key(1), {"price": 2})
         self.assertEqual(self.book.terms(key(1)), {"price": 1})
         self.book.accepted(key(1), thread(1), NOW)
         self.offer(key(1), {"price": 2})
@@ -77,29 +76,36 @@ class Books(unittest.TestCase):
         self.assertIsNone(self.book.terms(key(2)))
 
     def test_limits(self):
-        """1,024 at most and 128 for one client. Jobs without ACCEPT are forgotten first, accepted ones never early;
-        when all are accepted, the agent makes no offers."""
+        """1,024 at most and 128 for one client. Jobs without ACCEPT are forgotten first, then those that are over;
+        when all are accepted and not over, the agent makes no offers."""
         for n in range(128):
-            self.assertTrue(self.offer(key(n)))
+            self.offer(key(n))
         self.book.accepted(key(0), thread(0), NOW)
         self.offer(key(128))
         self.assertEqual([key(n) in self.book.jobs for n in (0, 1, 2, 128)], [True, False, True, True])
         for n in range(2, 129):
             self.book.accepted(key(n), thread(n), NOW)
         self.assertFalse(self.book.has_room(key(500), NOW))
-        self.assertFalse(self.offer(key(500)))
-        self.assertEqual(self.book.accepted(key(500), thread(500), NOW), "full")
+        self.assertTrue(self.book.has_room(key(500, "other"), NOW))
         self.assertTrue(self.book.has_room(key(2), NOW))  # a known job has its place
+        self.book.finish(key(7), "RESULT", {}, NOW)
+        self.book.ended(key(5), thread(5), NOW)
+        for n, gone in ((500, 5), (501, 7)):
+            self.assertTrue(self.book.has_room(key(n), NOW))
+            self.offer(key(n))
+            self.assertNotIn(key(gone), self.book.jobs)
+            self.book.accepted(key(n), thread(n), NOW)
+        self.assertFalse(self.book.has_room(key(502), NOW))
         for client in range(7):
             for n in range(128):
                 self.offer(key(n, f"c{client}"))
         self.assertEqual(len(self.book.jobs), 1024)
-        self.assertTrue(self.offer(key(1, "c8")))
+        self.offer(key(1, "c8"))
         self.assertEqual(len(self.book.jobs), 1024)
         self.assertNotIn(key(0, "c0"), self.book.jobs)
         for k in list(self.book.jobs):
             self.book.accepted(k, thread(1), NOW)
-        self.assertFalse(self.offer(key(2, "c9")))
+        self.assertFalse(self.book.has_room(key(2, "c9"), NOW))
 
     def test_how_long(self):
         """From its first OFFER until the later of 24 hours after its end and the REQUEST's expiry."""
@@ -111,7 +117,7 @@ class Books(unittest.TestCase):
         self.offer(key(2), until=NOW + HOUR)
         self.book.accepted(key(2), thread(1), NOW)
         self.book.begin(key(2), NOW, 3)
-        self.book.expire(NOW + 100 * HOUR)  # the work runs
+        self.book.expire(NOW + 100 * HOUR)  # it is not over
         self.book.finish(key(2), "RESULT", {"output": 1}, NOW + 100 * HOUR)
         self.book.expire(NOW + 124 * HOUR - 1)
         self.assertIn(key(2), self.book.jobs)
@@ -127,38 +133,48 @@ class Books(unittest.TestCase):
         ACCEPT, and posts it again in a continuation after the ACCEPT there."""
         b, k = self.book, key(1)
         self.offer(k)
-        self.assertEqual(b.accepted(k, thread(1), NOW, 1), "work")
+        self.assertEqual(b.accepted(k, thread(1, first=True), NOW), "work")
         self.assertEqual(b.begin(k, NOW, 3), 1)
-        self.assertEqual(b.accepted(k, thread(1), NOW, 1), "wait")
-        self.assertEqual(b.accepted(k, thread(2), NOW, 3), "wait")
-        self.assertEqual(b.accepted(k, thread(3), NOW, 2), "wait")  # it arrived earlier than that of thread 2
-        self.assertEqual([b.is_newest(k, thread(n)) for n in (1, 2, 3)], [False, True, False])
-        self.assertFalse(b.is_newest(k, thread(2, "did:key:zOther")))
+        self.assertEqual(b.accepted(k, thread(1, first=True), NOW), "work")  # it is tried again
+        self.assertEqual(b.accepted(k, thread(2), NOW), "work")
+        self.assertEqual([b.is_older(k, thread(n)) for n in (1, 2, 3)], [True, False, True])
+        self.assertTrue(b.is_older(k, thread(2, "did:key:zOther")))
         self.assertIsNone(b.outcome(k))
         b.finish(k, "RESULT", {"output": 7}, NOW)
         self.assertEqual(b.outcome(k), ("RESULT", {"output": 7}))
-        self.assertEqual(b.accepted(k, thread(4), NOW, 4), "answer")
-        self.assertTrue(b.is_newest(k, thread(4)))
+        self.assertEqual(b.accepted(k, thread(4), NOW), "answer")
+        self.assertFalse(b.is_older(k, thread(4)))
+
+    def test_order(self):
+        """The order is that of arrival. The thread of the first REQUEST supersedes no other, and an ACCEPT that was the
+        newest once is older afterwards. With 6 older ones further threads are ignored."""
+        b, k = self.book, key(1)
+        self.offer(k)
+        self.assertEqual([b.accepted(k, thread(n), NOW) for n in (2, 3, 2)], ["work", "work", "old"])
+        self.assertEqual(b.accepted(k, thread(1, first=True), NOW), "old")
+        self.assertEqual([b.accepted(k, thread(n), NOW) for n in range(4, 9)], ["work"] * 5)
+        self.assertEqual(b.accepted(k, thread(9), NOW), "old")
+        self.assertEqual(b.accepted(k, thread(8), NOW), "work")
+        self.assertEqual(b.jobs[k]["earlier"], [thread(n)["accept"] for n in range(2, 8)])
 
     def test_the_end_of_a_thread(self):
         """Timeout, CANCEL or ERROR in an older thread does not stop the work; a CANCEL in the newest one does."""
         b, k = self.book, key(1)
         self.offer(k)
-        b.accepted(k, thread(1), NOW, 1)
+        b.accepted(k, thread(1, first=True), NOW)
         b.begin(k, NOW, 3)
-        b.accepted(k, thread(2), NOW, 2)
+        b.accepted(k, thread(2), NOW)
         self.assertFalse(b.ended(k, thread(1), NOW))
-        self.assertIsNone(b.outcome(k))
         self.assertTrue(b.ended(k, thread(2), NOW))
-        self.assertEqual(b.accepted(k, thread(1), NOW, 1), "answer")
-        self.assertFalse(b.is_newest(k, thread(1)))
-        self.assertEqual(b.accepted(k, thread(3), NOW, 3), "answer")
-        self.assertEqual((b.outcome(k)[0], b.outcome(k)[1]["code"]), ("ERROR", "UNAVAILABLE"))
+        self.assertFalse(b.ended(k, thread(2), NOW))
+        self.assertEqual(b.accepted(k, thread(1, first=True), NOW), "old")
+        self.assertEqual([b.accepted(k, thread(n), NOW) for n in (2, 3)], ["cancelled"] * 2)
+        self.assertIsNone(b.outcome(k))
         never = key(2)  # the work had not begun: a continuation begins it
         self.offer(never)
-        b.accepted(never, thread(1), NOW, 4)
+        b.accepted(never, thread(1), NOW)
         self.assertTrue(b.ended(never, thread(1), NOW))
-        self.assertEqual(b.accepted(never, thread(2), NOW, 5), "work")
+        self.assertEqual([b.accepted(never, thread(n), NOW) for n in (1, 2)], ["cancelled", "work"])
 
     def test_attempts(self):
         """A job that had begun and not ended is repeated, attempts times in all; then it gets ERROR INTERNAL_ERROR
@@ -182,19 +198,19 @@ class Books(unittest.TestCase):
             self.assertEqual(b.accepted(k, thread(2), NOW), "answer")
 
     def test_what_is_written(self):
-        """A job is on disk before the work begins, and after it has ended."""
+        """A job is on disk before its OFFER is posted, before the work begins, and after it has ended."""
         k = key(1)
         self.offer(k)
         self.book.accepted(k, thread(1), NOW)
         self.book.begin(k, NOW, 3)
         self.book.finish(k, "RESULT", {"output": 1}, NOW)
-        self.assertEqual([sync for _, sync in self.lines], [False, False, True, True])
+        self.assertEqual([sync for _, sync in self.lines], [True, False, True, True])
         self.assertEqual(self.lines[-1][0], ["job", {
-            "client": k[0], "root": k[1], "payload": k[2], "until": NOW + 24 * HOUR, "accepted": True, "begun": 1,
-            "offer": {"price": 1}, "thread": thread(1), "outcome": {"type": "RESULT", "payload": {"output": 1}},
+            "client": k[0], "root": k[1], "payload": k[2], "until": "2026-02-03T12:00:00.000Z", "accepted": True,
+            "begun": 1, "over": True, "offer": {"price": 1}, "thread": thread(1), "outcome": {"type": "RESULT", "payload": {"output": 1}},
         }])
         self.book.expire(NOW + 24 * HOUR)
-        self.assertEqual(self.lines[-1][0], ["nojob", *k])
+        self.assertEqual(self.lines[-1][0], ["nojob", {"client": k[0], "root": k[1], "payload": k[2]}])
         copy = Book()
         for line, _ in self.lines:
             copy.load(line)
@@ -264,8 +280,25 @@ class States(unittest.TestCase):
             made.close()
             self.check(self.state())
 
+    def test_every_line(self):
+        """R-12: a file that another language has written opens. The lines that count are kept as they are."""
+        lines = FIXTURE.read_text().splitlines(keepends=True)
+        self.path.write_text("".join(lines))
+        made = self.state()
+        made.bind("did:key:zMe")
+        self.assertEqual(made.cursor("did:key:zRelay").load(), "a-7")
+        self.assertEqual(made.caught, {"did:key:zBad": "it lied"})
+        kept = sorted(lines[n] for n in (0, 2, 3, 6, 7, 8, 11))
+        self.assertEqual(sorted(state._text(line).decode() for line in made._lines()), kept)
+        job = json.loads(lines[7])[1]
+        self.assertEqual(made.book.accepted(book.key_of_record(job), job["thread"], NOW), "answer")
+        made.book.expire(state.instant("2099-02-02T01:40:00Z") / state.SECOND)
+        self.assertEqual(len(made.book.jobs), 2)
+        made.book.expire(state.instant("2099-02-02T01:40:01Z") / state.SECOND)
+        self.assertEqual(len(made.book.jobs), 1)
+
     def test_another_file(self):
-        for text in ("a-1\n", '{"kty":"OKP"}\n', '["agora-state",2,"x"]\n', '["agora-state",1,"x"]\n["e"]\n'):
+        for text in ("a-1\n", '{"kty":"OKP"}\n', '["agora-state",2,"x"]\n', '["agora-state",1,"x"]\n["e"]\n', '["agora-state",1,"x"]\n["new"]\n'):
             self.path.write_text(text)
             with self.assertRaisesRegex(ValueError, "move the file away"):
                 State(self.path)

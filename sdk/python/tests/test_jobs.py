@@ -1,6 +1,7 @@
 """An agent whose client continues a job in another thread (RELAYS R-18)."""
 import asyncio
 import json
+import pathlib
 import tempfile
 
 from agora_relay import AgentError, Refused, State, content_hash
@@ -58,9 +59,13 @@ class Continuations(JobTest):
         """It offers in a continuation with the same terms, and works once after an ACCEPT in any thread of the job. It
         posts the outcome to the newest thread with an ACCEPT, and again in a continuation after the ACCEPT there."""
         self.setup()
-        async with self.serving():
+        state, places = State(), []
+        async with self.serving(state=state):
             first = await self.accepted()
+            places += [job["thread"]["first"] for job in state.book.jobs.values()]
             second = await self.accepted(self.root)
+            places += [job["thread"]["first"] for job in state.book.jobs.values()]
+            self.assertEqual(places, [True, False])  # whether the first REQUEST opened the newest thread
             self.assertEqual([first.offer.price, second.offer.price], [1, 1])
             self.go.set()
             self.assertEqual((await second.result(seconds=60)).output, "done")
@@ -156,11 +161,10 @@ class Continuations(JobTest):
 
     @virtual
     async def test_full(self):
-        """When all jobs are accepted, the agent makes no offers."""
+        """When all jobs are accepted and not over, the agent makes no offers. A job that is over makes room."""
         from agora_relay import book
 
         self.setup()
-        self.go.set()
         limit, book.MAX_OF_CLIENT = book.MAX_OF_CLIENT, 2
         self.addCleanup(setattr, book, "MAX_OF_CLIENT", limit)
         async with self.serving():
@@ -168,7 +172,10 @@ class Continuations(JobTest):
                 await self.accepted()
             with self.assertRaisesRegex(AgentError, "UNAVAILABLE: the agent has accepted as many jobs"):
                 await self.accepted()
-        self.assertEqual(len(self.works), 2)
+            self.go.set()
+            await asyncio.sleep(5)
+            await self.accepted()
+        self.assertEqual(len(self.works), 3)
 
 
 class Crashes(JobTest):
@@ -202,6 +209,42 @@ class Crashes(JobTest):
                 with self.assertRaisesRegex(AgentError, "INTERNAL_ERROR: interrupted"):
                     await again.result(seconds=60)
             self.assertEqual(len(self.works), attempts)
+
+    @virtual
+    async def test_terms_after_a_crash(self):
+        """The terms are in the file before the OFFER is posted, so that a crash after the post does not lose them."""
+        relay, before, post = self.setup(), [], None
+        post = relay.post
+
+        def save(body):
+            if json.loads(body)["type"] == "OFFER":
+                before.append(pathlib.Path(self.path).read_text())
+            return post(body)
+
+        relay.post = save
+        async with self.serving(state=self.state()):
+            first = await self.accepted()
+        pathlib.Path(self.path).write_text(before[0])
+        self.go.set()
+        async with self.serving(state=self.state()):
+            again = await self.accepted(self.root)
+        self.assertEqual([first.offer.price, again.offer.price, self.quotes], [1, 1, [1]])
+
+    @virtual
+    async def test_a_full_disk(self):
+        """An agent that cannot write its file makes no OFFER, and ends."""
+        relay, state = self.setup(), self.state()
+
+        def fail(line, sync):
+            raise OSError("the disk is full")
+
+        state.book._write = fail
+        await relay.client(self.alice)._open(
+            {"intent": "x"}, to=self.bob.did, limits=Limits(), seal=False, allow_plain=False, ttl=600, continues=None
+        )
+        with self.assertRaisesRegex(OSError, "the disk is full"):
+            await relay.client(self.bob).serve("x", self.work, state=state)
+        self.assertEqual(self.stored("OFFER"), [])
 
     @virtual
     async def test_without_a_file(self):

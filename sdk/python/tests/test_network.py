@@ -477,6 +477,24 @@ class Homes(NetworkTest):
         reads = [path for _, path, _ in self.relays["b"].requests if path == "/threads/ta"]
         self.assertEqual(len(reads), 1)  # it is handled once, although it came from two relays
 
+    @virtual
+    async def test_a_home_from_a_backup(self):
+        """R-14: what its home shows again is handled again, as after a restore from a backup without the answer."""
+        self.setup()
+        home, state = self.relays["a"], State()
+
+        def agent():
+            return Serving(self.net.network(self.bob, state=state), self.work, quote=lambda job: 1)
+
+        async with agent(), self.client() as network:
+            await network.request("x", 7, to=self.bob.did)
+            await asyncio.sleep(5)
+        (request,), (offer,) = self.stored("a", "REQUEST"), self.stored("a", "OFFER")
+        home.db, home.events, home.transitions, home.ledger = "b", [], {}, type(home.ledger)()
+        await home.client(self.alice).post_envelope(request)
+        async with agent():
+            await asyncio.sleep(5)
+        self.assertEqual([e["payload"]["price"] for e in self.stored("a", "OFFER")], [offer["payload"]["price"]])
 
     @virtual
     async def test_a_relay_that_is_caught(self):

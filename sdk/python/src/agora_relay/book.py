@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Callable, Iterator, Literal
 
-from .envelope import encode64
+from .envelope import SECOND, encode64, format_time, instant
 from .errors import AgentError
 from .follow import Event
 from .jsontext import canonicalize
@@ -17,12 +17,17 @@ JobKey = tuple[str, str, str]
 """A job: the did:key of its client, its root, and the digest of its payload."""
 
 Record = dict[str, Any]
-"""What the agent keeps of a job. The members are those of a line in the file of State."""
+"""What the agent keeps of a job. The members are those of a line in the file of State, which are the same in Go and
+JavaScript: those of JobKey; until: when it may be forgotten; offer: the terms of the first OFFER, absent: not known;
+accepted; begun: how often the work was begun; over: it has ended, or must not be begun; outcome: the answer, absent:
+there is none; thread: the newest one with an ACCEPT; earlier: the hashes of the ACCEPTs in older threads."""
 
 MAX_JOBS = 1024
 MAX_OF_CLIENT = 128  # jobs of one client
 KEPT_SECONDS = 86400.0  # how long a job is kept after its end
 ATTEMPTS = 3  # how often the work of a job is begun
+MAX_EARLIER = 6  # ACCEPTs in older threads of a job; with so many, further threads are ignored
+NOWHERE = {"home": "", "id": "", "accept": "0" * 64, "first": False}  # the thread of a job without an ACCEPT
 
 INTERRUPTED = AgentError("INTERNAL_ERROR", "interrupted: the agent has ended each time while it worked on this job")
 CANCELLED = AgentError("UNAVAILABLE", "the job was cancelled after the work had begun; send a new REQUEST")
@@ -46,144 +51,134 @@ class Book:
     def __init__(self, write: Callable[[list[Any], bool], None] = lambda line, sync: None):
         self.jobs: dict[JobKey, Record] = {}  # in the order in which they were offered first
         self._write = write
-        self._running: set[JobKey] = set()  # the work runs in this process
-        self._arrivals: dict[JobKey, int] = {}  # when the ACCEPT of the newest thread has arrived
 
     def terms(self, key: JobKey) -> dict[str, Any] | None:
         """The terms of the first OFFER of a job; None: there was none."""
         job = self.jobs.get(key)
         return job.get("offer") if job else None
 
-    def is_accepted(self, key: JobKey) -> bool:
-        """Whether a job has an ACCEPT."""
-        return key in self.jobs and bool(self.jobs[key]["accepted"])
-
     def has_room(self, key: JobKey, now: float) -> bool:
         """Whether the agent may offer: it knows the job, or can forget another one for it."""
         self.expire(now)
-        return key in self.jobs or self._victim(key) is not None
+        crowd = self._crowd(key)
+        return key in self.jobs or not crowd or self._oldest(crowd) is not None
 
-    def offered(self, key: JobKey, terms: dict[str, Any], until: float, now: float) -> bool:
-        """Keeps the terms of an OFFER before it is posted. until is when the REQUEST expires. Returns False if there
-        is no room, and then the agent must not offer."""
-        job = self._job(key, now)
-        if job is None:
-            return False
-        job["until"] = max(job["until"], until)
-        if not job["accepted"]:
-            job["offer"] = terms
-        self._save(job)
-        return True
+    def offered(self, key: JobKey, terms: dict[str, Any], until: float, now: float) -> None:
+        """Keeps the terms of the first OFFER of a job before it is posted, so that a crash does not lose them. until is
+        when the REQUEST expires. Of a later OFFER only the time counts."""
+        job = self._job(key, now, now)
+        job.setdefault("offer", terms)
+        job["until"] = _later(job["until"], until)
+        self._save(job, sync=True)
 
-    def accepted(self, key: JobKey, thread: dict[str, str], now: float, arrival: int = 0) -> Literal[
-        "work", "answer", "wait", "full"
-    ]:
-        """What to do after an ACCEPT: begin the work; post the known outcome; wait, because the work runs, or because
-        another thread is newer; or refuse, because there is no room for a job that is not known. arrival orders the
-        ACCEPTs."""
-        job = self._job(key, now)
-        if job is None:
-            return "full"
-        if self.is_newest(key, thread):
-            arrival = max(arrival, self._arrivals.get(key, 0))
-        if arrival >= self._arrivals.get(key, 0):
-            self._arrivals[key] = arrival
+    def accepted(self, key: JobKey, thread: dict[str, Any], now: float) -> Literal["work", "answer", "cancelled", "old"]:
+        """Keeps an ACCEPT, when it has arrived. thread has the did:key of its home, its id, the hash of its ACCEPT, and
+        whether the job's first REQUEST opened it (first). Returns what to do: work, or wait for the work; answer with
+        the known outcome; refuse, because the client had cancelled the work; or nothing, because a newer thread has an
+        ACCEPT. The time in an ACCEPT does not count, because clocks are set back."""
+        job = self._job(key, now, now + KEPT_SECONDS)
+        if not _same(job["thread"], thread):
+            earlier = job.get("earlier", [])
+            if job["accepted"]:
+                if thread["first"] or thread["accept"] in earlier or len(earlier) >= MAX_EARLIER:
+                    return "old"
+                job["earlier"] = [*earlier, job["thread"]["accept"]]
             job |= {"thread": thread, "accepted": True}
-            self._keep(job, now)
+            if "outcome" not in job and job["begun"] == 0:
+                job["over"] = False  # it was cancelled before the work was begun
+            self._save(job)
         if "outcome" in job:
             return "answer"
-        if key in self._running or not self.is_newest(key, thread):
-            return "wait"
-        self._running.add(key)
-        return "work"
+        return "cancelled" if job["over"] else "work"
 
-    def is_newest(self, key: JobKey, thread: dict[str, str]) -> bool:
-        """Whether a thread is the newest one of its job with an ACCEPT, so that the outcome belongs there."""
-        newest = self.jobs.get(key, {}).get("thread")
-        return newest is not None and (newest["home"], newest["id"]) == (thread["home"], thread["id"])
+    def is_older(self, key: JobKey, thread: dict[str, Any]) -> bool:
+        """Whether a newer thread of the job has an ACCEPT, so that the outcome does not belong to this one."""
+        return key in self.jobs and not _same(self.jobs[key]["thread"], thread)
 
     def begin(self, key: JobKey, now: float, attempts: int) -> int:
         """Counts that the work begins. Returns which attempt this is. 0: it began attempts times already, so the
         outcome is an ERROR, and nothing may run."""
-        job = self.jobs[key]
+        job = self.jobs.get(key)
+        if job is None:
+            return 0
         if job["begun"] >= attempts:
             self.finish(key, "ERROR", failure(INTERRUPTED), now)
             return 0
         job["begun"] += 1
-        self._keep(job, now, sync=True)
+        self._save(job, sync=True)
         return int(job["begun"])
 
     def finish(self, key: JobKey, type: str, payload: dict[str, Any], now: float) -> None:
         """Keeps the outcome of the work: the payload of a RESULT or an ERROR, without request_id."""
-        job = self.jobs[key]
-        job["outcome"] = {"type": type, "payload": payload}
-        self._running.discard(key)
-        self._keep(job, now, sync=True)
+        job = self.jobs.get(key)
+        if job is not None:  # else it was cancelled, and has made room
+            job["outcome"] = {"type": type, "payload": payload}
+            self._end(job, now, sync=True)
 
     def outcome(self, key: JobKey) -> tuple[str, dict[str, Any]] | None:
         """The type and the payload of the outcome; None: it is not known."""
         outcome = self.jobs.get(key, {}).get("outcome")
         return (outcome["type"], dict(outcome["payload"])) if outcome else None
 
-    def ended(self, key: JobKey, thread: dict[str, str], now: float) -> bool:
+    def ended(self, key: JobKey, thread: dict[str, Any], now: float) -> bool:
         """Records that a thread has ended without the outcome. Returns whether the work must stop: it must if this is
         the newest thread with an ACCEPT. After a stop, a continuation gets an ERROR if the work had begun."""
-        if not self.is_newest(key, thread):
+        job = self.jobs.get(key)
+        if job is None or job["over"] or not _same(job["thread"], thread):
             return False
-        job = self.jobs[key]
-        del job["thread"]
-        self._running.discard(key)
-        if job["begun"] and "outcome" not in job:
-            self.finish(key, "ERROR", failure(CANCELLED), now)
-        else:
-            self._keep(job, now)
+        self._end(job, now)
         return True
 
     def expire(self, now: float) -> None:
-        """Forgets the jobs whose time is over."""
-        for key in [key for key, job in self.jobs.items() if job["until"] <= now and key not in self._running]:
-            self._forget(key)
-
-    def stopped(self, key: JobKey) -> None:
-        """The work does not run any more, and has no outcome."""
-        self._running.discard(key)
+        """Forgets the jobs whose time is over: never one that is accepted and not over."""
+        for key, job in list(self.jobs.items()):
+            if (job["over"] or not job["accepted"]) and _seconds(job["until"]) <= now:
+                self._forget(key)
 
     def load(self, line: list[Any]) -> None:
         """Takes over a line that write has got."""
         if line[0] == "job":
             self.jobs[key_of_record(line[1])] = line[1]
         else:
-            self.jobs.pop((line[1], line[2], line[3]), None)
+            self.jobs.pop(key_of_record(line[1]), None)
 
     def lines(self) -> Iterator[list[Any]]:
         """The lines from which load makes the same book."""
         return (["job", job] for job in self.jobs.values())
 
-    def _job(self, key: JobKey, now: float) -> Record | None:
-        """The record of a job, which is made if necessary; None: there is no room."""
+    def _job(self, key: JobKey, now: float, until: float) -> Record:
+        """The record of a job. If the book does not have it, for example because an earlier process without a file has
+        offered, it is made, and kept until a time; if the book is full, another job is forgotten."""
         self.expire(now)
         if key not in self.jobs:
-            victim = self._victim(key)
-            if victim is None:
-                return None
-            if victim != key:
-                self._forget(victim)
+            oldest = self._oldest(self._crowd(key))
+            if oldest is not None:
+                self._forget(oldest)
             client, root, payload = key
             self.jobs[key] = {
-                "client": client, "root": root, "payload": payload, "until": now, "accepted": False, "begun": 0,
+                "client": client, "root": root, "payload": payload, "until": format_time(until), "accepted": False,
+                "begun": 0, "over": False, "thread": NOWHERE,
             }
         return self.jobs[key]
 
-    def _victim(self, key: JobKey) -> JobKey | None:
-        """The job to forget to make room for a new one; key: none needs to go; None: all are accepted."""
+    def _crowd(self, key: JobKey) -> list[JobKey]:
+        """The jobs of which one must go before another one is added; empty: there is room."""
         own = [other for other in self.jobs if other[0] == key[0]]
-        if len(own) < MAX_OF_CLIENT and len(self.jobs) < MAX_JOBS:
-            return key
-        candidates = own if len(own) >= MAX_OF_CLIENT else list(self.jobs)
-        return next((other for other in candidates if not self.jobs[other]["accepted"]), None)
+        if len(own) >= MAX_OF_CLIENT:
+            return own
+        return list(self.jobs) if len(self.jobs) >= MAX_JOBS else []
 
-    def _keep(self, job: Record, now: float, *, sync: bool = False) -> None:
-        job["until"] = max(job["until"], now + KEPT_SECONDS)
+    def _oldest(self, crowd: list[JobKey]) -> JobKey | None:
+        """The job that makes room; None: all are accepted and not over. The first without an ACCEPT comes before those
+        that are over. RELAYS R-18 keeps these for a day. But then no agent could do more than MAX_JOBS jobs in a day.
+        """
+        idle = (key for key in crowd if not self.jobs[key]["accepted"])
+        over = (key for key in crowd if self.jobs[key]["over"])
+        return next(idle, None) or next(over, None)
+
+    def _end(self, job: Record, now: float, sync: bool = False) -> None:
+        job["over"] = True
+        job["until"] = _later(job["until"], now + KEPT_SECONDS)
         self._save(job, sync)
 
     def _save(self, job: Record, sync: bool = False) -> None:
@@ -191,5 +186,18 @@ class Book:
 
     def _forget(self, key: JobKey) -> None:
         del self.jobs[key]
-        self._arrivals.pop(key, None)
-        self._write(["nojob", *key], False)
+        client, root, payload = key
+        self._write(["nojob", {"client": client, "root": root, "payload": payload}], False)
+
+
+def _same(thread: dict[str, Any], other: dict[str, Any]) -> bool:
+    return (thread["home"], thread["id"]) == (other["home"], other["id"])
+
+
+def _seconds(time: str) -> float:
+    return instant(time) / SECOND
+
+
+def _later(time: str, seconds: float) -> str:
+    """The later one of two times; one is RFC 3339, the other in seconds since 1970."""
+    return time if _seconds(time) >= seconds else format_time(seconds)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import itertools
 import json
 from typing import TYPE_CHECKING, Any, Callable
 
 from .answer import log
-from .book import JobKey
+from .book import CANCELLED, JobKey
 from .calling import INTERNAL, Caller
 from .errors import AgentError, Refused
 from .follow import Event
@@ -36,9 +35,11 @@ class Inbox:
         self._open: set[str] = set()  # the hashes of the events that are being handled
         self._ids: Recent[tuple[str, str], str] = Recent(MAX_IDS)
 
-    def is_new(self, event: Event, now: float) -> bool:
-        """Whether an event did not come before, with the same hash. If it returns True, call done later."""
-        if event.hash in self._open or self._state.has_handled(event, now):
+    def is_new(self, event: Event, now: float, by_home: bool = False) -> bool:
+        """Whether an event did not come before, with the same hash. If it returns True, call done later. What the home
+        of a thread shows again (by_home) is handled again: the home may have been restored from a backup without the
+        answer."""
+        if not by_home and (event.hash in self._open or self._state.has_handled(event, now)):
             return False
         known = self._ids.get((event.sender, event.id))
         if known not in (None, event.hash):
@@ -73,38 +74,37 @@ class Desk:
     def __init__(self, state: State, work: Callable[[Job], Any], concurrency: int, attempts: int):
         self.book, self.inbox = state.book, Inbox(state)
         self.work_slots = FairSlots(concurrency)  # one for each call of work
-        self.arrivals = itertools.count(1)  # numbers the ACCEPTs
         self._work, self._attempts = work, attempts
         self._works: dict[JobKey, Work] = {}
         self._owners: dict[JobKey, Run] = {}  # who posts the outcome: the run in the newest thread
 
     async def outcome(
-        self, agent: Agent, run: Run, key: JobKey, job: Job, thread: dict[str, str], left: float | None
+        self, agent: Agent, run: Run, key: JobKey, job: Job, thread: dict[str, Any], left: float | None
     ) -> tuple[str, dict[str, Any]] | None:
         """The outcome of a job after the ACCEPT in a thread. It begins the work if necessary, and waits for it. left is
         how many seconds the thread leaves for it. None: nothing is to be posted in this thread, because the job goes on
         in a newer one, or was stopped."""
-        now = agent.client.now()
-        what = self.book.accepted(key, thread, now, run.arrival)
-        if what == "full":
-            return "ERROR", failure(FULL)
-        if not self.book.is_newest(key, thread):
+        what = self.book.accepted(key, thread, agent.client.now())
+        if what == "old":
             return None
         before = self._owners.get(key)
         if before and before is not run:
             before.give_up()
         self._owners[key] = run
-        until = None if left is None else asyncio.get_running_loop().time() + left
+        if what == "cancelled":
+            return "ERROR", failure(CANCELLED)
         if what == "work":
-            work = self._works[key] = Work(until)
-            work.task = agent.start(self._perform(agent, key, job, work))
-        elif key in self._works:
-            self._works[key].extend(until)
-        if key in self._works:
-            await asyncio.wait([self._works[key].task])
-        return self.book.outcome(key) if self.book.is_newest(key, thread) else None
+            until = None if left is None else asyncio.get_running_loop().time() + left
+            work = self._works.get(key)
+            if work:
+                work.extend(until)
+            else:
+                work = self._works[key] = Work(until)
+                work.task = agent.start(self._perform(agent, key, job, work))
+            await asyncio.wait([work.task])
+        return None if self.book.is_older(key, thread) else self.book.outcome(key)
 
-    def ended(self, key: JobKey, thread: dict[str, str], now: float) -> None:
+    def ended(self, key: JobKey, thread: dict[str, Any], now: float) -> None:
         """Stops the work of a job if its client has ended the newest thread."""
         if self.book.ended(key, thread, now) and key in self._works:
             self._works.pop(key).task.cancel()
@@ -134,7 +134,6 @@ class Desk:
         finally:
             if self._works.get(key) is work:
                 del self._works[key]
-                self.book.stopped(key)
 
     def _finish(self, agent: Agent, key: JobKey, type: str, payload: dict[str, Any]) -> None:
         try:

@@ -12,7 +12,7 @@ from .desk import FULL
 from .errors import AgentError, RelayError, Refused
 from .follow import Event
 from .jsontext import canonicalize
-from .links import home_of, links, re_of
+from .links import home_of, links, root_of
 from .payloads import Job, Quote, comparable, failure, read_time
 from .protocol import MOVED_ON
 from .proving import objection
@@ -52,10 +52,10 @@ class Run:
         self._agent, self.event = agent, event
         self.request = event if event.type == "REQUEST" else None  # the client's REQUEST, as soon as it is known
         self._accept = ""  # the hash of the ACCEPT that the answers are for; empty: there is none yet
-        self.arrival = 0  # orders the ACCEPTs of a job
-        self.job: tuple[JobKey, dict[str, str]] | None = None  # the job, and its thread, after the ACCEPT has counted
+        self.job: tuple[JobKey, dict[str, Any]] | None = None  # the job, and its thread, after the ACCEPT has counted
         self.expires: float | None = None  # when the relay has certainly ended the thread, by the client's clock
         self.caller = Caller()
+        self._outcome: tuple[str, dict[str, Any]] | None = None  # what is posted after the work
         self._seal = False  # whether answers are sealed: the client has sealed a message to this agent
 
     async def step(self) -> None:
@@ -134,9 +134,8 @@ class Run:
             await self._post("ERROR", failure(err) | {"request_id": request.request_id})
             return
         self.unposted = offer
-        now, key = self._agent.client.now(), job_key(request)
-        if self._agent.desk.book.offered(key, offer, expiry_of(request), now):
-            await self._post("OFFER", offer | {"request_id": request.request_id})
+        self._agent.desk.book.offered(job_key(request), offer, expiry_of(request), self._agent.client.now())
+        await self._post("OFFER", offer | {"request_id": request.request_id})
 
     async def _quote(self, request: Event) -> dict[str, Any]:
         """The payload of an OFFER, without the request_id. Raises AgentError if there is no offer."""
@@ -148,9 +147,11 @@ class Run:
         job = _job_of(request)
         key, now = job_key(request), agent.client.now()
         book = agent.desk.book
-        known = self.unposted or book.terms(key)  # a continuation gets the same terms
-        if known and (book.is_accepted(key) or not _over(known, now)):
-            return known
+        if self.unposted and not _over(self.unposted, now):
+            return self.unposted
+        known = book.terms(key)  # a continuation gets the same terms
+        if known:
+            return {name: value for name, value in known.items() if name != "valid_until" or not _over(known, now)}
         if not book.has_room(key, now):
             raise FULL
         value = await self.caller.call(agent.quote, job, asyncio.timeout(agent.quote_seconds))
@@ -188,17 +189,18 @@ class Run:
             await self._post("ERROR", failure(err) | {"request_id": request.request_id})
             return
         left = self.expires - agent.client.now() if self.expires is not None else None
-        outcome = await agent.desk.outcome(agent, self, self.job[0], job, place, left and max(left, 0.0))
-        if outcome is None:
+        if self._outcome is None:
+            self._outcome = await agent.desk.outcome(agent, self, self.job[0], job, place, left and max(left, 0.0))
+        if self._outcome is None:
             return
-        type, payload = outcome
+        type, payload = self._outcome
         try:
             await self._post(type, payload | {"request_id": request.request_id})
         except Refused as err:
             if not permanent(err) or isinstance(err, RelayError) and err.code in MOVED_ON:
                 raise
             log.error("the outcome of the work cannot be posted, so the client gets an ERROR: %s", err)  # too large
-            agent.desk.book.finish(self.job[0], "ERROR", failure(INTERNAL), agent.client.now())
+            self._outcome = "ERROR", failure(INTERNAL)
             await self._post("ERROR", failure(INTERNAL) | {"request_id": request.request_id})
 
     def give_up(self) -> None:
@@ -208,7 +210,7 @@ class Run:
 
     def is_over(self) -> bool:
         """Whether there is no reason to try again: the job has a newer thread, or the thread has ended."""
-        moved = self.job is not None and not self._agent.desk.book.is_newest(*self.job)
+        moved = self.job is not None and self._agent.desk.book.is_older(*self.job)
         return moved or self.expires is not None and self._agent.client.now() > self.expires
 
     # --- Posting
@@ -232,16 +234,14 @@ class Run:
         )
 
 
-def _place(request: Event, accept: Event) -> dict[str, str]:
+def _place(request: Event, accept: Event) -> dict[str, Any]:
     """A thread of a job with an ACCEPT, as Book keeps it."""
     home = home_of(request.envelope)
     return {
         "home": home["did"] if home else "",
         "id": request.thread,
-        "request": request.hash,
-        "request_id": request.request_id,
-        "offer": re_of(accept.envelope) or "",
         "accept": accept.hash,
+        "first": root_of(request.envelope) == request.hash,
     }
 
 

@@ -180,7 +180,7 @@ class Agent:
         page = self.progress.begin(cursor)
         for event in events:
             agent = None if event.sender == self.me else self._route(self, event)
-            if agent and self.desk.inbox.is_new(event, self.client.now()):
+            if agent and self.desk.inbox.is_new(event, self.client.now(), by_home=agent is self):
                 page.hold()
                 await agent.take(event, page)
         await page.release()
@@ -199,7 +199,7 @@ class Agent:
                 self.remember(key, queued.event)
                 await self._done(queued.event, queued.page)
             await self._accept_slots.acquire()
-            self.start(self._handle_accept(key, event, page, next(self.desk.arrivals)))
+            self.start(self._handle_accept(key, event, page))
             return
         await self._done(event, page)
 
@@ -248,9 +248,8 @@ class Agent:
 
     # --- Accepted offers
 
-    async def _handle_accept(self, key: Key, event: Event, page: Page, arrival: int) -> None:
+    async def _handle_accept(self, key: Key, event: Event, page: Page) -> None:
         run = Run(self, key, event)
-        run.arrival = arrival
         try:
             while current := self._running.get(key):  # one run at a time works on a thread
                 await current.ended.wait()
@@ -287,6 +286,8 @@ class Agent:
                 raise
             run.task.uncancel()
             log.info("the client %s has ended the thread %s, or has continued the job in a newer one", *run.key)
+        except OSError:  # the file of State cannot be written: without it, the agent could work twice
+            raise
         except Exception:  # a defect: one message of a client must not end the agent
             log.exception("handling a message of %s failed", run.key[0])
         finally:

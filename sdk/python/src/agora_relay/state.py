@@ -36,6 +36,7 @@ class State:
         self._cursors: dict[str, str] = {}
         self._events: dict[str, float] = {}  # when each handled event expires
         self._expiries: list[tuple[float, str]] = []  # the same, as a heap
+        self._old: Any = None  # what agora work 0.1.0 had, for the program in Go
         self._file: BinaryIO | None = None
         self._size = self._live = 0
         if self.path is not None:
@@ -127,13 +128,18 @@ class State:
             self.caught[line[1]] = line[2]
         elif kind == "uncaught":
             self.caught.pop(line[1], None)
-        # A newer version of this package may write other lines.
+        elif kind == "old":
+            self._old = line[1]
+        else:
+            raise ValueError("another kind of line")
 
     def _lines(self) -> Iterator[list[Any]]:
         yield ["agora-state", 1, self._owner]
         yield from (["caught", did, reason] for did, reason in self.caught.items())
         yield from (["e", mark, int(expiry)] for mark, expiry in self._events.items())
         yield from self.book.lines()
+        if self._old is not None:
+            yield ["old", self._old]
         yield from (["cursor", did, cursor] for did, cursor in self._cursors.items())
 
     def _append(self, line: list[Any], sync: bool) -> None:
