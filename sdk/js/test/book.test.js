@@ -40,7 +40,7 @@ test('R-18: a continuation gets the terms of the first OFFER', () => {
   assert.deepEqual(book.get(job()).offer, TERMS);
 });
 
-test('R-18: 1,024 jobs and 128 of one client; those without ACCEPT are forgotten first, then those that are over', () => {
+test('R-18: 1,024 jobs and 128 of one client; those without ACCEPT go first, then those that are over', () => {
   const book = new Book();
   for (let n = 0; n < 128; n++) book.offered(job(n), TERMS, EXPIRES);
   book.accepted(job(0), thread('a'), NOW);

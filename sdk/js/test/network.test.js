@@ -79,7 +79,8 @@ test('R-14: a REQUEST that came from several relays is answered once, at its hom
 test('R-14: what its home shows again is handled again: it may be a backup without the answer', async (t) => {
   let price = 0;
   const all = await parties(t, null), { a, client } = all, backup = await FakeRelay.start();
-  const { state } = all.agent, options = { ...echo, quote: () => ++price }, stop = serving(t, all.agent, 'echo', options);
+  const { state } = all.agent, options = { ...echo, quote: () => ++price };
+  const stop = serving(t, all.agent, 'echo', options);
   await client.request('echo', 1);
   await until(() => a.of('OFFER').length === 1 && a.waiting > 0);
   await stop();

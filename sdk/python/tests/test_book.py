@@ -207,7 +207,8 @@ class Books(unittest.TestCase):
         self.assertEqual([sync for _, sync in self.lines], [True, False, True, True])
         self.assertEqual(self.lines[-1][0], ["job", {
             "client": k[0], "root": k[1], "payload": k[2], "until": "2026-02-03T12:00:00.000Z", "accepted": True,
-            "begun": 1, "over": True, "offer": {"price": 1}, "thread": thread(1), "outcome": {"type": "RESULT", "payload": {"output": 1}},
+            "begun": 1, "over": True, "offer": {"price": 1}, "thread": thread(1),
+            "outcome": {"type": "RESULT", "payload": {"output": 1}},
         }])
         self.book.expire(NOW + 24 * HOUR)
         self.assertEqual(self.lines[-1][0], ["nojob", {"client": k[0], "root": k[1], "payload": k[2]}])
@@ -298,7 +299,10 @@ class States(unittest.TestCase):
         self.assertEqual(len(made.book.jobs), 1)
 
     def test_another_file(self):
-        for text in ("a-1\n", '{"kty":"OKP"}\n', '["agora-state",2,"x"]\n', '["agora-state",1,"x"]\n["e"]\n', '["agora-state",1,"x"]\n["new"]\n'):
+        for text in (
+            "a-1\n", '{"kty":"OKP"}\n', '["agora-state",2,"x"]\n', '["agora-state",1,"x"]\n["e"]\n',
+            '["agora-state",1,"x"]\n["new"]\n',
+        ):
             self.path.write_text(text)
             with self.assertRaisesRegex(ValueError, "move the file away"):
                 State(self.path)

@@ -71,7 +71,9 @@ class Book:
         job["until"] = _later(job["until"], until)
         self._save(job, sync=True)
 
-    def accepted(self, key: JobKey, thread: dict[str, Any], now: float) -> Literal["work", "answer", "cancelled", "old"]:
+    def accepted(
+        self, key: JobKey, thread: dict[str, Any], now: float
+    ) -> Literal["work", "answer", "cancelled", "old"]:
         """Keeps an ACCEPT, when it has arrived. thread has the did:key of its home, its id, the hash of its ACCEPT, and
         whether the job's first REQUEST opened it (first). Returns what to do: work, or wait for the work; answer with
         the known outcome; refuse, because the client had cancelled the work; or nothing, because a newer thread has an
