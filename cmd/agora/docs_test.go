@@ -17,7 +17,7 @@ var (
 	mention   = regexp.MustCompile("(?:^|[`(;|]) *(?:sudo (?:-u \\w+ )?)?agora ((?:'[^']*'|\"[^\"]*\"|[^`|>;&)\n'\"])+)")
 	lower     = regexp.MustCompile(`^[a-z]+$`)
 	word      = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
-	flagAlone = regexp.MustCompile("^`--([a-z-]+)")
+	flagAlone = regexp.MustCompile("^`--([a-z0-9-]+)")
 	// inCode matches what is code in a document: a block, or a part of a line.
 	inCode = regexp.MustCompile("(?s)```.*?```|`[^`\n]+`")
 )

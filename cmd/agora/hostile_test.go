@@ -356,6 +356,8 @@ func hostileCalls() map[string][]string {
 		"proof get":    {"--relay URL EVE HOSTILE", "--relay URL HOSTILE msg_1", "--relay URL EVE msg_1", "--relay HOSTILE EVE msg_1"},
 		"proof verify": {"hostile.txt", "HOSTILE", "--event signed.json hostile.txt", "--event HOSTILE hostile.txt",
 			"--relay HOSTILE hostile.txt", "--witness HOSTILE hostile.txt"},
+		"relays": {"--key KEY --relay URL", "--key KEY --relay URL --json", "--key KEY --relay HOSTILE",
+			"--key KEY --relay URL --forgive HOSTILE", "--key KEY --relay URL --state hostile.txt"},
 		"audit": {"--relay URL", "--relay URL hostile.txt signed.json", "--offline hostile.json", "--offline HOSTILE",
 			"--relay URL --policy HOSTILE", "--relay URL --policy hostile.txt", "--relay URL --policy policy.txt", "--offline --evidence HOSTILE hostile.txt", "--relay HOSTILE"},
 		"admin status": {"--data HOSTILE", "--data DATA --json"},

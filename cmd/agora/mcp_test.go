@@ -288,8 +288,13 @@ func TestMCPRace(t *testing.T) {
 	for range 6 {
 		var v askedView
 		alice[0].call("ask", map[string]any{"intent": "echo", "wait_seconds": 0}, &v)
-		if _, _, err := seller.Post(t.Context(), envelope.Draft{Thread: v.Thread, Recipient: own.DID(),
-			Payload: envelope.Offer{RequestID: v.Thread, Price: &envelope.Price{Amount: 0.3, Currency: "USD"}}}); err != nil {
+		record, err := seller.Thread(t.Context(), v.Thread, own.DID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		offer := envelope.Draft{Thread: v.Thread, Recipient: own.DID(),
+			Payload: envelope.Offer{RequestID: v.Thread, Price: &envelope.Price{Amount: 0.3, Currency: "USD"}}}
+		if _, _, err := seller.Post(t.Context(), record.Join(offer)); err != nil {
 			t.Fatal(err)
 		}
 		alice[1].call("follow_up", map[string]any{"thread": v.Thread, "wait_seconds": 0}, &v)

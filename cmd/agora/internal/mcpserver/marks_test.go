@@ -97,6 +97,13 @@ func TestMarksHoldEverything(t *testing.T) {
 		if kind != envelope.TypeManifest {
 			draft.Recipient = alice.did
 		}
+		if kind == envelope.TypeOffer || kind == envelope.TypeResult || kind == envelope.TypeError {
+			record, err := eve.client.Thread(t.Context(), thread, alice.did)
+			if err != nil {
+				t.Fatal(err)
+			}
+			draft = record.Join(draft)
+		}
 		e, _, err := eve.client.Post(t.Context(), draft)
 		if err != nil {
 			t.Fatal(err)
