@@ -89,7 +89,7 @@ func canonicalize(body []byte) ([]byte, error) {
 	if canonical, ok := arrange(body); ok {
 		return canonical, nil
 	}
-	if Depth(body) > MaxDepth {
+	if depth(body) > MaxDepth {
 		return nil, Errorf(CodeInvalidRequest, "the JSON is nested deeper than %d levels", MaxDepth)
 	}
 	return Canonicalize(body)

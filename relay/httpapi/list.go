@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"iter"
 	"net/http"
@@ -19,8 +18,6 @@ type List struct {
 	Head string // the JSON text before the elements
 	// Elements yields JSON texts. Each is one element, or several with commas between them. An error ends the list.
 	Elements iter.Seq2[[]byte, error]
-	Raw      bool   // Elements has the commas too, so an element may be any part of the text
-	Type     string // the header Content-Type; empty: application/json
 	// Tail returns the JSON text after the elements. It is called after the last element.
 	Tail func() string
 }
@@ -40,7 +37,7 @@ func WriteList(w http.ResponseWriter, l List) error {
 		case err != nil:
 			panic(cutOff{err})
 		}
-		if begun && !l.Raw {
+		if begun {
 			part.WriteByte(',')
 		}
 		part.Write(element)
@@ -51,7 +48,7 @@ func WriteList(w http.ResponseWriter, l List) error {
 		if sent {
 			ExtendWrite(w)
 		} else {
-			SetHeader(w, cmp.Or(l.Type, contentJSON))
+			SetHeader(w, contentJSON)
 			sent = true
 		}
 		if _, err := w.Write(part.Bytes()); err != nil {
@@ -64,7 +61,7 @@ func WriteList(w http.ResponseWriter, l List) error {
 		ExtendWrite(w)
 		send(w, part.Bytes())
 	} else {
-		write(w, http.StatusOK, cmp.Or(l.Type, contentJSON), part.Bytes())
+		write(w, http.StatusOK, contentJSON, part.Bytes())
 	}
 	return nil
 }
