@@ -45,8 +45,9 @@ test('R-15, R-16, R-18: whenever the home is killed, there is one RESULT, and wo
     if (at('after the ACCEPT')) await killed();
     const { output, envelope } = await call.result();
     const isHere = step === 'after the ACCEPT' && moves.length === 0; // the RESULT was faster
-    assert.deepEqual([output, worked, isHere || moves.length === 1], [step, 1, true], step);
-    assert.ok(isHere || envelope.meta.home.url === others[0].url, step);
+    // On a busy machine another relay may be silent for a second, too.
+    assert.deepEqual([output, worked, isHere || moves.length >= 1], [step, 1, true], step);
+    assert.ok(isHere || others.some(({ url }) => url === envelope.meta.home.url), step);
     assert.ok(performance.now() - began < 35_000, step);
   }));
 });
