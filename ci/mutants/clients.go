@@ -65,7 +65,7 @@ var clients = []mutant{
 		ofClients + " -run Resume"},
 	{"seal: a resumed call without its REQUEST is not sealed", "client Call.resumeSeal", "sealDirected true", drop,
 		ofClients + " -run Resume|Seal"},
-	{"seal: a REQUEST is sent in plain text", "client Client.Request", "TTL", swap("Seal: opts.Seal", "Seal: false"),
+	{"seal: a REQUEST is sent in plain text", "client Client.request", "TTL", swap("Seal: opts.Seal", "Seal: false"),
 		ofClients + " -run Seal"},
 	{"seal: an ACCEPT is sent in plain text", "client Call.Acceptance", "Seal", set("$ && false"),
 		ofClients + " -run Seal"},

@@ -63,7 +63,7 @@ var governing = []mutant{
 		with("append(safetext.Escape(nil, \"\"), string(reason)...)"), ofPolicy + " -run HostileMessage"},
 	{"policy: duplicates are asked about", "relay screening.known", "seq >", with("(false && $)"), ofScreen},
 	{"policy: copies are asked about", "relay screening.join", "d ==", always, ofScreen},
-	{"policy: gateways are not asked about", "relay Relay.Check", "r.screening", never, ofScreen},
+	{"policy: gateways are not asked about", "relay Relay.screenNow", "r.screening", never, ofScreen},
 
 	{"admin: other users may open the socket", "relay/admin Listen", "os.Chmod()", swap("0o600", "0o666"), ofAdmin},
 	{"admin: every user is served", "relay/admin mayGovern", "user self", with("true"), ofAdmin},

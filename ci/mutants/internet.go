@@ -3,7 +3,7 @@ package main
 // Settings, TLS, bans, metrics and traces.
 var internet = []mutant{
 	{"bans: a banned address is served", "relay/admission Gate.checkAddress", "isWithin()", never, "./relay -run Bans"},
-	{"bans: a banned identity may post", "relay Relay.check", "CheckAgent()", never, "./relay -run Bans"},
+	{"bans: a banned identity may post", "relay Relay.checkEnvelope", "CheckAgent()", never, "./relay -run Bans"},
 	{"bans: a banned identity may read", "relay Relay.acceptOnce", "CheckAgent()", never, "./relay -run Bans"},
 	{"limits: a changed limit is not that of known addresses", "relay/admission buckets.setRate", "SetBurstAt()", drop,
 		"./relay/admission -run Buckets"},
@@ -33,5 +33,5 @@ var internet = []mutant{
 		"./relay/httpapi -run HTTP2"},
 	{"log: ids of clients are believed", "relay/httpapi site.requestID", "fromProxy()", without,
 		"./relay/httpapi -run RequestIDs"},
-	{"metrics: a duplicate counts as stored", "relay/metrics Metrics.Posted", "p.Duplicate", never, "./relay/metrics"},
+	{"metrics: a refusal counts as stored", "relay/metrics count", "code == \"\"", always, "./relay/metrics"},
 }
