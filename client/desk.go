@@ -104,9 +104,9 @@ func (d *desk) take(r *run, request, accept *envelope.Envelope, expires time.Tim
 	if request.Home != nil {
 		r.place.Relay = request.Home.DID
 	}
-	action, outcome := d.state.accept(key, r.place, r.key, r.agent.client.now())
+	action, newest, outcome := d.state.accept(key, r.place, r.key, r.agent.client.now())
 	t := d.working[key]
-	if t != nil && action != deal.Ignore {
+	if t != nil && newest {
 		d.own(t, r, expires)
 	}
 	switch action {
@@ -129,12 +129,13 @@ func (d *desk) take(r *run, request, accept *envelope.Envelope, expires time.Tim
 	return t
 }
 
-// own makes r the owner of a task, in place of another run. The caller holds d.mu.
+// own makes r the owner of a task, in place of another run. The run in the thread of the first REQUEST ends then. Another
+// one still posts the outcome, see deal.Book.Accept. The caller holds d.mu.
 func (d *desk) own(t *task, r *run, expires time.Time) {
 	if t.owner == r {
 		return
 	}
-	if t.owner != nil {
+	if t.owner != nil && t.owner.place.First {
 		t.owner.cancel(errMoved)
 	}
 	t.owner = r
@@ -194,13 +195,13 @@ func (d *desk) until(t *task, expires time.Time) {
 	}
 }
 
-// leave ends the part of r in its job, because of cause. The work ends too, unless another run owns the job.
-func (d *desk) leave(r *run, cause error) {
+// leave ends the part of r in its job, because of cause. If r owns the job, the work ends too, and leave returns true.
+func (d *desk) leave(r *run, cause error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	t := d.working[r.jobKey]
 	if t == nil || t.owner != r {
-		return
+		return false
 	}
 	delete(d.working, r.jobKey)
 	if t.deadline != nil {
@@ -210,6 +211,7 @@ func (d *desk) leave(r *run, cause error) {
 	if d.ctx.Err() == nil && cause != nil {
 		d.state.ended(r.jobKey, r.place, r.agent.client.now())
 	}
+	return true
 }
 
 // perform does the work of a task, unless it was begun too often.
@@ -271,16 +273,20 @@ const defaultBegins = 3
 
 // The methods of State for the jobs of an agent. They return the errors of writing the file where that matters.
 
-func (s *State) accept(k deal.Key, at deal.Place, r thread.Key, now time.Time) (deal.Action, envelope.Payload) {
+// accept records an ACCEPT. newest reports whether its thread is now the newest one of the job with an ACCEPT.
+func (s *State) accept(
+	k deal.Key, at deal.Place, r thread.Key, now time.Time,
+) (action deal.Action, newest bool, outcome envelope.Payload) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.book.Expire(now)
-	action := s.book.Accept(k, at, s.begunBefore(r), now)
+	action = s.book.Accept(k, at, s.begunBefore(r), now)
 	j, _ := s.book.Job(k)
-	if j.Outcome == nil {
-		return action, nil
+	newest = j.Newest.Accept == at.Accept
+	if j.Outcome != nil {
+		outcome = payloadOf(*j.Outcome)
 	}
-	return action, payloadOf(*j.Outcome)
+	return action, newest, outcome
 }
 
 // payloadOf returns a saved outcome as the payload of a message.

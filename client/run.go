@@ -299,7 +299,9 @@ func (r *run) work(request, accept *envelope.Envelope, record *Thread) error {
 			if errors.Is(context.Cause(r.ctx), errMoved) {
 				return errMoved
 			}
-			a.leave(r, context.Cause(r.ctx))
+			if !a.leave(r, context.Cause(r.ctx)) {
+				return context.Cause(r.ctx)
+			}
 			<-t.done
 		}
 		if t.worked {

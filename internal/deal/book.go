@@ -207,13 +207,16 @@ type Action int
 
 const (
 	Work   Action = iota // the work is to be begun, or its end to be waited for
-	Answer               // the job has an outcome: it is posted
-	Ignore               // a newer thread of the job has an ACCEPT
+	Answer               // the job has an outcome: it is posted in this thread
+	Ignore               // a newer thread of the job has an ACCEPT, or too many have
 	Refuse               // the client had cancelled the job after the work was begun
 )
 
 // Accept records the ACCEPT of an OFFER, at the time now. begun is how often the work was begun according to an older
 // record; most often 0.
+//
+// The thread of the first REQUEST is older than all others. Of the others nobody knows which one is the newest: messages
+// come late, and clocks are set back. So each of them gets the outcome, and the last one to come counts as the newest.
 func (b *Book) Accept(k Key, at Place, begun int, now time.Time) Action {
 	j := b.jobs[k]
 	if j == nil { // its OFFER was made by an earlier process without a file
@@ -222,8 +225,9 @@ func (b *Book) Accept(k Key, at Place, begun int, now time.Time) Action {
 	j.Begun = max(j.Begun, begun)
 	switch {
 	case j.Newest.same(at):
-	case j.Accepted && (at.First || slices.Contains(j.Earlier, at.Accept) || len(j.Earlier) == maxEarlier):
-		return Ignore // the time in an ACCEPT does not decide, because clocks are set back
+	case j.Accepted && (at.First || !slices.Contains(j.Earlier, at.Accept) && len(j.Earlier) == maxEarlier):
+		return Ignore
+	case slices.Contains(j.Earlier, at.Accept):
 	default:
 		if j.Accepted {
 			j.Earlier = append(j.Earlier, j.Newest.Accept)

@@ -130,8 +130,6 @@ var names = func() (all [parties]didkey.DID) {
 
 var homes = [relays]didkey.DID{"did:relay:0", "did:relay:1", "did:relay:2"}
 
-func relayOf(did didkey.DID) int { return slices.Index(homes[:], did) }
-
 // reaches reports whether a party has a connection to a relay that is up.
 func (w *world) reaches(party, relay int) bool { return w.relays[relay].up && !w.cut[party][relay] }
 

@@ -169,7 +169,7 @@ type worker struct {
 	known   map[int]*message // REQUESTs, by thread
 	seen    map[envelope.Hash]bool
 	running map[deal.Key]time.Duration // when the work ends
-	told    map[envelope.Hash]bool     // ACCEPTs that were answered, or need no answer
+	owed    []owed                     // the ACCEPTs that wait for the outcome
 	works   map[deal.Key]int
 	crashes map[deal.Key]int // while the work was running
 }
@@ -183,7 +183,7 @@ func (a *worker) start() {
 		}
 	}}
 	a.pending, a.seen, a.running = map[deal.Key]*deal.Job{}, map[envelope.Hash]bool{}, map[deal.Key]time.Duration{}
-	a.told = map[envelope.Hash]bool{}
+	a.owed = nil
 	if a.file == nil {
 		a.file, a.works, a.crashes = map[deal.Key]deal.Job{}, map[deal.Key]int{}, map[deal.Key]int{}
 		a.offers, a.known = map[int]*message{}, map[int]*message{}
@@ -275,8 +275,18 @@ func (a *worker) begin(r int, m *message) {
 		return
 	}
 	k := key(request)
-	delete(a.told, m.hash)
-	if a.book.Accept(k, deal.Place{Relay: homes[r], Thread: id(m), Accept: m.hash, First: request.root == request.hash}, 0, a.at(a.me)) != deal.Work {
+	before, _ := a.book.Job(k)
+	at := deal.Place{Relay: homes[r], Thread: id(m), Accept: m.hash, First: request.root == request.hash}
+	action := a.book.Accept(k, at, 0, a.at(a.me))
+	if action != deal.Work && action != deal.Answer {
+		return
+	}
+	after, _ := a.book.Job(k)
+	a.owed = slices.DeleteFunc(a.owed, func(o owed) bool {
+		return o.accept == m || o.key == k && before.Newest.First && !after.Newest.First
+	})
+	a.owed = append(a.owed, owed{k, r, m})
+	if action == deal.Answer {
 		return
 	}
 	if _, busy := a.running[k]; busy {
@@ -295,17 +305,20 @@ func (a *worker) begin(r int, m *message) {
 	}
 }
 
-// tell posts outcomes to the newest threads.
+// owed is an ACCEPT that waits for the outcome of its job, and its relay.
+type owed struct {
+	key    deal.Key
+	relay  int
+	accept *message
+}
+
+// tell posts outcomes to the threads that wait for them.
 func (a *worker) tell() {
-	for j := range a.book.Jobs {
-		if j.Outcome == nil || a.told[j.Newest.Accept] {
-			continue
+	a.owed = slices.DeleteFunc(a.owed, func(o owed) bool {
+		if j, ok := a.book.Job(o.key); !ok || j.Outcome == nil {
+			return false
 		}
-		r := relayOf(j.Newest.Relay)
-		thread := int([]rune(j.Newest.Thread)[0] - 'a')
-		m := &message{kind: envelope.TypeResult, from: a.me, to: a.known[thread].from, thread: thread, re: j.Newest.Accept, hash: a.hash()}
-		if a.post(r, m) != none {
-			a.told[j.Newest.Accept] = true
-		}
-	}
+		m := &message{kind: envelope.TypeResult, from: a.me, to: o.accept.from, thread: o.accept.thread, re: o.accept.hash, hash: a.hash()}
+		return a.post(o.relay, m) != none
+	})
 }

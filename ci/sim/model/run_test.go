@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	worlds = flag.Int("worlds", 60_000, "how many worlds are simulated")
+	worlds = flag.Int("worlds", 100_000, "how many worlds are simulated")
 	first  = flag.Uint64("first", 1, "the first seed; a world depends on nothing but its seed")
 )
 
