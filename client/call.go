@@ -149,8 +149,8 @@ func (call *Call) offer(e *envelope.Envelope) (offer Offer, ok bool, err error) 
 // the deadline. Result then waits for the agent of this offer. A thread can have only one ACCEPT.
 //
 // Errors: ErrUnacceptable with the reason; the errors of Post. After ErrUnknownOutcome, State or Resume find out
-// whether the relay has the ACCEPT. After an error for which Unanswered is true, Accept of the same offer posts the same
-// bytes once more.
+// whether the relay has the ACCEPT. After an error for which Unanswered is true, Accept of the same offer posts the
+// same bytes once more.
 func (call *Call) Accept(ctx context.Context, offer Offer) error {
 	if call.unsure && call.links.offer == offer.Envelope {
 		receipt, err := call.client.PostEnvelope(ctx, call.links.accept)

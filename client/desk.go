@@ -100,7 +100,8 @@ func (d *desk) take(r *run, request, accept *envelope.Envelope, expires time.Tim
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	r.jobKey, r.place = key, deal.Place{Thread: r.key.ID, Accept: accept.Hash(), First: request.Continues == (envelope.Hash{})}
+	r.jobKey, r.place = key, deal.Place{Thread: r.key.ID, Accept: accept.Hash(),
+		First: request.Continues == (envelope.Hash{})}
 	if request.Home != nil {
 		r.place.Relay = request.Home.DID
 	}
@@ -129,8 +130,8 @@ func (d *desk) take(r *run, request, accept *envelope.Envelope, expires time.Tim
 	return t
 }
 
-// own makes r the owner of a task, in place of another run. The run in the thread of the first REQUEST ends then. Another
-// one still posts the outcome, see deal.Book.Accept. The caller holds d.mu.
+// own makes r the owner of a task, in place of another run. The run in the thread of the first REQUEST ends then.
+// Another one still posts the outcome, see deal.Book.Accept. The caller holds d.mu.
 func (d *desk) own(t *task, r *run, expires time.Time) {
 	if t.owner == r {
 		return

@@ -50,8 +50,8 @@ func (f *failure) noEffect() bool {
 	return f.notSent || f.status >= 400 && f.status < 500 || ok && refusal.NothingStored()
 }
 
-// permanent reports whether err is ErrOtherRelay, or an *envelope.Error that a retry would get again. The error may come from the relay
-// or from the client itself, before it sent anything. Three kinds of errors are not permanent:
+// permanent reports whether err is ErrOtherRelay, or an *envelope.Error that a retry would get again. The error may
+// come from the relay or from the client itself, before it sent anything. Three kinds of errors are not permanent:
 //   - ErrUnknownOutcome.
 //   - An error because of the time (CodeStaleTimestamp, CodeExpired): a retry has a new timestamp, and a wrong clock
 //     may be corrected.

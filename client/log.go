@@ -159,8 +159,8 @@ const maxTiles = 4096
 // maxWitnesses is how many names of witnesses are read from a checkpoint.
 const maxWitnesses = 16
 
-// witnesses returns the names of those that have signed the relay's published checkpoint, without the relay. They are not
-// verified: that needs the keys of the witnesses.
+// witnesses returns the names of those that have signed the relay's published checkpoint, without the relay. They are
+// not verified: that needs the keys of the witnesses.
 func (c *Client) witnesses(ctx context.Context) (names []string) {
 	l, err := c.Log(ctx)
 	if err != nil {

@@ -23,10 +23,10 @@ type Move struct {
 	Reason   string // why, in a few words, such as "is silent"
 }
 
-// NetworkCall is the client's side of a job: one thread, or several if the job was continued at other relays. Its methods
-// are those of Call. While Offers, Collect or Result run, they watch the home of the newest thread, and continue the job
-// elsewhere if the home is silent, caught, or shows no OFFER of the named agent (RELAYS ). Only one goroutine
-// may use it at a time.
+// NetworkCall is the client's side of a job: one thread, or several if the job was continued at other relays. Its
+// methods are those of Call. While Offers, Collect or Result run, they watch the home of the newest thread, and
+// continue the job elsewhere if the home is silent, caught, or shows no OFFER of the named agent (RELAYS ).
+// Only one goroutine may use it at a time.
 type NetworkCall struct {
 	network *Network
 	opts    RequestOptions
@@ -51,9 +51,9 @@ type leg struct {
 	ended error // with Lost: the error if no other relay takes the job
 }
 
-// Request opens a thread at the home that RELAYS R-11 chooses: the first usable one of the recipient's relays, or of the
-// given ones. If the home does not take the REQUEST, the next one is tried. Errors: no relay is usable; a refusal of the
-// REQUEST; ctx's error.
+// Request opens a thread at the home that RELAYS R-11 chooses: the first usable one of the recipient's relays, or of
+// the given ones. If the home does not take the REQUEST, the next one is tried. Errors: no relay is usable; a refusal
+// of the REQUEST; ctx's error.
 func (n *Network) Request(ctx context.Context, opts RequestOptions) (*NetworkCall, error) {
 	j := n.job(opts)
 	homes, err := n.homes(ctx, opts.Recipient)
@@ -118,9 +118,9 @@ func (j *NetworkCall) begin(request *envelope.Envelope) {
 	}
 }
 
-// open posts a REQUEST at a relay and adds its thread. It repeats the same bytes for as long as a home may be silent. It
-// returns an error if the REQUEST was refused or ctx has ended. If the relay does not answer, the thread is added as
-// silent, because the relay may have the REQUEST.
+// open posts a REQUEST at a relay and adds its thread. It repeats the same bytes for as long as a home may be silent.
+// It returns an error if the REQUEST was refused or ctx has ended. If the relay does not answer, the thread is added
+// as silent, because the relay may have the REQUEST.
 func (j *NetworkCall) open(ctx context.Context, p *peer, opts RequestOptions, continues envelope.Hash) error {
 	a, err := p.about(ctx, aboutAge)
 	if err != nil {
@@ -258,9 +258,9 @@ func (j *NetworkCall) Collect(ctx context.Context, d time.Duration) ([]Offer, er
 	return collect(ctx, d, j.Offers)
 }
 
-// Accept accepts an offer as Call.Accept does. From then on only this agent can do the job, at this price at most (RELAYS
-// If the home does not answer, Accept returns nil, and Result continues the job elsewhere. Errors: ErrUnacceptable;
-// a refusal.
+// Accept accepts an offer as Call.Accept does. From then on only this agent can do the job, at this price at most
+// (RELAYS R-16). If the home does not answer, Accept returns nil, and Result continues the job elsewhere. Errors:
+// ErrUnacceptable; a refusal.
 func (j *NetworkCall) Accept(ctx context.Context, offer Offer) error {
 	j.mu.Lock()
 	i := slices.IndexFunc(j.legs, func(l *leg) bool { return l.call.requestID == offer.RequestID })
@@ -317,9 +317,9 @@ func (j *NetworkCall) accept(ctx context.Context, l *leg, offer Offer) error {
 	return err
 }
 
-// Result waits for the RESULT of the agent whose offer was accepted, in all threads of the job. If the home of the newest
-// thread is silent, the job continues at another relay, and the agent's offer there is accepted if it costs no more.
-// Errors: those of Call.Result.
+// Result waits for the RESULT of the agent whose offer was accepted, in all threads of the job. If the home of the
+// newest thread is silent, the job continues at another relay, and the agent's offer there is accepted if it costs no
+// more. Errors: those of Call.Result.
 func (j *NetworkCall) Result(ctx context.Context) (*Result, error) {
 	j.mu.Lock()
 	agent := j.order.Agent
@@ -356,8 +356,8 @@ func (j *NetworkCall) Result(ctx context.Context) (*Result, error) {
 	return nil, err
 }
 
-// acceptAgain accepts the agent's offer in a thread that continues the job, and returns nil. It returns nil at once in a
-// thread with an ACCEPT.
+// acceptAgain accepts the agent's offer in a thread that continues the job, and returns nil. It returns nil at once
+// in a thread with an ACCEPT.
 func (j *NetworkCall) acceptAgain(ctx context.Context, l *leg) error {
 	j.mu.Lock()
 	decided := l.Decided

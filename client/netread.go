@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,15 +12,10 @@ import (
 )
 
 // At returns the client of the given relay that has the thread of this client, or of the oldest one if it is empty.
-// Errors: those of Client.Thread. If a relay does not answer and no other has the thread, it is the error of that relay:
-// it may have the thread.
+// Errors: those of Client.Thread. If a relay does not answer and no other has the thread, it is the error of that
+// relay: it may have the thread.
 func (n *Network) At(ctx context.Context, threadID string, opener didkey.DID) (*Client, error) {
-	errs := make([]error, len(n.given))
-	var asking sync.WaitGroup
-	for i, p := range n.given {
-		asking.Go(func() { _, errs[i] = p.Thread(ctx, threadID, opener) })
-	}
-	asking.Wait()
+	_, errs := askAll(n.given, func(p *peer) (*Thread, error) { return p.Thread(ctx, threadID, opener) })
 	var missing error
 	for i, err := range errs {
 		switch {
@@ -41,15 +37,10 @@ func (n *Network) Thread(ctx context.Context, threadID string, opener didkey.DID
 	return c.Thread(ctx, threadID, opener)
 }
 
-// Outlook returns the outlook at the given relay whose directory knows most agents for the request. Errors: the error of
-// the last relay, if none answers.
+// Outlook returns the outlook at the given relay whose directory knows most agents for the request. Errors: the error
+// of the last relay, if none answers.
 func (n *Network) Outlook(ctx context.Context, opts RequestOptions) (Outlook, error) {
-	all, errs := make([]Outlook, len(n.given)), make([]error, len(n.given))
-	var asking sync.WaitGroup
-	for i, p := range n.given {
-		asking.Go(func() { all[i], errs[i] = p.Outlook(ctx, opts) })
-	}
-	asking.Wait()
+	all, errs := askAll(n.given, func(p *peer) (Outlook, error) { return p.Outlook(ctx, opts) })
 	best := -1
 	for i, err := range errs {
 		if err == nil && (best < 0 || all[i].Agents > all[best].Agents) {
@@ -62,15 +53,14 @@ func (n *Network) Outlook(ctx context.Context, opts RequestOptions) (Outlook, er
 	return all[best], nil
 }
 
-// Stored returns the events at all given relays, each once; see Client.Stored. all is false if one relay has more, or does
-// not answer. Errors: the error of the last relay, if none answers.
+// Stored returns the events at all given relays, each once; see Client.Stored. all is false if one relay has more, or
+// does not answer. Errors: the error of the last relay, if none answers.
 func (n *Network) Stored(ctx context.Context, filter Filter) (found []*envelope.Envelope, all bool, err error) {
-	events, whole, errs := make([][]*envelope.Envelope, len(n.given)), make([]bool, len(n.given)), make([]error, len(n.given))
-	var asking sync.WaitGroup
-	for i, p := range n.given {
-		asking.Go(func() { events[i], whole[i], errs[i] = p.Stored(ctx, filter) })
-	}
-	asking.Wait()
+	whole := make([]bool, len(n.given))
+	events, errs := askAll(n.given, func(p *peer) (events []*envelope.Envelope, err error) {
+		events, whole[slices.Index(n.given, p)], err = p.Stored(ctx, filter)
+		return events, err
+	})
 	seen, answered := map[mark]bool{}, false
 	all = true
 	for i, some := range events {
@@ -115,8 +105,8 @@ func (call *Call) Record(ctx context.Context) (*Thread, error) {
 	return record, err
 }
 
-// Record reads the record of the newest thread. While it waits for a home that is silent, the job continues elsewhere as
-// in Offers.
+// Record reads the record of the newest thread. While it waits for a home that is silent, the job continues elsewhere
+// as in Offers.
 func (j *NetworkCall) Record(ctx context.Context) (*Thread, error) {
 	var mu sync.Mutex
 	var record *Thread

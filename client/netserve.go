@@ -59,10 +59,10 @@ func (n *Network) done(e *envelope.Envelope) {
 	delete(n.arrived, markOf(e))
 }
 
-// Follow follows all given relays, as Client.Follow does for one: one handler gets the events of all of them in the order
-// in which they arrive, one at a time, and an event that came before from another relay is dropped until it expires. A
-// relay that is down delays nothing of the others. The positions are in NetworkOptions.State; opts.Cursor is not used.
-// Use a State for one filter only.
+// Follow follows all given relays, as Client.Follow does for one: one handler gets the events of all of them in the
+// order in which they arrive, one at a time, and an event that came before from another relay is dropped until it
+// expires. A relay that is down delays nothing of the others. The positions are in NetworkOptions.State; opts.Cursor
+// is not used. Use a State for one filter only.
 //
 // Errors: ctx's error; the error of handler, unchanged; errors of writing the State; an *envelope.Error if all relays
 // refuse the request and a retry would not help.
@@ -98,8 +98,8 @@ type handlerError struct{ error }
 
 func (e *handlerError) Unwrap() error { return e.error }
 
-// each runs loop for each given relay, once the relay has said who it is, until ctx ends. It returns when all loops have
-// ended. A relay that refuses its loop is logged, and the others go on; the error is returned if all do.
+// each runs loop for each given relay, once the relay has said who it is, until ctx ends. It returns when all loops
+// have ended. A relay that refuses its loop is logged, and the others go on; the error is returned if all do.
 func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, didkey.DID) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -162,8 +162,9 @@ func (d *desk) agentAt(p *peer, relay didkey.DID) *agent {
 	return a
 }
 
-// route puts a REQUEST into the queue of the agent at the home of its thread. A REQUEST whose home may not be contacted is
-// dropped and logged. The home may be another relay than the one that has shown the REQUEST: a mirror shows copies.
+// route puts a REQUEST into the queue of the agent at the home of its thread. A REQUEST whose home may not be
+// contacted is dropped and logged. The home may be another relay than the one that has shown the REQUEST: a mirror
+// shows copies.
 func (a *agent) route(ctx context.Context, w *queuedRequest) {
 	home := w.event.Home
 	if a.network == nil || home == nil || home.DID == a.relay {
@@ -228,8 +229,8 @@ func (a *agent) follow(ctx context.Context, home envelope.Home) (*agent, error) 
 	return other, nil
 }
 
-// manifest returns the agent's MANIFEST as it is posted to all relays, with the same bytes (RELAYS R-10). It signs a new
-// one when the last one is older than half of its lifetime.
+// manifest returns the agent's MANIFEST as it is posted to all relays, with the same bytes (RELAYS R-10). It signs a
+// new one when the last one is older than half of its lifetime.
 func (n *Network) manifest(ctx context.Context, payload envelope.Payload, now time.Time) (*envelope.Envelope, error) {
 	n.announcing.Lock()
 	last := n.freshManifest(now)
@@ -266,19 +267,10 @@ func (n *Network) freshManifest(now time.Time) *envelope.Envelope {
 func (n *Network) ownRelays(ctx context.Context) (relays []envelope.Home) {
 	ctx, cancel := context.WithTimeout(ctx, n.opts.Silence/3)
 	defer cancel()
-	found := make([]*envelope.Home, len(n.given))
-	var asking sync.WaitGroup
-	for i, p := range n.given {
-		asking.Go(func() {
-			if a, err := p.about(ctx, aboutAge); err == nil {
-				found[i] = a.home
-			}
-		})
-	}
-	asking.Wait()
-	for _, home := range found {
-		if home != nil && len(relays) < envelope.MaxRelays {
-			relays = append(relays, *home)
+	all, errs := askAll(n.given, func(p *peer) (*about, error) { return p.about(ctx, aboutAge) })
+	for i, a := range all {
+		if errs[i] == nil && a.home != nil && len(relays) < envelope.MaxRelays {
+			relays = append(relays, *a.home)
 		}
 	}
 	return relays

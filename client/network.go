@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/fsync"
 	"github.com/agora-relay/agora/internal/netaddr"
 	"github.com/agora-relay/agora/proof"
 )
@@ -52,10 +52,10 @@ const (
 // MaxRelays is how many relays a Network can be given. A MANIFEST names the first envelope.MaxRelays of them.
 const MaxRelays = 8
 
-// Network talks to several relays with one identity, and trusts none of them. It follows all of them. A thread is decided
-// by one of them, its home. If the home is silent, the job continues at another relay, and the agent does not work twice
-// (RELAYS §3, §4). A Network is safe for concurrent use. No goroutine that a method starts is still running when the
-// method returns.
+// Network talks to several relays with one identity, and trusts none of them. It follows all of them. A thread is
+// decided by one of them, its home. If the home is silent, the job continues at another relay, and the agent does not
+// work twice (RELAYS §3, §4). A Network is safe for concurrent use. No goroutine that a method starts is still
+// running when the method returns.
 type Network struct {
 	signer envelope.Signer
 	me     didkey.DID
@@ -134,10 +134,12 @@ func (n *Network) newPeer(relayURL string, transport *http.Client) (*peer, error
 }
 
 // ErrCaught is in the error of a call that would need a relay that was caught lying (RELAYS R-17).
-var ErrCaught = errors.New("this relay was caught: it has given a wrong proof, or signed two things that contradict each other")
+var ErrCaught = errors.New("this relay was caught: it has given a wrong proof, or signed two things that contradict " +
+	"each other; agora relays --forgive lets it be used again")
 
-// at returns the client of the relay with this identity, which must answer at home.URL or at a given address, and must be
-// one that may be contacted (RELAYS ). Errors: ErrCaught, ErrOtherRelay, those of reading the relay's document.
+// at returns the client of the relay with this identity, which must answer at home.URL or at a given address, and
+// must be one that may be contacted (RELAYS ). Errors: ErrCaught, ErrOtherRelay, those of reading the
+// relay's document.
 func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
 	if n.state.isCaught(home.DID) {
 		return nil, fmt.Errorf("client: %s: %w", home.DID, ErrCaught)
@@ -170,8 +172,8 @@ const maxNewHosts = 16
 // discover contacts a relay that was not given.
 func (n *Network) discover(ctx context.Context, home envelope.Home) (*peer, error) {
 	if !n.opts.Discover {
-		return nil, fmt.Errorf("client: the relay %s is not one of those that were given; give it too, or allow to discover relays",
-			home.URL)
+		return nil, fmt.Errorf("client: the relay %s is not one of those that were given; give it too, or allow the "+
+			"client to discover relays", home.URL)
 	}
 	if err := checkOrigin(home.URL); err != nil {
 		return nil, err
@@ -201,7 +203,8 @@ func (n *Network) countHost(now time.Time) error {
 	defer n.mu.Unlock()
 	n.hosts = slices.DeleteFunc(n.hosts, func(at time.Time) bool { return now.Sub(at) >= time.Hour })
 	if len(n.hosts) >= maxNewHosts {
-		return fmt.Errorf("client: %d new relays were contacted in the last hour; no further one is contacted now", maxNewHosts)
+		return fmt.Errorf("client: %d new relays were contacted in the last hour; no further one is contacted now",
+			maxNewHosts)
 	}
 	n.hosts = append(n.hosts, now)
 	return nil
@@ -219,8 +222,8 @@ func checkOrigin(origin string) error {
 // errInside is the error of a connection to an address that no stranger may name.
 var errInside = errors.New("the address is not public, or its port is below 1024 and not 443")
 
-// guarded returns a transport that connects only to public addresses, without a proxy. It checks the address that a name
-// has when it connects.
+// guarded returns a transport that connects only to public addresses, without a proxy. It checks the address that a
+// name has when it connects.
 func guarded() http.RoundTripper {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
@@ -239,8 +242,8 @@ type watcher struct {
 	invalid func(relay didkey.DID, reason error) // two proofs in a row that are not valid; nil: not called
 }
 
-// compare compares a valid proof with the last one of the relay. If they contradict each other within one log, the relay
-// is caught.
+// compare compares a valid proof with the last one of the relay. If they contradict each other within one log, the
+// relay is caught.
 func (n *Network) compare(s *proof.Statement) {
 	n.mu.Lock()
 	last := n.proofs[s.Verified.Origin.DID]
@@ -267,7 +270,10 @@ func (n *Network) catch(relay didkey.DID, reason string, evidence *proof.Evidenc
 	}
 	path := filepath.Join(n.opts.Evidence, fmt.Sprintf("evidence-%s-%d.json", relay.Multibase(), time.Now().Unix()))
 	text, err := json.Marshal(evidence)
-	if err = errors.Join(err, os.WriteFile(path, text, 0o600)); err != nil {
+	if err == nil {
+		err = fsync.Create(path, text)
+	}
+	if err != nil {
 		n.log.Error("the evidence cannot be saved", "error", err)
 	}
 }
@@ -284,6 +290,17 @@ type RelayStatus struct {
 	Err       error  // why it gives no valid answer now; nil: it does
 }
 
+// askAll calls f for each of these relays, at the same time. It returns the answers and the errors in their order.
+func askAll[T any](relays []*peer, f func(*peer) (T, error)) ([]T, []error) {
+	answers, errs := make([]T, len(relays)), make([]error, len(relays))
+	var asking sync.WaitGroup
+	for i, p := range relays {
+		asking.Go(func() { answers[i], errs[i] = f(p) })
+	}
+	asking.Wait()
+	return answers, errs
+}
+
 // Relays asks all relays who they are, at the same time.
 func (n *Network) Relays(ctx context.Context) []RelayStatus {
 	peers := slices.Clone(n.given)
@@ -293,22 +310,21 @@ func (n *Network) Relays(ctx context.Context) []RelayStatus {
 	}
 	n.mu.Unlock()
 	caught := n.state.Caught()
-	all := make([]RelayStatus, len(peers))
-	var asking sync.WaitGroup
-	for i, p := range peers {
-		asking.Go(func() {
-			s := RelayStatus{URL: p.url}
-			a, err := p.about(ctx, time.Nanosecond)
-			if s.Err = err; err == nil {
-				s.DID, s.Home, s.Log, s.Caught = a.did, a.home != nil, a.proofs, caught[a.did]
-			}
-			if s.Log {
-				s.Witnesses = p.witnesses(ctx)
-			}
-			all[i] = s
-		})
+	all, errs := askAll(peers, func(p *peer) (RelayStatus, error) {
+		s := RelayStatus{URL: p.url}
+		a, err := p.about(ctx, time.Nanosecond)
+		if err != nil {
+			return s, err
+		}
+		s.DID, s.Home, s.Log, s.Caught = a.did, a.home != nil, a.proofs, caught[a.did]
+		if s.Log {
+			s.Witnesses = p.witnesses(ctx)
+		}
+		return s, nil
+	})
+	for i, err := range errs {
+		all[i].Err = err
 	}
-	asking.Wait()
 	return all
 }
 
@@ -328,16 +344,10 @@ func (n *Network) usable(ctx context.Context) iter.Seq[*peer] {
 	}
 }
 
-// Agent returns an agent with the manifests that all given relays have of it, the newest first. Errors: the error of the
-// last relay, if no relay has the agent.
+// Agent returns an agent with the manifests that all given relays have of it, the newest first. Errors: the error of
+// the last relay, if no relay has the agent.
 func (n *Network) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
-	found := make([]Agent, len(n.given))
-	errs := make([]error, len(n.given))
-	var asking sync.WaitGroup
-	for i, p := range n.given {
-		asking.Go(func() { found[i], errs[i] = p.Agent(ctx, id) })
-	}
-	asking.Wait()
+	found, errs := askAll(n.given, func(p *peer) (Agent, error) { return p.Agent(ctx, id) })
 	merged, last := Agent{}, error(nil)
 	for i, a := range found {
 		if errs[i] != nil {
@@ -355,12 +365,13 @@ func (n *Network) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
 		return Agent{}, last
 	}
 	slices.SortStableFunc(merged.Manifests, func(a, b *envelope.Envelope) int { return b.TS.Compare(a.TS) })
-	merged.Manifests = slices.CompactFunc(merged.Manifests, func(a, b *envelope.Envelope) bool { return a.Hash() == b.Hash() })
+	merged.Manifests = slices.CompactFunc(merged.Manifests,
+		func(a, b *envelope.Envelope) bool { return a.Hash() == b.Hash() })
 	return merged, nil
 }
 
-// Directory yields the agents in the directories of all given relays that match q, each manifest once. A relay that does
-// not answer is left out and logged. It ends with an error if no relay answers.
+// Directory yields the agents in the directories of all given relays that match q, each manifest once. A relay that
+// does not answer is left out and logged. It ends with an error if no relay answers.
 func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, error] {
 	return func(yield func(Agent, error) bool) {
 		seen := newRecent[mark, struct{}](1 << 16)
@@ -385,9 +396,9 @@ func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, 
 	}
 }
 
-// Post signs d and posts it: a draft with a home to that relay, a REQUEST without one to the home that RELAYS R-11 chooses,
-// a MANIFEST to all given relays, with the same bytes, and any other to the first given relay that answers. The errors are those of Client.Post; of a MANIFEST, that of the last
-// relay, if no relay has taken it.
+// Post signs d and posts it. A draft with a home goes to that relay. A REQUEST without one goes to the home that RELAYS
+// R-11 chooses. A MANIFEST goes to all given relays, with the same bytes. Any other draft goes to the first given relay
+// that answers. Errors: those of Client.Post; of a MANIFEST, that of the last relay, if no relay has taken it.
 func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
 	if d.Home != nil {
 		p, err := n.at(ctx, *d.Home)
@@ -421,12 +432,7 @@ func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (*envelope
 
 // postToAll posts an envelope to all given relays, and returns the first receipt.
 func (n *Network) postToAll(ctx context.Context, e *envelope.Envelope) (Receipt, error) {
-	receipts, errs := make([]Receipt, len(n.given)), make([]error, len(n.given))
-	var posting sync.WaitGroup
-	for i, p := range n.given {
-		posting.Go(func() { receipts[i], errs[i] = p.PostEnvelope(ctx, e) })
-	}
-	posting.Wait()
+	receipts, errs := askAll(n.given, func(p *peer) (Receipt, error) { return p.PostEnvelope(ctx, e) })
 	for i, err := range errs {
 		if err == nil {
 			return receipts[i], nil

@@ -365,8 +365,8 @@ func TestFollowNetwork(t *testing.T) {
 	})
 }
 
-// TestManifestWithoutSilentRelay: a relay takes requests and does not answer. The agent announces itself at the others in
-// time, and its MANIFEST names only them (RELAYS ).
+// TestManifestWithoutSilentRelay: a relay takes requests and does not answer. The agent announces itself at the
+// others in time, and its MANIFEST names only them (RELAYS ).
 func TestManifestWithoutSilentRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "a", "b", "c")

@@ -132,8 +132,8 @@ func (c *Client) Health(ctx context.Context) (version string, err error) {
 	return shorten(answer.Version), err
 }
 
-// Join makes a draft a message of the thread: it names the thread's home, if it has one, and the message that it answers
-// (RELAYS ), as far as the relay shows them.
+// Join makes a draft a message of the thread: it names the thread's home, if it has one, and the message that it
+// answers (RELAYS ), as far as the relay shows them.
 func (t *Thread) Join(d envelope.Draft) envelope.Draft {
 	l := links{request: t.Request()}
 	for _, e := range t.Events {

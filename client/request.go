@@ -236,7 +236,8 @@ func (call *Call) State(ctx context.Context) (CallState, error) {
 }
 
 func stateOf(record *Thread, agent didkey.DID) CallState {
-	return CallState{Thread: record.ID, State: record.State, Agent: agent, Offers: len(record.Offers), Deadline: record.Deadline}
+	return CallState{Thread: record.ID, State: record.State, Agent: agent, Offers: len(record.Offers),
+		Deadline: record.Deadline}
 }
 
 // maxCollected is the largest number of offers that Collect returns. The relay of this module allows 100 in a thread.

@@ -236,7 +236,8 @@ func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *A
 	default:
 		ctx, cancel := context.WithTimeout(r.ctx, r.agent.opts.QuoteTimeout)
 		defer cancel()
-		if offer, failed, err = call(r.ctx, ctx, r.agent.client.log, r.agent.handler.Quote, job); failed != nil || err != nil {
+		offer, failed, err = call(r.ctx, ctx, r.agent.client.log, r.agent.handler.Quote, job)
+		if failed != nil || err != nil {
 			return offer, failed, err
 		}
 	}

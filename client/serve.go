@@ -152,7 +152,7 @@ type agent struct {
 	acceptSlots chan struct{} // a semaphore: one element for each ACCEPT that is being handled
 	readSlots   chan struct{} // a semaphore: one element for each read of the state of a thread with an ACCEPT
 	answerSlots chan struct{} // a semaphore: one element for each REQUEST that is being answered
-	movedSlots  chan struct{} // a semaphore: one element for each REQUEST that continues an accepted job while the agent is full
+	movedSlots  chan struct{} // a semaphore: one for each REQUEST that continues a job while the agent is full
 	room        chan struct{} // has one element after an accepted job has ended
 	dropped     dropped
 

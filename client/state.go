@@ -48,7 +48,8 @@ type State struct {
 // compactAt is the size in bytes at which the file is written anew, if half of it can be left out.
 const compactAt = 4 << 20
 
-// oldState is what a state file of version 0.1.0 had: the cursor of one relay, by its URL, and the jobs that were begun.
+// oldState is what a state file of version 0.1.0 had: the cursor of one relay, by its URL, and the jobs that were
+// begun.
 type oldState struct {
 	Relay  string     `json:"relay"`
 	Agent  didkey.DID `json:"agent"`
@@ -82,7 +83,8 @@ func OpenState(path string, me didkey.DID) (*State, error) {
 		return nil, err
 	}
 	if err := s.read(text); err != nil {
-		return nil, fmt.Errorf("the state file %s cannot be used: %w; move it away to start without it, or choose another one", path, err)
+		return nil, fmt.Errorf("the state file %s cannot be used: %w; move it away to start without it, or choose another "+
+			"one", path, err)
 	}
 	if err := s.compact(); err != nil {
 		return nil, fmt.Errorf("writing the state file: %w", err)
@@ -90,8 +92,8 @@ func OpenState(path string, me didkey.DID) (*State, error) {
 	return s, nil
 }
 
-// CaughtIn returns the caught relays in a state file, with the reasons, and changes nothing. Another process may use the
-// file. Errors: those of OpenState. A file that does not exist has none.
+// CaughtIn returns the caught relays in a state file, with the reasons, and changes nothing. Another process may use
+// the file. Errors: those of OpenState. A file that does not exist has none.
 func CaughtIn(path string, me didkey.DID) (map[didkey.DID]string, error) {
 	s := NewState()
 	s.me = me
@@ -144,34 +146,37 @@ func (s *State) owner(of didkey.DID) error {
 	return nil
 }
 
-// readLine reads a line: an array of the kind of the line and its values.
-func (s *State) readLine(line []byte) error {
-	var all []json.RawMessage
-	var kind string
-	err := json.Unmarshal(line, &all)
-	if err == nil && len(all) > 0 {
-		err = json.Unmarshal(all[0], &kind)
+// stateLine is a line: the kind of the line, and its values.
+type stateLine []json.RawMessage
+
+// read reads the values into these variables.
+func (l stateLine) read(into ...any) error {
+	if len(l) != len(into) {
+		return fmt.Errorf("%s has %d values, want %d", l[0], len(l)-1, len(into)-1)
+	}
+	for i, one := range into {
+		if err := json.Unmarshal(l[i], one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readLine reads a line.
+func (s *State) readLine(text []byte) error {
+	var line stateLine
+	var kind, a, b string
+	err := json.Unmarshal(text, &line)
+	if err == nil && len(line) > 0 {
+		err = line[:1].read(&kind)
 	}
 	if err != nil {
 		return err
 	}
-	values := func(into ...any) error {
-		if len(all) != len(into)+1 {
-			return fmt.Errorf("%q has %d values", kind, len(all)-1)
-		}
-		for i, one := range into {
-			if err := json.Unmarshal(all[i+1], one); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	var a, b string
-	var until int64
 	switch kind {
 	case "agora-state":
 		var version int
-		if err := values(&version, &a); err != nil {
+		if err := line.read(&kind, &version, &a); err != nil {
 			return err
 		}
 		if version != 1 {
@@ -179,32 +184,31 @@ func (s *State) readLine(line []byte) error {
 		}
 		return s.owner(didkey.DID(a))
 	case "cursor":
-		err = values(&a, &b)
+		err = line.read(&kind, &a, &b)
 		s.cursors[didkey.DID(a)] = b
 	case "e":
 		var m mark
-		if err = values(&m, &until); err == nil {
+		var until int64
+		if err = line.read(&kind, &m, &until); err == nil {
 			s.handled.add(m, until)
 		}
 	case "job":
 		var j deal.Job
-		if err = values(&j); err == nil {
+		if err = line.read(&kind, &j); err == nil {
 			s.book.Restore(j)
 		}
 	case "nojob":
 		var k deal.Key
-		if err = values(&k); err == nil {
-			s.book.Drop(k)
-		}
+		err = line.read(&kind, &k)
+		s.book.Drop(k)
 	case "caught":
-		if err = values(&a, &b); err == nil {
-			s.caught[didkey.DID(a)] = b
-		}
+		err = line.read(&kind, &a, &b)
+		s.caught[didkey.DID(a)] = b
 	case "uncaught":
-		err = values(&a)
+		err = line.read(&kind, &a)
 		delete(s.caught, didkey.DID(a))
 	case "old":
-		err = values(&s.old)
+		err = line.read(&kind, &s.old)
 	default:
 		err = fmt.Errorf("%q is not known; use a newer program", kind)
 	}

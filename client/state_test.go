@@ -52,8 +52,8 @@ func TestOpenState(t *testing.T) {
 	}
 }
 
-// TestStateFile opens a file with each kind of line. The tests of the clients in JavaScript and Python open the same file.
-// What counts is kept as it is (RELAYS R-12).
+// TestStateFile opens a file with each kind of line. The tests of the clients in JavaScript and Python open the same
+// file. What counts is kept as it is (RELAYS R-12).
 func TestStateFile(t *testing.T) {
 	const me = didkey.DID("did:key:zMe")
 	text, err := os.ReadFile("testdata/state.jsonl")

@@ -117,8 +117,8 @@ func WithRelays(manifest Payload, relays []Home) (Payload, error) {
 // MaxRelays is how many relays a Manifest may name.
 const MaxRelays = 4
 
-// ValidRelays reports whether all may be the relays of a Manifest: 1 to MaxRelays, each with a did:key and an origin, and
-// no DID twice (RELAYS R-10).
+// ValidRelays reports whether all may be the relays of a Manifest: 1 to MaxRelays, each with a did:key and an origin,
+// and no DID twice (RELAYS R-10).
 func ValidRelays(all []Home) bool {
 	named := map[didkey.DID]bool{}
 	for _, r := range all {

@@ -1,6 +1,6 @@
-// Package proof reads and checks the texts by which a relay proves what it has accepted (LOG): proofs, checkpoints and
-// evidence. It also checks the chains of messages by which the parties of a deal prove it without any relay (RELAYS §2).
-// Everybody can check all of this offline: it needs no clock, no network and no trust in the relay.
+// Package proof reads and checks the texts by which a relay proves what it has accepted (LOG): proofs, checkpoints
+// and evidence. It also checks the chains of messages by which the parties of a deal prove it without any relay
+// (RELAYS §2). Everybody can check all of this offline: it needs no clock, no network and no trust in the relay.
 //
 // A relay keeps an append-only log, a Merkle tree of RFC 6962. Each message that it accepts has a leaf there. A
 // checkpoint is a signed statement about the whole log. A proof shows that a leaf is in the tree of a checkpoint. If a

@@ -13,7 +13,8 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// The vectors of testvectors/log.json and relays.json test what is accepted and what is refused. The tests here test the rest.
+// The vectors of testvectors/log.json and relays.json test what is accepted and what is refused. The tests here test
+// the rest.
 
 // FuzzParse checks that what is parsed is written as the same bytes, so no proof has two spellings.
 func FuzzParse(f *testing.F) {

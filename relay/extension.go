@@ -111,10 +111,11 @@ type ExtTx struct {
 	relay *Relay
 }
 
-// Append stores an envelope as Post does, with now as its time of arrival. If the envelope opens a thread, that thread
-// gets these terms. A copy of another relay's message opens none. A refusal changes nothing, and the transaction continues. Show a refusal only to the sender of the
-// envelope, because it may describe threads that others may not see. Refusals: CodeStaleTimestamp or CodeExpired if too
-// much time has passed since Check, and those of Store.Append.
+// Append stores an envelope as Post does, with now as its time of arrival. If the envelope opens a thread, that
+// thread gets these terms. A copy of another relay's message opens none. A refusal changes nothing, and the
+// transaction continues. Show a refusal only to the sender of the envelope, because it may describe threads that
+// others may not see. Refusals: CodeStaleTimestamp or CodeExpired if too much time has passed since Check, and those
+// of Store.Append.
 func (t ExtTx) Append(c Checked, terms thread.Terms) (Receipt, error) {
 	e := c.entry
 	if e.Envelope == nil {

@@ -397,8 +397,8 @@ func (r *Relay) check(body []byte) (Entry, error) {
 	return r.checkEnvelope(Entry{Envelope: e, Received: r.now()}, r.DID())
 }
 
-// checkEnvelope checks the envelope of an entry and verifies its signature. home is the relay that meta.home may name. The
-// result also has what the store needs to know.
+// checkEnvelope checks the envelope of an entry and verifies its signature. home is the relay that meta.home may
+// name. The result also has what the store needs to know.
 func (r *Relay) checkEnvelope(entry Entry, home didkey.DID) (Entry, error) {
 	e := entry.Envelope
 	if err := r.checkTime(entry); err != nil {

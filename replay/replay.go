@@ -101,10 +101,10 @@ const (
 	maxCopied = 24*time.Hour + 5*time.Minute
 )
 
-// CheckMirrored is like Check, for a message that is copied from another relay. It may be older than Skew, because it is
-// remembered until it expires. It must have more than 20 minutes left until then. So, when it is forgotten, a copy is too
-// old, also after the clock was set back by StepBack. It must have at most 24 hours and 5 minutes left, so that the memory
-// is bounded.
+// CheckMirrored is like Check, for a message that is copied from another relay. It may be older than Skew, because it
+// is remembered until it expires. It must have more than 20 minutes left until then. So, when it is forgotten, a copy
+// is too old, also after the clock was set back by StepBack. It must have at most 24 hours and 5 minutes left, so
+// that the memory is bounded.
 //
 // Errors: CodeStaleTimestamp and CodeExpired, both with the relay's now in the details.
 func (w Window) CheckMirrored(ts time.Time, ttl time.Duration, now time.Time) error {

@@ -217,7 +217,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestCheckMirrored checks the limits of a copied message: ts < now+5m, and now+20m < expiry <= now+24h+5m (RELAYS R-21).
+// TestCheckMirrored checks the limits of a copied message: ts < now+5m, and now+20m < expiry <= now+24h+5m (RELAYS
+//
 func TestCheckMirrored(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, c := range []struct {

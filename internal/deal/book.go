@@ -80,7 +80,7 @@ type Outcome struct {
 // Job is what an agent remembers of a job from its first OFFER on.
 type Job struct {
 	Key
-	Until    time.Time       `json:"until"`           // when it may be forgotten; of a job with an ACCEPT, only if it is over
+	Until    time.Time       `json:"until"`           // when it may be forgotten; after an ACCEPT, only if it is over
 	Terms    json.RawMessage `json:"offer,omitempty"` // the payload of the OFFER, without request_id; empty: not known
 	Accepted bool            `json:"accepted"`
 	Begun    int             `json:"begun"`             // how often the work was begun
@@ -151,9 +151,9 @@ func (b *Book) At(relay didkey.DID, thread string, client didkey.DID) (j Job, ok
 	return Job{}, false
 }
 
-// HasRoom reports whether the agent may make an offer for a job. If the book is full, a job without an ACCEPT makes room,
-// or else one that is over. RELAYS R-18 keeps those that are over for a day. But then no agent could do more than MaxJobs
-// jobs in a day.
+// HasRoom reports whether the agent may make an offer for a job. If the book is full, a job without an ACCEPT makes
+// room, or else one that is over. RELAYS R-18 keeps those that are over for a day. But then no agent could do more
+// than MaxJobs jobs in a day.
 func (b *Book) HasRoom(k Key) bool {
 	if b.jobs[k] != nil {
 		return true
@@ -215,8 +215,9 @@ const (
 // Accept records the ACCEPT of an OFFER, at the time now. begun is how often the work was begun according to an older
 // record; most often 0.
 //
-// The thread of the first REQUEST is older than all others. Of the others nobody knows which one is the newest: messages
-// come late, and clocks are set back. So each of them gets the outcome, and the last one to come counts as the newest.
+// The thread of the first REQUEST is older than all others. Of the others nobody knows which one is the newest:
+// messages come late, and clocks are set back. So each of them gets the outcome, and the last one to come counts as
+// the newest.
 func (b *Book) Accept(k Key, at Place, begun int, now time.Time) Action {
 	j := b.jobs[k]
 	if j == nil { // its OFFER was made by an earlier process without a file
@@ -247,8 +248,8 @@ func (b *Book) Accept(k Key, at Place, begun int, now time.Time) Action {
 	return Work
 }
 
-// Begin records that the work begins once more. It returns how often it has begun. may is false if it has begun attempts
-// times before: then nothing was recorded, and the work must not begin.
+// Begin records that the work begins once more. It returns how often it has begun. may is false if it has begun
+// attempts times before: then nothing was recorded, and the work must not begin.
 func (b *Book) Begin(k Key, attempts int) (attempt int, may bool) {
 	j := b.jobs[k]
 	if j == nil || j.Begun >= attempts {

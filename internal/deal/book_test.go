@@ -87,8 +87,8 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestBookIsBounded: jobs without an ACCEPT make room for others, first those that were offered first. Accepted jobs are
-// not forgotten before they are over (RELAYS R-18).
+// TestBookIsBounded: jobs without an ACCEPT make room for others, first those that were offered first. Accepted jobs
+// are not forgotten before they are over (RELAYS R-18).
 func TestBookIsBounded(t *testing.T) {
 	forgotten := 0
 	b := &Book{Changed: func(_ *Job, gone bool) {

@@ -11,9 +11,9 @@ import (
 // MaxContinued is how often a job is continued at another relay (RELAYS R-15).
 const MaxContinued = 3
 
-// Order is the client's side of a job: its threads, and for which agent it has signed an ACCEPT. It says when the job is
-// to be continued at another relay, and which OFFERs can be accepted (RELAYS ). It is not safe for concurrent
-// use.
+// Order is the client's side of a job: its threads, and for which agent it has signed an ACCEPT. It says when the job
+// is to be continued at another relay, and which OFFERs can be accepted (RELAYS ). It is not safe for
+// concurrent use.
 type Order struct {
 	Recipient didkey.DID // the only agent that may answer; empty: every agent
 	Ends      time.Time  // when the first REQUEST expires, or the job's deadline if that is earlier
@@ -43,8 +43,8 @@ func (o *Order) Add(l *Leg) { o.Legs = append(o.Legs, l) }
 // Newest returns the newest thread.
 func (o *Order) Newest() *Leg { return o.Legs[len(o.Legs)-1] }
 
-// Read records a read of the thread: its time, or the time at which an answer was due if that is earlier, and whether the
-// home gave a valid answer.
+// Read records a read of the thread: its time, or the time at which an answer was due if that is earlier, and whether
+// the home gave a valid answer.
 func (l *Leg) Read(at time.Time, valid bool) {
 	if valid {
 		l.unread = time.Time{}
@@ -53,8 +53,8 @@ func (l *Leg) Read(at time.Time, valid bool) {
 	}
 }
 
-// Sent records that posts of the thread have got no valid answer since that time. A valid answer to a later read does not
-// change that.
+// Sent records that posts of the thread have got no valid answer since that time. A valid answer to a later read does
+// not change that.
 func (l *Leg) Sent(since time.Time) { l.unsent = since }
 
 // silent returns since when the home gives no valid answer; zero: it does.

@@ -22,8 +22,8 @@ var special = func() (all []netip.Prefix) {
 
 var globalUnicast = netip.MustParsePrefix("2000::/3")
 
-// Public reports whether an address is one of the public internet, and not of this machine. A mapped IPv4 address counts
-// as that IPv4 address.
+// Public reports whether an address is one of the public internet, and not of this machine. A mapped IPv4 address
+// counts as that IPv4 address.
 func Public(addr netip.Addr) bool {
 	addr = addr.Unmap()
 	contains := func(network netip.Prefix) bool { return network.Contains(addr) }
@@ -34,7 +34,8 @@ func Public(addr netip.Addr) bool {
 // InterfaceAddrs returns the addresses of this machine's interfaces. Tests replace it.
 var InterfaceAddrs = net.InterfaceAddrs
 
-// isOwn reports whether an address belongs to an interface of this machine. If that cannot be found out, it reports true.
+// isOwn reports whether an address belongs to an interface of this machine. If that cannot be found out, it reports
+// true.
 func isOwn(addr netip.Addr) bool {
 	own, err := InterfaceAddrs()
 	return err != nil || slices.ContainsFunc(own, func(a net.Addr) bool {

@@ -42,8 +42,8 @@ func settle() {
 	synctest.Wait()
 }
 
-// TestCopies checks what is copied: MANIFESTs that name relays, and REQUESTs of the peer's home, without a recipient and
-// not too large, and nothing else (RELAYS R-19).
+// TestCopies checks what is copied: MANIFESTs that name relays, and REQUESTs of the peer's home, without a recipient
+// and not too large, and nothing else (RELAYS R-19).
 func TestCopies(t *testing.T) {
 	pair(t, nil, func(a, b *site) {
 		alice, bob := key(t), key(t)
@@ -209,8 +209,8 @@ func TestOlderManifestStays(t *testing.T) {
 	})
 }
 
-// TestBansPolicyAndRoom checks that copies obey bans, the policy and the limit of the database (RELAYS R-22). While there
-// is no room, the cursor stays, and the message is copied later.
+// TestBansPolicyAndRoom checks that copies obey bans, the policy and the limit of the database (RELAYS R-22). While
+// there is no room, the cursor stays, and the message is copied later.
 func TestBansPolicyAndRoom(t *testing.T) {
 	alice, banned := key(t), key(t)
 	var full roomless

@@ -1,8 +1,8 @@
 // Package mirror copies broadcasts from other relays (RELAYS §5): MANIFESTs that name the relays of their agent, and
 // REQUESTs that the other relay decides. So agents and clients of one relay find those of another.
 //
-// A peer is not trusted. It can only hold messages back or deliver them late, because each one is signed by its sender and
-// checked like a post (relay.CheckMirrored). What a peer sends is bounded in size, number and rate.
+// A peer is not trusted. It can only hold messages back or deliver them late, because each one is signed by its
+// sender and checked like a post (relay.CheckMirrored). What a peer sends is bounded in size, number and rate.
 package mirror
 
 import (

@@ -178,8 +178,8 @@ func (p *peer) get(ctx context.Context, target string, signed bool, limit int64,
 	return fmt.Errorf("the relay answers with the status %d %.100q", response.StatusCode, refusal.Error)
 }
 
-// token returns a token for a read of target. Its audience is the origin that the operator has given, never one that the
-// peer names: another relay must not accept it.
+// token returns a token for a read of target. Its audience is the origin that the operator has given, never one that
+// the peer names: another relay must not accept it.
 func (p *peer) token(target string) (string, error) {
 	origin, err := relay.ParseOrigin(p.URL)
 	if err != nil {

@@ -34,8 +34,8 @@ func (r *roomless) Room() error {
 	return nil
 }
 
-// TestRing checks that three relays in a ring of mirrors store no message twice, and come to rest: also over restarts, and
-// when clocks are set back by 15 minutes (RELAYS R-21).
+// TestRing checks that three relays in a ring of mirrors store no message twice, and come to rest: also over
+// restarts, and when clocks are set back by 15 minutes (RELAYS R-21).
 func TestRing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -127,8 +127,8 @@ func TestReplays(t *testing.T) {
 	})
 }
 
-// TestUnknownCursor checks that a mirror begins anew when the peer has another database (RELAYS R-20), and stores nothing
-// twice.
+// TestUnknownCursor checks that a mirror begins anew when the peer has another database (RELAYS R-20), and stores
+// nothing twice.
 func TestUnknownCursor(t *testing.T) {
 	pair(t, nil, func(a, b *site) {
 		alice := key(t)
@@ -195,8 +195,8 @@ func TestPolls(t *testing.T) {
 	}
 }
 
-// TestRate checks that at most 500 messages come at once from a peer, and then 5 a second (RELAYS R-23): so a day costs at
-// most 432,500. The peer would send a million.
+// TestRate checks that at most 500 messages come at once from a peer, and then 5 a second (RELAYS R-23): so a day
+// costs at most 432,500. The peer would send a million.
 func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -283,8 +283,8 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// TestHostileAnswers checks that answers of a wrong form are errors, that none of them is stored, and that a good answer
-// after them is (RELAYS R-20).
+// TestHostileAnswers checks that answers of a wrong form are errors, that none of them is stored, and that a good
+// answer after them is (RELAYS R-20).
 func TestHostileAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -334,8 +334,8 @@ func TestNew(t *testing.T) {
 	})
 }
 
-// TestDeliveryTime measures the delivery through a mirror, over sockets: two relays, 5 messages a second (RELAYS §9: p99 at
-// most 200 ms).
+// TestDeliveryTime measures the delivery through a mirror, over sockets: two relays, 5 messages a second (RELAYS §9:
+// p99 at most 200 ms).
 func TestDeliveryTime(t *testing.T) {
 	count, most := 300, 200*time.Millisecond
 	if testing.Short() {

@@ -13,10 +13,10 @@ var (
 	first  = flag.Uint64("first", 1, "the first seed; a world depends on nothing but its seed")
 )
 
-// TestJobsMove simulates jobs of two clients, one of which may be faithless, with three agents over three relays. Relays
-// die, come back, also from older backups, and withhold messages; connections break; answers are lost; agents crash;
-// clocks jump. An agent works once for a job, but for crashes; a faithful client signs nothing that convicts it; every
-// job ends soon after the last fault (RELAYS ).
+// TestJobsMove simulates jobs of two clients, one of which may be faithless, with three agents over three relays.
+// Relays die, come back, also from older backups, and withhold messages; connections break; answers are lost; agents
+// crash; clocks jump. An agent works once for a job, but for crashes; a faithful client signs nothing that convicts
+// it; every job ends soon after the last fault (RELAYS ).
 func TestJobsMove(t *testing.T) {
 	var next, moved, worked atomic.Int64
 	var running sync.WaitGroup
