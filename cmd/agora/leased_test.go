@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 )
 
-// TestWhileLeading checks that a task of the leader runs only while the node has the lease, and that two never run at once
-// (RELAYS R-20: in a cluster the leader mirrors).
+// TestWhileLeading checks that a task of the leader runs only while the node has the lease, and that two never run at
+// once (RELAYS R-20: in a cluster the leader mirrors).
 func TestWhileLeading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held, changed := false, make(chan struct{})

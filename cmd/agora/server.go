@@ -53,25 +53,7 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 		}
 		origin = public
 	}
-	config := store.config(relay.Config{Key: key, Origin: origin, Reads: s.Reads,
-		MaxBody: s.MaxBody, Log: s.log, Limits: s.Limits.limits(), Observer: s.watched.observer(),
-		Transparency: s.keepsLog()})
-	if config.Witnesses, err = s.witnesses(); err != nil {
-		return err
-	}
-	if s.governed.policy = s.Govern.policy(s.log); s.governed.policy != nil {
-		config.Screen = s.governed.policy
-	}
-	if s.relay, err = relay.New(s.env.Ctx, config); err != nil {
-		return err
-	}
-	if err := s.openGoverned(store); err != nil { // it sets the bans
-		return err
-	}
-	if err := s.openGateways(store); err != nil {
-		return err
-	}
-	if err := s.openMirror(store, key); err != nil {
+	if err := s.openRelay(store, key, origin); err != nil {
 		return err
 	}
 	s.gateways.secured = secured
@@ -92,7 +74,35 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 	s.front = httpapi.New(s.relay, options)
 	s.watched.addRelay(s.relay, s.MaxDisk, s.certificates, s.ready)
 	s.watched.addBackups(s.governed.backups)
-	text := fmt.Sprintf("Agora relay %s\n%s%s", key.DID(), pageLine, s.gateways.lines())
+	return s.sayWhere(key.DID(), origin, pageLine, secured)
+}
+
+// openRelay makes the relay, with what governs it, its gateways and its mirrors.
+func (s *server) openRelay(store openedStore, key didkey.Key, origin string) (err error) {
+	config := store.config(relay.Config{Key: key, Origin: origin, Reads: s.Reads,
+		MaxBody: s.MaxBody, Log: s.log, Limits: s.Limits.limits(), Observer: s.watched.observer(),
+		Transparency: s.keepsLog()})
+	if config.Witnesses, err = s.witnesses(); err != nil {
+		return err
+	}
+	if s.governed.policy = s.Govern.policy(s.log); s.governed.policy != nil {
+		config.Screen = s.governed.policy
+	}
+	if s.relay, err = relay.New(s.env.Ctx, config); err != nil {
+		return err
+	}
+	if err := s.openGoverned(store); err != nil { // it sets the bans
+		return err
+	}
+	if err := s.openGateways(store); err != nil {
+		return err
+	}
+	return s.openMirror(store, key)
+}
+
+// sayWhere prints and logs where the relay is. pageLine is the line about its page.
+func (s *server) sayWhere(did didkey.DID, origin, pageLine string, secured bool) error {
+	text := fmt.Sprintf("Agora relay %s\n%s%s", did, pageLine, s.gateways.lines())
 	if s.sockets.metrics != nil {
 		text += fmt.Sprintf("metrics at %s/metrics\n", listenerURL(s.sockets.metrics.Addr(), false))
 	}
@@ -102,14 +112,14 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 	for _, l := range s.sockets.main {
 		text += fmt.Sprintf("listening on %s\n", listenerURL(l.Addr(), secured))
 	}
-	if _, err = fmt.Fprint(s.env.Stdout, text); err != nil { // before the log: people begin to read at the top
+	if _, err := fmt.Fprint(s.env.Stdout, text); err != nil { // before the log: people begin to read at the top
 		return err
 	}
 	for _, l := range s.sockets.main {
 		s.log.Info("listening", "addr", l.Addr().String(), "tls", secured, "origin", origin, "reads", s.Reads,
-			"did", key.DID(), "data", s.Data, "build", build(), "log", s.logOrigin())
+			"did", did, "data", s.Data, "build", build(), "log", s.logOrigin())
 	}
-	for _, warning := range s.warnings(onLoopback(at)) {
+	for _, warning := range s.warnings(onLoopback(s.sockets.main[0].Addr())) {
 		s.log.Warn(warning)
 	}
 	return nil

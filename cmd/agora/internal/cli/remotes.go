@@ -104,8 +104,8 @@ func (p NetworkPoster) Connect(env Environment, key envelope.Signer) (Relays, er
 	return p.Network(env, key, Attempts, client.NetworkOptions{})
 }
 
-// StateFile returns the name of the state file for these relays, and creates its folder: with one relay the file of that
-// relay, and otherwise one file for all.
+// StateFile returns the name of the state file for these relays, and creates its folder: with one relay the file of
+// that relay, and otherwise one file for all.
 func (p NetworkPoster) StateFile() (string, error) {
 	if !p.Many() {
 		return p.One().PlaceFile(".json")

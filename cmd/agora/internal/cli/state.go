@@ -31,8 +31,8 @@ func OpenState(path string, me didkey.DID) (*LockedState, error) {
 		return nil, fmt.Errorf("locking the state file: %w", err)
 	}
 	if !locked {
-		return nil, fmt.Errorf("another command, such as agora work, uses the state file %s. One key can work only once at a relay: "+
-			"give the agent more intents with --intent, or use another key or another file", path)
+		return nil, fmt.Errorf("another command, such as agora work, uses the state file %s. One key can work only "+
+			"once at a relay: give the agent more intents with --intent, or use another key or another file", path)
 	}
 	if s.State, err = client.OpenState(path, me); err != nil {
 		return nil, errors.Join(err, s.lock.Unlock())

@@ -269,8 +269,8 @@ func (c WorkCmd) worker(env cli.Environment, key didkey.Key, state *client.State
 	return c.Network(env, key, 0, client.NetworkOptions{State: state, Evidence: filepath.Dir(c.Key)})
 }
 
-// maxMessage returns the size of the largest message that all relays take, in bytes. Of a relay that does not answer now
-// it is the usual size.
+// maxMessage returns the size of the largest message that all relays take, in bytes. Of a relay that does not answer
+// now it is the usual size.
 func (c WorkCmd) maxMessage(ctx context.Context) int {
 	smallest := maxMessage
 	for _, url := range c.URLs() {
