@@ -242,9 +242,9 @@ func (g *group) checkManifestLimit(e relay.Entry) error {
 			"to replace one of them, post a manifest with the same manifest id"}
 }
 
-// list adds a manifest to the group's copy of the directory, or replaces the one with the same id. It returns false and
-// does nothing if the one listed has a later timestamp. A copy of another relay does not replace one with the same timestamp
-// either.
+// list adds a manifest to the group's copy of the directory, or replaces the one with the same id. It returns false
+// and does nothing if the one listed has a later timestamp. A copy of another relay does not replace one with the
+// same timestamp either.
 func (g *group) list(sender didkey.DID, m Listed, mirrored bool) bool {
 	all := g.listings[sender]
 	i := slices.IndexFunc(all, func(l Listed) bool { return l.ID == m.ID })

@@ -80,9 +80,9 @@ func testCrash(t *testing.T, x site) {
 	}
 }
 
-// commitAndCrash crashes the server when the first message is committed at a, and the second one at b, but neither is on
-// its disk. before is the number of the last event that is. outcomes are those of the two messages, and read has the
-// answers of two reads that have seen them.
+// commitAndCrash crashes the server when the first message is committed at a, and the second one at b, but neither is
+// on its disk. before is the number of the last event that is. outcomes are those of the two messages, and read has
+// the answers of two reads that have seen them.
 func (x site) commitAndCrash(t *testing.T, a, b *Store, first, second relay.Entry) (
 	before relay.Seq, outcomes [2]<-chan relay.Outcome, read <-chan error,
 ) {
@@ -220,8 +220,8 @@ func testHidden(t *testing.T, x site) {
 	must(t, <-updated)
 }
 
-// testNodeEnds freezes the connection of a node between its commit and the end of its barrier, as if the node had ended.
-// Another node shows the message when its own barrier is durable, and knows it when it is posted again.
+// testNodeEnds freezes the connection of a node between its commit and the end of its barrier, as if the node had
+// ended. Another node shows the message when its own barrier is durable, and knows it when it is posted again.
 func testNodeEnds(t *testing.T, x site) {
 	a, b := x.open(t, Options{}), x.open(t, Options{})
 	pid, e := pidOf(t, a), request(t, key(1), "t")

@@ -9,9 +9,9 @@
 // until a second, empty commit behind its group is durable, on the primary and on as many standbys as the server's
 // synchronous_standby_names says. Before that, the callers get no answer, and no node shows the events; see confirm.
 //
-// When a group is durable, another goroutine tells the other nodes the last number with NOTIFY. Each node has one connection
-// that listens, and one goroutine that reads the new events of other nodes and passes all events to the watchers, in
-// order. It also looks once a second, because a notification may be lost.
+// When a group is durable, another goroutine tells the other nodes the last number with NOTIFY. Each node has one
+// connection that listens, and one goroutine that reads the new events of other nodes and passes all events to the
+// watchers, in order. It also looks once a second, because a notification may be lost.
 package postgres
 
 import (

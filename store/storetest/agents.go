@@ -231,51 +231,7 @@ func testAgents(t *testing.T, open Opener) {
 		f.checkDirectory(relay.AgentQuery{OnlineSince: since, Online: heard, OfflineOnly: true}, busy)
 	})
 
-	// RELAYS R-22
-	t.Run("copies of other relays", func(t *testing.T) {
-		f := newFixture(t, open, relay.Policy{})
-		mirrored := func(id string) (before relay.Entry) {
-			before = f.entry(alice, envelope.Draft{ID: id, Payload: envelope.Manifest{ID: "m"}})
-			before.Mirrored, before.Unseen = true, true
-			before.Listing = &relay.Listing{ID: "m", Intents: []string{"echo"}}
-			return before
-		}
-		listed := func(want relay.Entry, copied bool, seen time.Time) {
-			t.Helper()
-			page, err := f.Agents(f.Context(), relay.AgentQuery{Now: f.now, Limit: 9})
-			f.must(err)
-			if len(page.Agents) != 1 || string(page.Agents[0].Manifest) != string(want.Envelope.Canonical()) ||
-				page.Agents[0].Mirrored != copied || !page.Agents[0].LastSeen.Equal(seen) {
-				t.Errorf("listed: %+v, want %s, a copy: %t, seen %v", page.Agents, want.Envelope.ID, copied, seen)
-			}
-		}
-		older, never := mirrored("older"), time.Unix(0, 0)
-		f.advance(time.Minute)
-		first, same := mirrored("first"), mirrored("same")
-		f.append(first)
-		listed(first, true, never)
-		f.append(older)
-		listed(first, true, never)
-		f.append(same)
-		listed(first, true, never)
-		f.advance(time.Minute)
-		own := mirrored("own")
-		own.Mirrored, own.Unseen = false, false
-		f.append(own)
-		listed(own, false, f.now)
-		f.reopen()
-		listed(own, false, f.now)
-
-		asked := f.entry(bob, in("t", request))
-		asked.Mirrored = true
-		if r := f.append(asked); r.Thread != (thread.Key{}) || r.State != "" {
-			t.Errorf("a copied REQUEST has the thread %v, %s", r.Thread, r.State)
-		}
-		f.noThread("t")
-		if r := f.append(asked); !r.Duplicate {
-			t.Error("a copy was stored twice")
-		}
-	})
+	t.Run("copies of other relays", func(t *testing.T) { testCopies(t, open) })
 
 	t.Run("manifests for one reader", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
@@ -335,4 +291,51 @@ func testAgents(t *testing.T, open Opener) {
 			f.equal(fmt.Sprint("limit ", limit), manifests(seen), bodies(all))
 		}
 	})
+}
+
+// testCopies checks what the directory and the threads have of messages that were copied from other relays (RELAYS
+//
+func testCopies(t *testing.T, open Opener) {
+	f := newFixture(t, open, relay.Policy{})
+	mirrored := func(id string) (before relay.Entry) {
+		before = f.entry(alice, envelope.Draft{ID: id, Payload: envelope.Manifest{ID: "m"}})
+		before.Mirrored, before.Unseen = true, true
+		before.Listing = &relay.Listing{ID: "m", Intents: []string{"echo"}}
+		return before
+	}
+	listed := func(want relay.Entry, copied bool, seen time.Time) {
+		t.Helper()
+		page, err := f.Agents(f.Context(), relay.AgentQuery{Now: f.now, Limit: 9})
+		f.must(err)
+		if len(page.Agents) != 1 || string(page.Agents[0].Manifest) != string(want.Envelope.Canonical()) ||
+			page.Agents[0].Mirrored != copied || !page.Agents[0].LastSeen.Equal(seen) {
+			t.Errorf("listed: %+v, want %s, a copy: %t, seen %v", page.Agents, want.Envelope.ID, copied, seen)
+		}
+	}
+	older, never := mirrored("older"), time.Unix(0, 0)
+	f.advance(time.Minute)
+	first, same := mirrored("first"), mirrored("same")
+	f.append(first)
+	listed(first, true, never)
+	f.append(older)
+	listed(first, true, never)
+	f.append(same)
+	listed(first, true, never)
+	f.advance(time.Minute)
+	own := mirrored("own")
+	own.Mirrored, own.Unseen = false, false
+	f.append(own)
+	listed(own, false, f.now)
+	f.reopen()
+	listed(own, false, f.now)
+
+	asked := f.entry(bob, in("t", request))
+	asked.Mirrored = true
+	if r := f.append(asked); r.Thread != (thread.Key{}) || r.State != "" {
+		t.Errorf("a copied REQUEST has the thread %v, %s", r.Thread, r.State)
+	}
+	f.noThread("t")
+	if r := f.append(asked); !r.Duplicate {
+		t.Error("a copy was stored twice")
+	}
 }
