@@ -38,7 +38,7 @@ func key(t testing.TB) didkey.Key {
 	return k
 }
 
-// network connects relays by their URLs, without sockets, so that the time of a synctest bubble goes on.
+// network connects relays by their URLs, without sockets, because sockets would stop the time of a synctest bubble.
 type network struct {
 	*testing.T
 	mu    sync.Mutex

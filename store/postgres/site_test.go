@@ -18,7 +18,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// site is a PostgreSQL server of its own, which a test may crash, and one schema in it.
+// site is a PostgreSQL server that only one test uses, so that the test may crash it, and one schema in it.
 type site struct{ server, dsn string }
 
 // startSite starts a server that writes nothing to its disk by itself, except what a durable commit needs.
@@ -78,7 +78,7 @@ func (x site) query(t *testing.T, text string, args ...any) (n int64) {
 	return n
 }
 
-// exec runs statements, each in a transaction of its own.
+// exec runs statements, each in its transaction.
 func (x site) exec(t *testing.T, statements ...string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), x.server)
