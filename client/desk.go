@@ -290,6 +290,22 @@ func (s *State) accept(
 	return action, newest, outcome
 }
 
+// outcomeAt returns the outcome of the job that has this ACCEPT in its newest thread, as the answer there; nil: it is not
+// known. The agent needs it if the REQUEST has expired.
+func (s *State) outcomeAt(accept *envelope.Envelope) envelope.Payload {
+	relay := didkey.DID("")
+	if accept.Home != nil {
+		relay = accept.Home.DID
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	j, _ := s.book.At(relay, accept.Thread, accept.Sender.ID)
+	if j.Outcome == nil {
+		return nil
+	}
+	return answering(payloadOf(*j.Outcome), accept.RequestID)
+}
+
 // payloadOf returns a saved outcome as the payload of a message.
 func payloadOf(o deal.Outcome) envelope.Payload {
 	var result envelope.Result

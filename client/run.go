@@ -283,6 +283,9 @@ const clockSkew = 5 * time.Minute
 // call only repeats the post.
 func (r *run) work(request, accept *envelope.Envelope, record *Thread) error {
 	if r.outcome == nil && request == nil {
+		r.outcome = r.agent.state.outcomeAt(accept)
+	}
+	if r.outcome == nil && request == nil {
 		r.outcome = (&AgentError{Code: envelope.AgentUnavailable,
 			Message: "the REQUEST has expired, so the agent can no longer read it; send a new REQUEST"}).payload("")
 	}

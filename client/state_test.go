@@ -154,3 +154,65 @@ func TestAttempts(t *testing.T) {
 		}
 	})
 }
+
+// TestOutcomeAfterExpiry restarts an agent after its work, before the relay has taken the RESULT. The REQUEST has expired
+// meanwhile. With a state file the client gets the RESULT all the same (RELAYS R-18).
+func TestOutcomeAfterExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "a")
+		key, err := didkey.Generate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "state")
+		works := 0
+		serve := func() (stop func()) {
+			state, err := client.OpenState(path, key.DID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := client.NewNetwork(w.urls(), key, client.NetworkOptions{State: state,
+				Options: client.Options{HTTPClient: &http.Client{Transport: w}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			end := w.serve(n, func(_ context.Context, job client.Job) (envelope.Result, error) {
+				works++
+				return envelope.Result{Output: job.Request.Params}, nil
+			})
+			return func() {
+				end()
+				if err := state.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		stop := serve()
+		call, err := w.network(client.NetworkOptions{}).Request(t.Context(),
+			client.RequestOptions{Intent: "echo", Params: 7, TTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refuse := func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			if r.Method == http.MethodPost {
+				return response(503, "{}"), nil
+			}
+			return next.RoundTrip(r)
+		}
+		for offer, err := range call.Offers(t.Context()) {
+			if err = errors.Join(err, call.Accept(t.Context(), offer)); err != nil {
+				t.Fatal(err)
+			}
+			w.relay("a").setHook(refuse)
+			break
+		}
+		time.Sleep(2 * time.Minute)
+		stop()
+		w.relay("a").setHook(nil)
+		defer serve()()
+		result, err := call.Result(t.Context())
+		if err != nil || string(result.Output) != "7" || works != 1 {
+			t.Errorf("result %v, %v; the work was done %d times", result, err, works)
+		}
+	})
+}
