@@ -290,8 +290,8 @@ func (s *State) accept(
 	return action, newest, outcome
 }
 
-// outcomeAt returns the outcome of the job that has this ACCEPT in its newest thread, as the answer there; nil: it is not
-// known. The agent needs it if the REQUEST has expired.
+// outcomeAt returns the outcome of the job that has this ACCEPT in its newest thread, as the answer there; nil: it is
+// not known. The agent needs it if the REQUEST has expired.
 func (s *State) outcomeAt(accept *envelope.Envelope) envelope.Payload {
 	relay := didkey.DID("")
 	if accept.Home != nil {

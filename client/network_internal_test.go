@@ -37,7 +37,8 @@ func TestDialer(t *testing.T) {
 		refusedInside(t, transport, net.JoinHostPort("9.9.9.9", port))
 	}
 	refusedInside(t, transport, "localhost:8443") // a name is checked by its address
-	for _, origin := range []string{"http://relay.example", "https://relay.example/x", "https://me@relay.example", "relay.example", ""} {
+	for _, origin := range []string{"http://relay.example", "https://relay.example/x", "https://me@relay.example",
+		"relay.example", ""} {
 		if checkOrigin(origin) == nil {
 			t.Errorf("%q counts as the origin of a relay that may be discovered", origin)
 		}

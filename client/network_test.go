@@ -106,7 +106,8 @@ func (w *world) network(opts client.NetworkOptions) *client.Network {
 }
 
 // serve runs an agent until the returned function is called.
-func (w *world) serve(n *client.Network, work func(context.Context, client.Job) (envelope.Result, error)) (stop func()) {
+func (w *world) serve(n *client.Network, work func(context.Context, client.Job) (envelope.Result,
+	error)) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -137,7 +138,8 @@ func (w *world) count(kind envelope.Type) (n int) {
 // TestHomeDies kills the home of a thread at each step (RELAYS ). The job continues at another relay:
 // one RESULT, the work is done once, and the RESULT comes within 35 seconds.
 func TestHomeDies(t *testing.T) {
-	steps := []string{"before the REQUEST", "before the OFFER", "after the OFFER", "after the ACCEPT", "while the agent works", "before the RESULT"}
+	steps := []string{"before the REQUEST", "before the OFFER", "after the OFFER", "after the ACCEPT",
+		"while the agent works", "before the RESULT"}
 	for _, step := range steps {
 		for _, comesBack := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, comes back %v", step, comesBack), func(t *testing.T) {
@@ -157,7 +159,8 @@ func testHomeDies(t *testing.T, step string, comesBack bool) {
 		}
 	}
 	var works atomic.Int32
-	stop := w.serve(w.network(client.NetworkOptions{}), func(ctx context.Context, job client.Job) (envelope.Result, error) {
+	stop := w.serve(w.network(client.NetworkOptions{}), func(ctx context.Context,
+		job client.Job) (envelope.Result, error) {
 		works.Add(1)
 		kill("while the agent works")
 		time.Sleep(time.Second)
@@ -210,7 +213,8 @@ func testHomeDies(t *testing.T, step string, comesBack bool) {
 	if works.Load() != 1 {
 		t.Errorf("the work was done %d times", works.Load())
 	}
-	if !comesBack && step != "before the REQUEST" && (len(moves) != 1 || moves[0].From.URL != "http://a.test" || moves[0].To.URL != "http://b.test" || moves[0].Reason != "is silent") {
+	if !comesBack && step != "before the REQUEST" && (len(moves) != 1 || moves[0].From.URL != "http://a.test" ||
+		moves[0].To.URL != "http://b.test" || moves[0].Reason != "is silent") {
 		t.Errorf("moves: %v", moves)
 	}
 	if n := w.count(envelope.TypeResult); n > 2 || !comesBack && n != 1 {
@@ -329,7 +333,8 @@ func TestFollowNetwork(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n, err := client.NewNetwork(w.urls(), key, client.NetworkOptions{State: state, Options: client.Options{HTTPClient: &http.Client{Transport: w}}})
+			n, err := client.NewNetwork(w.urls(), key, client.NetworkOptions{State: state,
+				Options: client.Options{HTTPClient: &http.Client{Transport: w}}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -29,8 +29,10 @@ func TestOpenState(t *testing.T) {
 		}
 	}
 	head := fmt.Sprintf("[\"agora-state\",1,%q]\n", me)
-	for _, bad := range []string{"[\"agora-state\",2,\"x\"]\n", "[\"agora-state\",1,\"" + string(other) + "\"]\n", "hello\n",
-		head + "[\"surprise\"]\n", head + "[\"cursor\",\"a\"]\n", head + "[\"e\",\"short\",1]\n", "{\"agent\":\"" + string(other) + "\"}"} {
+	for _, bad := range []string{"[\"agora-state\",2,\"x\"]\n", "[\"agora-state\",1,\"" + string(other) + "\"]\n",
+		"hello\n",
+		head + "[\"surprise\"]\n", head + "[\"cursor\",\"a\"]\n", head + "[\"e\",\"short\",1]\n",
+		"{\"agent\":\"" + string(other) + "\"}"} {
 		write(bad)
 		if _, err := client.OpenState(path, me); err == nil || !strings.Contains(err.Error(), "move it away") {
 			t.Errorf("%q: %v", bad, err)
@@ -44,7 +46,8 @@ func TestOpenState(t *testing.T) {
 	if err := errors.Join(s.Forgive("did:key:x"), s.Catch("did:key:z", "no"), s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = client.OpenState(path, me); err != nil || len(s.Caught()) != 1 || s.Caught()["did:key:z"] != "no" || s.Close() != nil {
+	if s, err = client.OpenState(path, me); err != nil || len(s.Caught()) != 1 ||
+		s.Caught()["did:key:z"] != "no" || s.Close() != nil {
 		t.Error(s, err)
 	}
 	if err := s.Catch("did:key:x", ""); err == nil {
@@ -98,7 +101,8 @@ func TestAttempts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n, err := client.NewNetwork(w.urls(), key, client.NetworkOptions{State: state, Options: client.Options{HTTPClient: &http.Client{Transport: w}}})
+			n, err := client.NewNetwork(w.urls(), key, client.NetworkOptions{State: state,
+				Options: client.Options{HTTPClient: &http.Client{Transport: w}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -149,14 +153,15 @@ func TestAttempts(t *testing.T) {
 			}
 		}
 		failed, ok := errors.AsType[*client.AgentError](<-done)
-		if !ok || failed.Code != envelope.AgentInternal || !strings.HasPrefix(failed.Message, "interrupted") || last.Load() != 3 {
+		if !ok || failed.Code != envelope.AgentInternal || !strings.HasPrefix(failed.Message, "interrupted") ||
+			last.Load() != 3 {
 			t.Errorf("the client got %v after attempt %d", failed, last.Load())
 		}
 	})
 }
 
-// TestOutcomeAfterExpiry restarts an agent after its work, before the relay has taken the RESULT. The REQUEST has expired
-// meanwhile. With a state file the client gets the RESULT all the same (RELAYS R-18).
+// TestOutcomeAfterExpiry restarts an agent after its work, before the relay has taken the RESULT. The REQUEST has
+// expired meanwhile. With a state file the client gets the RESULT all the same (RELAYS R-18).
 func TestOutcomeAfterExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "a")

@@ -173,7 +173,8 @@ func (e *Evidence) fork() (Finding, error) {
 	if a.Root == root {
 		return Finding{}, errors.New("the checkpoints agree")
 	}
-	text := fmt.Sprintf("the relay has signed two different histories of its log %s, which differ within the first %d leaves",
+	text := fmt.Sprintf("the relay has signed two different histories of its log %s, which differ within the first "+
+		"%d leaves",
 		a.Origin, a.Size)
 	return Finding{Relay: a.Origin.DID, Kind: KindFork, Text: text}, nil
 }

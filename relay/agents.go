@@ -37,7 +37,8 @@ func parseListing(e *envelope.Envelope) (*Listing, error) {
 			"set it to the sender's key, or leave it out")
 	}
 	if declared.Relays != nil && !envelope.ValidRelays(m.Relays) {
-		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "payload.relays must be 1 to %d objects, each with the did of "+
+		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "payload.relays must be 1 to %d objects, each with "+
+			"the did of "+
 			"another relay and its url, an origin such as https://relay.example", envelope.MaxRelays)
 	}
 	l := &Listing{ID: m.ID, Intents: []string{}}

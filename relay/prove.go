@@ -29,8 +29,8 @@ func (r *Relay) Prove(receipt *Receipt) {
 var errNoProof = envelope.Errorf(envelope.CodeNotFound,
 	"there is no proof of such a message: it is not stored here, is not yours to see, or has no leaf in the log")
 
-// ProofOf returns the proof of a stored message. Errors: CodeNotFound; CodeUnauthorized if only parties may see messages
-// and the read is not signed.
+// ProofOf returns the proof of a stored message. Errors: CodeNotFound; CodeUnauthorized if only parties may see
+// messages and the read is not signed.
 func (r *Relay) ProofOf(ctx context.Context, p Peer, sender didkey.DID, id string) (text string, err error) {
 	if r.transparency == nil {
 		return "", errNoLog
@@ -61,14 +61,15 @@ func (r *Relay) ProofOf(ctx context.Context, p Peer, sender didkey.DID, id strin
 	case err != nil || text != "":
 		return text, err
 	case viewer.Limited && viewer.DID == "":
-		return "", unauthorized(envelope.ReasonUnsigned, "this relay proves a directed message only to its parties; sign the "+
+		return "", unauthorized(envelope.ReasonUnsigned, "this relay proves a directed message only to its parties; "+
+			"sign the "+
 			"read with the key of one of them (PROTOCOL §8)")
 	}
 	return "", errNoProof
 }
 
-// prove returns the proof of a leaf: under the published checkpoint if that has the leaf, else under a new one. The text
-// is empty if the leaves beside it are not kept any more, or key is not that of the log.
+// prove returns the proof of a leaf: under the published checkpoint if that has the leaf, else under a new one. The
+// text is empty if the leaves beside it are not kept any more, or key is not that of the log.
 func (l *relayLog) prove(ctx context.Context, key didkey.Key, index int64, leaf string) (string, error) {
 	_, c, err := l.published(ctx)
 	if err == nil && (c == nil || index >= c.Size) {

@@ -240,7 +240,8 @@ func TestPostChecksBeforeItStores(t *testing.T) {
 // TestManifestRelays checks the form of payload.relays (RELAYS R-10).
 func TestManifestRelays(t *testing.T) {
 	r, agent := start(t, relay.Config{}), key(t)
-	one, two := `{"did":"`+string(key(t).DID())+`","url":"https://a.example"`, `{"did":"`+string(key(t).DID())+`","url":"https://b.example:8443"}`
+	one, two := `{"did":"`+string(key(t).DID())+`","url":"https://a.example"`,
+		`{"did":"`+string(key(t).DID())+`","url":"https://b.example:8443"}`
 	list := func(count int) (text string) {
 		for i := range count {
 			text += fmt.Sprintf(`,{"did":%q,"url":"https://%d.example"}`, key(t).DID(), i)
@@ -249,14 +250,16 @@ func TestManifestRelays(t *testing.T) {
 	}
 	for relays, good := range map[string]bool{
 		`[` + one + `}]`: true, `[` + one + `,"note":[1]},` + two + `]`: true, `[` + list(4) + `]`: true,
-		`[` + list(5) + `]`: false, `[]`: false, `null`: false, `{}`: false, `"https://a.example"`: false, `[null]`: false, `[1]`: false,
+		`[` + list(5) + `]`: false, `[]`: false, `null`: false, `{}`: false, `"https://a.example"`: false,
+		`[null]`: false, `[1]`: false,
 		`[` + one + `},` + one + `}]`: false, `[{"url":"https://a.example"}]`: false,
 		`[` + strings.Replace(one, "a.example", "a.example/", 1) + `}]`:     false,
 		`[` + strings.Replace(one, "https://a", "ftp://a", 1) + `}]`:        false,
 		`[` + strings.Replace(one, "did:key:z", "did:key:x", 1) + `}]`:      false,
 		`[` + strings.Replace(one, `"https://a.example"`, `null`, 1) + `}]`: false,
 	} {
-		e := sign(t, agent, envelope.Draft{Payload: envelope.Raw{Type: envelope.TypeManifest, JSON: []byte(`{"id":"m","relays":` + relays + `}`)}})
+		e := sign(t, agent, envelope.Draft{Payload: envelope.Raw{Type: envelope.TypeManifest,
+			JSON: []byte(`{"id":"m","relays":` + relays + `}`)}})
 		_, err := r.Post(t.Context(), local, e.Canonical())
 		if want := map[bool]envelope.Code{false: envelope.CodeInvalidRequest}[good]; envelope.CodeOf(err) != want {
 			t.Errorf("%s: %v, want %q", relays, err, want)

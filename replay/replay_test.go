@@ -241,7 +241,8 @@ func TestCheckMirrored(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
-	if err := (replay.Window{MaxTTL: time.Hour}).CheckMirrored(noon.Add(-50*time.Minute), day, noon); codeOf(t, err) != expired {
+	if err := (replay.Window{MaxTTL: time.Hour}).CheckMirrored(noon.Add(-50*time.Minute), day, noon); codeOf(t,
+		err) != expired {
 		t.Errorf("10m left by the maximum ttl of the relay: %v", err)
 	}
 }

@@ -137,7 +137,8 @@ func (s *system) newWire(name string) *wire {
 }
 
 // network returns a Network of key over all relays.
-func (s *system) network(key didkey.Key, w *wire, c *clock, state *client.State, moved func(client.Move)) *client.Network {
+func (s *system) network(key didkey.Key, w *wire, c *clock, state *client.State,
+	moved func(client.Move)) *client.Network {
 	var urls []string
 	for _, r := range s.sites {
 		urls = append(urls, r.origin)

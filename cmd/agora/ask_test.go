@@ -388,7 +388,8 @@ func (r rival) post(thread string, to didkey.DID, p envelope.Payload) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if _, _, err := r.Post(r.t.Context(), record.Join(envelope.Draft{Thread: thread, Recipient: to, Payload: p})); err != nil {
+	if _, _, err := r.Post(r.t.Context(), record.Join(envelope.Draft{Thread: thread, Recipient: to,
+		Payload: p})); err != nil {
 		r.t.Fatal(err)
 	}
 }

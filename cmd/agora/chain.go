@@ -151,7 +151,8 @@ func (d chainDeal) price() string {
 	if d.Price == nil {
 		return "without a price that can be read"
 	}
-	return strings.TrimRight(fmt.Sprintf("for %s %s", strconv.FormatFloat(d.Price.Amount, 'f', -1, 64), d.Price.Currency), " ")
+	return strings.TrimRight(fmt.Sprintf("for %s %s", strconv.FormatFloat(d.Price.Amount, 'f', -1, 64),
+		d.Price.Currency), " ")
 }
 
 // maxSaid is how many columns a payload takes in a line for people.

@@ -352,8 +352,10 @@ func hostileCalls() map[string][]string {
 		"did":          {"HOSTILE", "DATA", "hostile.txt", "--key hostile.txt", "FRESHKEY"},
 		"canonicalize": {"hostile.txt", "hostile.json", "HOSTILE"},
 		"sign":         {"--key KEY hostile.txt", "--key KEY hostile.json", "--key hostile.txt hostile.json"},
-		"verify":       {"hostile.txt", "hostile.json", "signed.json", "evidence.json", "HOSTILE", "--now HOSTILE", "--text chain.json", "chain.json"},
-		"proof get":    {"--relay URL EVE HOSTILE", "--relay URL HOSTILE msg_1", "--relay URL EVE msg_1", "--relay HOSTILE EVE msg_1"},
+		"verify": {"hostile.txt", "hostile.json", "signed.json", "evidence.json", "HOSTILE", "--now HOSTILE",
+			"--text chain.json", "chain.json"},
+		"proof get": {"--relay URL EVE HOSTILE", "--relay URL HOSTILE msg_1", "--relay URL EVE msg_1", "--relay " +
+			"HOSTILE EVE msg_1"},
 		"proof verify": {"hostile.txt", "HOSTILE", "--event signed.json hostile.txt", "--event HOSTILE hostile.txt",
 			"--relay HOSTILE hostile.txt", "--witness HOSTILE hostile.txt"},
 		"relays": {"--key KEY --relay URL", "--key KEY --relay URL --json", "--key KEY --relay HOSTILE",

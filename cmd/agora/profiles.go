@@ -194,8 +194,10 @@ type profileRow struct {
 }
 
 func (profileCmd) Help() string {
-	return "Lists your profiles. A profile is a file with the URL of a relay or a list of several, the preferred one first, the name " +
-		"of a key file and, if you like, flags of commands. agora init makes one. The profile named default is used if neither --profile nor AGORA_PROFILE names " +
+	return "Lists your profiles. A profile is a file with the URL of a relay or a list of several, the preferred " +
+		"one first, the name " +
+		"of a key file and, if you like, flags of commands. agora init makes one. The profile named default is used " +
+		"if neither --profile nor AGORA_PROFILE names " +
 		"another. A flag comes before its environment variable, and the variable comes before the profile.\n\n" +
 		"To change a profile, edit its file: relay, key and private are for all commands, and a table such as [follow] " +
 		"has flags of one command. To remove a profile, remove its file.\n\n" + cli.FormatHelp(profileRow{}) +
@@ -223,7 +225,8 @@ func (c profileCmd) Run(env cli.Environment, parsed *kong.Context) error {
 			env.Say("%v", err)
 			continue
 		}
-		row := profileRow{Name: name, Used: name == used, Relay: strings.Join(p.Texts("relay"), " "), Key: p.File("key"), File: p.Path}
+		row := profileRow{Name: name, Used: name == used, Relay: strings.Join(p.Texts("relay"), " "),
+			Key: p.File("key"), File: p.Path}
 		if key, err := didkey.Load(row.Key); row.Key != "" {
 			if err != nil {
 				env.Say("%v", err)

@@ -185,7 +185,8 @@ func nodeCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 2 {
 		ts.Fatalf("usage: node start|kill|stop NAME")
 	}
-	control(ts, neg, "node "+args[1], args[:1], []string{"serve", "--addr", "127.0.0.1:0", "--data", ts.MkAbs("data-" + args[1])},
+	control(ts, neg, "node "+args[1], args[:1], []string{"serve", "--addr", "127.0.0.1:0", "--data",
+		ts.MkAbs("data-" + args[1])},
 		map[string]string{"listening on ": args[1]}, args[1])
 }
 

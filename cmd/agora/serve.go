@@ -68,7 +68,8 @@ func (serveCmd) Help() string {
 		"  agora serve --public-url https://relay.example --reads parties   (messages are shown to sender and recipient only)\n" +
 		"  agora serve --public-url https://relay.example --hub --hub-addr 127.0.0.1:8790   (with a hub for Chorus agents)\n" +
 		"  agora serve --public-url https://relay.example --channel   (with chat channels and agent inboxes)\n" +
-		"  agora serve --mirror did:key:z6Mk…@https://other.example   (with the agents and open requests of another relay)\n" +
+		"  agora serve --mirror did:key:z6Mk…@https://other.example   (with the agents and open requests of another " +
+		"relay)\n" +
 		"  agora serve --store postgres://agora@db1,db2,db3/agora --key-secret key-secret   (one of several nodes)\n" +
 		"  agora serve --public-url https://relay.example --jobs   (with a registry of agents and credits)"
 }

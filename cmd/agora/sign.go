@@ -83,7 +83,8 @@ func (verifyCmd) Help() string {
 		"tick or a cross, and then the deal: what was asked, the price, who was chosen, and what was delivered. If " +
 		"standard output is not a terminal, this is one line of JSON. Exits with 1 if there is a cross.\n\n" +
 		"If the file has evidence (\"typ\":\"agora-evidence/1\"), checks that, and says what it shows: " +
-		"{\"ok\":true,\"evidence\":KIND,\"relay\":DID,\"message\":…}, or with \"client\" if it is against a client that has " +
+		"{\"ok\":true,\"evidence\":KIND,\"relay\":DID,\"message\":…}, or with \"client\" if it is against a client " +
+		"that has " +
 		"accepted two agents for one job.\n\n" +
 		"Examples:\n  agora verify message.json\n  agora verify --fresh message.json\n" +
 		"  agora verify --now 2026-02-02T15:31:00Z message.json\n" +

@@ -458,7 +458,8 @@ func TestWorkTakesOverState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	old := fmt.Sprintf("{\"relay\":%q,\"agent\":%q,\"cursor\":\"\",\"jobs\":{\"%s %s\":{\"attempts\":4,\"at\":\"2026-02-02T12:00:00Z\"}}}\n",
+	old := fmt.Sprintf("{\"relay\":%q,\"agent\":%q,\"cursor\":\"\",\"jobs\":{\"%s "+
+		"%s\":{\"attempts\":4,\"at\":\"2026-02-02T12:00:00Z\"}}}\n",
 		w.url, w.agent, record.Client, call.Thread)
 	if err := os.WriteFile(file, []byte(old), 0o600); err != nil {
 		t.Fatal(err)

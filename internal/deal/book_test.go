@@ -17,7 +17,8 @@ func keyOf(client string, n int) Key {
 }
 
 func placeOf(n byte) Place {
-	return Place{Relay: didkey.DID(fmt.Sprint("relay", n)), Thread: fmt.Sprint("t", n), Accept: envelope.Hash{n}, First: n == 0}
+	return Place{Relay: didkey.DID(fmt.Sprint("relay", n)), Thread: fmt.Sprint("t", n), Accept: envelope.Hash{n},
+		First: n == 0}
 }
 
 // TestBook checks what an agent does after each ACCEPT of a job (RELAYS R-18).
@@ -150,7 +151,8 @@ func TestJobIsText(t *testing.T) {
 	}
 	again := &Book{}
 	again.Restore(read)
-	if text2, err2 := json.Marshal(read); err != nil || err2 != nil || string(text2) != string(text) || again.Accept(k, placeOf(1), 0, start) != Answer {
+	if text2, err2 := json.Marshal(read); err != nil || err2 != nil || string(text2) != string(text) ||
+		again.Accept(k, placeOf(1), 0, start) != Answer {
 		t.Errorf("%s, %s, %v, %v", text, text2, err, err2)
 	}
 }

@@ -111,7 +111,8 @@ func New(build string) *Metrics {
 	for _, code := range append([]string{stored, duplicate}, codeNames()...) {
 		m.mirrored[code] = mirrored.WithLabelValues(code)
 	}
-	m.mirrorFail = m.counter("agora_mirror_failures_total", "How often messages of another relay could not be copied, for example "+
+	m.mirrorFail = m.counter("agora_mirror_failures_total", "How often messages of another relay could not be "+
+		"copied, for example "+
 		"because it did not answer.")
 	m.waiting = m.gauge("agora_polls_waiting", "Polls in progress, waiting ones included, and open streams.", nil)
 	m.answers = m.counter("agora_poll_answers_total", "Answers to polls.")

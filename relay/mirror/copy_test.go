@@ -50,7 +50,8 @@ func TestCopies(t *testing.T) {
 		filled := func(n int) envelope.Request {
 			return envelope.Request{RequestID: "r", Intent: "echo", Title: strings.Repeat("x", n)}
 		}
-		bare := len(sign(t, alice, envelope.Draft{ID: "m", Thread: "t", Payload: filled(1), Home: a.home()}, a.now()).Canonical())
+		bare := len(sign(t, alice, envelope.Draft{ID: "m", Thread: "t", Payload: filled(1), Home: a.home()},
+			a.now()).Canonical())
 		for _, c := range []struct {
 			name   string
 			copied bool
@@ -62,11 +63,14 @@ func TestCopies(t *testing.T) {
 			{"a REQUEST with the peer as home", true, envelope.Draft{Payload: request, Home: a.home()}},
 			{"a REQUEST without a home", false, envelope.Draft{Payload: request}},
 			{"a REQUEST to an agent", false, envelope.Draft{Recipient: bob.DID(), Payload: request, Home: a.home()}},
-			{"a REQUEST to the mirroring relay", false, envelope.Draft{Recipient: b.key.DID(), Payload: request, Home: a.home()}},
+			{"a REQUEST to the mirroring relay", false, envelope.Draft{Recipient: b.key.DID(), Payload: request,
+				Home: a.home()}},
 			{"meta.relay with both", true, envelope.Draft{Payload: request, Home: a.home(), Relays: []string{a.url(), b.url()}}},
 			{"meta.relay with the peer", false, envelope.Draft{Payload: request, Home: a.home(), Relays: []string{a.url()}}},
-			{"16 KiB", true, envelope.Draft{ID: "m", Thread: "t", Payload: filled(relay.MaxMirrored - bare + 1), Home: a.home()}},
-			{"16 KiB and a byte", false, envelope.Draft{ID: "n", Thread: "u", Payload: filled(relay.MaxMirrored - bare + 2), Home: a.home()}},
+			{"16 KiB", true, envelope.Draft{ID: "m", Thread: "t", Payload: filled(relay.MaxMirrored - bare + 1),
+				Home: a.home()}},
+			{"16 KiB and a byte", false, envelope.Draft{ID: "n", Thread: "u",
+				Payload: filled(relay.MaxMirrored - bare + 2), Home: a.home()}},
 		} {
 			e := a.post(alice, c.draft)
 			settle()
@@ -75,7 +79,8 @@ func TestCopies(t *testing.T) {
 			}
 		}
 		open := a.post(alice, envelope.Draft{Payload: filled(1), Home: a.home(), Thread: "offers"})
-		offer := a.post(bob, envelope.Draft{Payload: envelope.Offer{RequestID: "r"}, Home: a.home(), Thread: "offers", Re: open.Hash()})
+		offer := a.post(bob, envelope.Draft{Payload: envelope.Offer{RequestID: "r"}, Home: a.home(),
+			Thread: "offers", Re: open.Hash()})
 		settle()
 		b.once(open)
 		if n := b.count(offer); n != 0 {
@@ -107,7 +112,8 @@ func TestOtherHome(t *testing.T) {
 		defer b.stop()
 		settle()
 		if b.count(shown[0]) != 0 || b.count(shown[1]) != 0 || b.count(shown[2]) != 1 {
-			t.Errorf("copied: other home %d, own home %d, the peer's %d", b.count(shown[0]), b.count(shown[1]), b.count(shown[2]))
+			t.Errorf("copied: other home %d, own home %d, the peer's %d", b.count(shown[0]), b.count(shown[1]),
+				b.count(shown[2]))
 		}
 	})
 }
@@ -119,7 +125,8 @@ func TestCopyIsABroadcast(t *testing.T) {
 		alice, bob := key(t), key(t)
 		waiting := make(chan []relay.Event, 1)
 		go func() {
-			page, err := b.relay.Events(context.Background(), &relay.Poll{Peer: local, Filter: relay.Filter{Thread: "t1"}, Limit: 9,
+			page, err := b.relay.Events(context.Background(), &relay.Poll{Peer: local,
+				Filter: relay.Filter{Thread: "t1"}, Limit: 9,
 				Wait: 5 * time.Second})
 			if err != nil {
 				t.Error(err)
@@ -139,7 +146,8 @@ func TestCopyIsABroadcast(t *testing.T) {
 		if status, body := b.get("/threads/t1"); status != http.StatusNotFound {
 			t.Errorf("GET /threads: %d\n%s", status, body)
 		}
-		if _, body := b.get("/agents"); !strings.Contains(body, `"online":false`) || !strings.Contains(body, `"mirrored":true`) {
+		if _, body := b.get("/agents"); !strings.Contains(body, `"online":false`) || !strings.Contains(body,
+			`"mirrored":true`) {
 			t.Errorf("the directory of the mirror:\n%s", body)
 		}
 		if _, body := a.get("/agents"); !strings.Contains(body, `"online":true`) || strings.Contains(body, `"mirrored"`) {
@@ -292,7 +300,8 @@ func TestCheck(t *testing.T) {
 	if err != nil || store.Close() != nil {
 		t.Fatal(err)
 	}
-	if found := find(); !strings.Contains(found, "it is not a relay") || !strings.Contains(found, "its cursor is not one") {
+	if found := find(); !strings.Contains(found, "it is not a relay") || !strings.Contains(found,
+		"its cursor is not one") {
 		t.Errorf("found %s", found)
 	}
 }

@@ -151,7 +151,8 @@ func (s *site) start() {
 		s.Fatal(err)
 	}
 	c := s.config
-	c.Store, c.Key, c.Log, c.Origin, c.Transparency, c.Now, c.Observer = store, s.key, quiet, s.url(), true, s.now, &s.observer
+	c.Store, c.Key, c.Log, c.Origin, c.Transparency, c.Now, c.Observer = store, s.key, quiet, s.url(), true,
+		s.now, &s.observer
 	if s.wrap != nil {
 		c.Store = s.wrap(store)
 	}

@@ -140,7 +140,8 @@ func validCursor(text string) bool {
 }
 
 // get sends a GET and passes the body of a good answer to read, at most limit bytes of it. Other answers are errors.
-func (p *peer) get(ctx context.Context, target string, signed bool, limit int64, read func(io.Reader) error) (err error) {
+func (p *peer) get(ctx context.Context, target string, signed bool, limit int64,
+	read func(io.Reader) error) (err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+target, nil)
 	if err != nil {
 		return err

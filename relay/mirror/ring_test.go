@@ -184,7 +184,8 @@ func TestPolls(t *testing.T) {
 					t.Errorf("%s, signed %t, want %t", r.target, r.signed, signed)
 				}
 				query := u.Query()
-				if query.Get("recipient") != string(b.key.DID()) || query.Get("broadcast") != "true" || query.Get("timeout") != "30" {
+				if query.Get("recipient") != string(b.key.DID()) || query.Get("broadcast") != "true" ||
+					query.Get("timeout") != "30" {
 					t.Errorf("%s", r.target)
 				}
 			}
@@ -317,7 +318,8 @@ func TestHostileAnswers(t *testing.T) {
 		defer b.stop()
 		time.Sleep(25 * time.Minute)
 		b.once(good)
-		if failed, refused := b.observer.failed.Load(), b.observer.refused.Load(); failed != int64(len(answers)) || refused != 4 {
+		if failed, refused := b.observer.failed.Load(), b.observer.refused.Load(); failed != int64(len(answers)) ||
+			refused != 4 {
 			t.Errorf("%d failures, want %d; %d refused, want 4", failed, len(answers), refused)
 		}
 	})

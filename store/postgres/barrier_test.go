@@ -43,7 +43,8 @@ func testCrash(t *testing.T, x site) {
 	delivered := [2]*seen{watchAll(t, a), watchAll(t, b)}
 	proofs := &proved{leaves: map[int64]proof.Hash{}}
 	asked := request(t, key(1), "t")
-	offer := signed(t, key(2), envelope.Draft{Recipient: key(1).DID(), Thread: "t", Payload: envelope.Offer{RequestID: "r"}})
+	offer := signed(t, key(2), envelope.Draft{Recipient: key(1).DID(), Thread: "t",
+		Payload: envelope.Offer{RequestID: "r"}})
 	for n := range 5 { // the next message creates a partition, which is lost with it
 		proofs.add(t, a, 3, fmt.Sprint("before", n))
 	}
@@ -74,7 +75,8 @@ func testCrash(t *testing.T, x site) {
 	want := ids(t, a)
 	for i, s := range []*Store{a, b} {
 		found, n := ids(t, s), int(before)+4
-		if got := delivered[i].until(t, n); !slices.Equal(found, want) || len(found) != n || len(got) != n || got[n-4] != before+1 {
+		if got := delivered[i].until(t, n); !slices.Equal(found, want) || len(found) != n || len(got) != n ||
+			got[n-4] != before+1 {
 			t.Errorf("a node shows %v and has delivered %v, want %d messages, the same at both nodes", found, got, n)
 		}
 	}

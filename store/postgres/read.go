@@ -404,7 +404,8 @@ func search(ctx context.Context, conn *pgx.Conn, q relay.AgentQuery, until int64
 	}
 	// The rows are read one by one until the page is full. So the search ends early.
 	rows, err := conn.Query(ctx, schema.Numbered("SELECT m.n, m.seq, m.sender, a.seen, "+
-		"coalesce(length(e.body), 0), coalesce(e.network, 0) = ? FROM manifest m JOIN agent a ON a.did = m.sender LEFT JOIN event e ON e.seq = m.seq "+
+		"coalesce(length(e.body), 0), coalesce(e.network, 0) = ? FROM manifest m JOIN agent a ON a.did = m.sender "+
+		"LEFT JOIN event e ON e.seq = m.seq "+
 		"WHERE "+where+" ORDER BY m.n"), append([]any{relay.MirrorNetwork}, args...)...)
 	if err != nil {
 		return nil, err

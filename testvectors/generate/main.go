@@ -38,7 +38,8 @@ func writeAll(dir string) error {
 		writeFile("reads.json", "Signed reads: is this token good for this request to this relay at this time?", reads),
 		writeFile("conversations.json", "Whole conversations: posts, one after the other, to a relay that starts empty.", conversations),
 		writeFile("log.json", "Transparency logs: is this proof valid, and does this evidence show that a relay broke its word?", logVectors),
-		writeFile("relays.json", "Deals without a relay: is this a chain of messages, and has this client accepted two agents for one job?", relaysVectors),
+		writeFile("relays.json", "Deals without a relay: is this a chain of messages, and has this client accepted "+
+			"two agents for one job?", relaysVectors),
 		writeFile("sealing.json", "Sealing: keys for X25519, and messages whose payload only their recipient opens.", sealings),
 	} {
 		if err := write(dir); err != nil {

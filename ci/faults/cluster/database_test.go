@@ -83,7 +83,8 @@ func (d *database) start(s *pgServer) {
 	log, err := os.OpenFile(filepath.Join(d.folder, s.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
 	must(d.t, err)
 	defer log.Close()
-	s.process = postgrestest.Command(d.folder, "postgres", "-D", s.data, "-k", "", "-p", fmt.Sprint(s.port), "-c", "listen_addresses=127.0.0.1",
+	s.process = postgrestest.Command(d.folder, "postgres", "-D", s.data, "-k", "", "-p", fmt.Sprint(s.port), "-c",
+		"listen_addresses=127.0.0.1",
 		"-c", "cluster_name="+s.name, "-c", "max_connections=100", "-c", "wal_keep_size=256MB", "-c", "shared_buffers=64MB",
 		"-c", "max_wal_senders=10", "-c", "hot_standby=on", "-c", "wal_retrieve_retry_interval=200ms")
 	s.process.Stdout, s.process.Stderr = log, log

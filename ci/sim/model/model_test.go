@@ -161,7 +161,8 @@ func (r *relay) take(m *message, now time.Duration) answer {
 		one = room{client: m.from, state: "PENDING", agent: -1}
 	case m.kind == envelope.TypeOffer && one.state == "PENDING":
 		one.offers = append(one.offers, m.from)
-	case m.kind == envelope.TypeAccept && one.state == "PENDING" && m.from == one.client && slices.Contains(one.offers, m.to):
+	case m.kind == envelope.TypeAccept && one.state == "PENDING" && m.from == one.client &&
+		slices.Contains(one.offers, m.to):
 		one.state, one.agent = "ACTIVE", m.to
 	case m.kind == envelope.TypeResult && one.state == "ACTIVE" && m.from == one.agent,
 		m.kind == envelope.TypeCancel && (one.state == "PENDING" || one.state == "ACTIVE") && m.from == one.client:

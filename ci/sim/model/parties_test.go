@@ -97,7 +97,8 @@ func (b *buyer) send(t *thread) {
 		}
 	}
 	if t.unsent == nil && !t.cancelled && b.order.MayCancel(t.Leg) {
-		m := &message{kind: envelope.TypeCancel, from: b.me, to: b.agent, thread: t.request.thread, re: t.request.hash, hash: b.hash()}
+		m := &message{kind: envelope.TypeCancel, from: b.me, to: b.agent, thread: t.request.thread,
+			re: t.request.hash, hash: b.hash()}
 		t.cancelled = b.post(t.relay, m) != none
 	}
 }
@@ -141,12 +142,14 @@ func (b *buyer) consider(t *thread, offer *message) {
 	} else if b.order.Decide(t.Leg, names[offer.from], offer.price) != nil {
 		return
 	}
-	t.accept = &message{kind: envelope.TypeAccept, from: b.me, to: offer.from, thread: t.request.thread, re: offer.hash, hash: b.hash()}
+	t.accept = &message{kind: envelope.TypeAccept, from: b.me, to: offer.from, thread: t.request.thread,
+		re: offer.hash, hash: b.hash()}
 	t.unsent, t.since = t.accept, b.at(b.me)
 	b.accepts[t.request.hash]++
 	b.accepted[offer.from] = true
 	if !b.faithless && (b.accepts[t.request.hash] > 1 || len(b.accepted) > 1) {
-		b.fail("client %d has signed ACCEPTs that convict it (R-9): %v agents, %d for one REQUEST", b.me, len(b.accepted), b.accepts[t.request.hash])
+		b.fail("client %d has signed ACCEPTs that convict it (R-9): %v agents, %d for one REQUEST", b.me,
+			len(b.accepted), b.accepts[t.request.hash])
 	}
 }
 
@@ -241,7 +244,8 @@ func (a *worker) handle(r int, m *message) bool {
 	case envelope.TypeAccept:
 		a.begin(r, m)
 	case envelope.TypeCancel:
-		if request := a.known[m.thread]; request != nil && a.book.Ended(key(request), deal.Place{Relay: homes[r], Thread: id(m)}, a.at(a.me)) {
+		if request := a.known[m.thread]; request != nil && a.book.Ended(key(request), deal.Place{Relay: homes[r],
+			Thread: id(m)}, a.at(a.me)) {
 			delete(a.running, key(request))
 		}
 	}
@@ -260,7 +264,8 @@ func (a *worker) quote(r int, m *message) bool {
 		if j, ok := a.book.Job(key(m)); ok && j.Terms != nil {
 			price = float64(j.Terms[0])
 		}
-		a.offers[m.thread] = &message{kind: envelope.TypeOffer, from: a.me, to: m.from, thread: m.thread, re: m.hash, hash: a.hash(), price: price}
+		a.offers[m.thread] = &message{kind: envelope.TypeOffer, from: a.me, to: m.from, thread: m.thread, re: m.hash,
+			hash: a.hash(), price: price}
 	}
 	a.book.Offered(key(m), []byte{byte(a.offers[m.thread].price)}, a.at(a.me).Add(24*time.Hour))
 	a.sync()
@@ -271,7 +276,8 @@ func (a *worker) quote(r int, m *message) bool {
 func (a *worker) begin(r int, m *message) {
 	offer, request := a.offers[m.thread], a.known[m.thread]
 	one := a.relays[r].rooms[m.thread].aged(a.now)
-	if offer == nil || request == nil || m.re != offer.hash || m.from != request.from || one.state != "ACTIVE" || one.agent != a.me {
+	if offer == nil || request == nil || m.re != offer.hash || m.from != request.from || one.state != "ACTIVE" ||
+		one.agent != a.me {
 		return
 	}
 	k := key(request)
@@ -318,7 +324,8 @@ func (a *worker) tell() {
 		if j, ok := a.book.Job(o.key); !ok || j.Outcome == nil {
 			return false
 		}
-		m := &message{kind: envelope.TypeResult, from: a.me, to: o.accept.from, thread: o.accept.thread, re: o.accept.hash, hash: a.hash()}
+		m := &message{kind: envelope.TypeResult, from: a.me, to: o.accept.from, thread: o.accept.thread,
+			re: o.accept.hash, hash: a.hash()}
 		return a.post(o.relay, m) != none
 	})
 }

@@ -49,7 +49,8 @@ func (c *checker) events(condition string, args ...any) (found []storedEvent, er
 		found = append(found, e)
 		return err
 	}, "SELECT e.seq, e.id, COALESCE(s.did, ''), COALESCE(r.did, iif(e.recipient = 0, '', '?')), "+
-		"e.type, e.thread, e.ts, e.received, e.expires, e.forget, e.leaf, e.salt, e.network = "+strconv.Itoa(relay.MirrorNetwork)+", e.body FROM event e "+
+		"e.type, e.thread, e.ts, e.received, e.expires, e.forget, e.leaf, e.salt, e.network = "+
+		""+strconv.Itoa(relay.MirrorNetwork)+", e.body FROM event e "+
 		"LEFT JOIN party s ON s.id = e.sender LEFT JOIN party r ON r.id = e.recipient WHERE "+condition, args...)
 	for _, e := range found {
 		if len(e.body) == 0 {

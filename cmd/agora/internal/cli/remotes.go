@@ -71,7 +71,8 @@ func (r Remotes) Connect(env Environment, keyFile string, state *client.State) (
 	if err != nil {
 		return nil, "", err
 	}
-	n, err := r.Network(key, client.NetworkOptions{State: state, Options: client.Options{Logger: NewLog(env), Attempts: Attempts}})
+	n, err := r.Network(key, client.NetworkOptions{State: state, Options: client.Options{Logger: NewLog(env),
+		Attempts: Attempts}})
 	return n, key.DID(), err
 }
 
@@ -88,7 +89,8 @@ func (p NetworkPoster) One() Poster {
 }
 
 // Network returns a client of all relays that signs with key. attempts is how often a post is tried; 0: as usual.
-func (p NetworkPoster) Network(env Environment, key envelope.Signer, attempts int, o client.NetworkOptions) (*client.Network, error) {
+func (p NetworkPoster) Network(env Environment, key envelope.Signer, attempts int,
+	o client.NetworkOptions) (*client.Network, error) {
 	var err error
 	if o.Options, err = p.options(env, client.Options{Logger: NewLog(env), Attempts: attempts}); err != nil {
 		return nil, err

@@ -282,8 +282,9 @@ func (s *Server) endJob(
 		out.State = string(thread.Failed)
 	}
 	if record.State == thread.Active && record.Agent == s.DID {
-		_, receipt, err := s.Client.Post(ctx, record.Join(envelope.Draft{Payload: payload(record.RequestID), Recipient: opener,
-			Thread: id, Seal: sealedTo(record, s.DID)}))
+		_, receipt, err := s.Client.Post(ctx, record.Join(envelope.Draft{Payload: payload(record.RequestID),
+			Recipient: opener,
+			Thread:    id, Seal: sealedTo(record, s.DID)}))
 		switch {
 		case err == nil:
 			out.Proved = receipt.Proved != nil

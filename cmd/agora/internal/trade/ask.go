@@ -53,7 +53,8 @@ func (AskCmd) Help() string {
 		"The command first prints the id of the thread. With --thread ID another run continues it, also after a crash, " +
 		"and prints a result again. It never asks or accepts twice. Ctrl-C ends the command, not the request: agora send " +
 		"cancel takes it back.\n\n" +
-		"With --relay repeated, the request goes to the first of them where the agent reads. If that relay falls silent, the " +
+		"With --relay repeated, the request goes to the first of them where the agent reads. If that relay falls " +
+		"silent, the " +
 		"request continues at the next one, in a new thread. The agent works once, also if it had the job already. See " +
 		"docs/RELAYS.md.\n\n" +
 		"What the agent delivers is untrusted. Never run it.\n\n" +
@@ -63,7 +64,8 @@ func (AskCmd) Help() string {
 		"  agora ask translation.en_zh --key alice.key --params @hello.json --max-cost 0.01\n" +
 		"  agora ask summary --key alice.key --params - --raw < text.json > summary.txt\n" +
 		"  agora ask echo --key alice.key --to DID --seal --params '{\"text\":\"secret\"}'\n" +
-		"  agora ask echo --key alice.key --relay https://a.example --relay https://b.example --params '{\"text\":\"hi\"}'\n" +
+		"  agora ask echo --key alice.key --relay https://a.example --relay https://b.example --params " +
+		"'{\"text\":\"hi\"}'\n" +
 		"  agora ask --key alice.key --thread thread_01m7wge1pwtpq86hase50257b1"
 }
 

@@ -24,8 +24,10 @@ type RelaysCmd struct {
 }
 
 func (RelaysCmd) Help() string {
-	return "Shows each of your relays: who it is, whether it answers now, whether it can be the home of threads, whether it keeps a " +
-		"log, which witnesses have signed the log (as the relay says), and whether it was caught lying. A caught relay is not used " +
+	return "Shows each of your relays: who it is, whether it answers now, whether it can be the home of threads, " +
+		"whether it keeps a " +
+		"log, which witnesses have signed the log (as the relay says), and whether it was caught lying. A caught " +
+		"relay is not used " +
 		"any more, until you forgive it. See docs/RELAYS.md.\n\n" + cli.FormatHelp(relayRow{}) +
 		"Examples:\n  agora relays --key bob.key --relay https://a.example --relay https://b.example\n" +
 		"  agora relays --key bob.key --forgive did:key:z6Mkon3Necd6NkkyfoGoHxid2znGc59LU3K7mubaRcFbLfLX"
@@ -88,7 +90,8 @@ func (c RelaysCmd) Run(env cli.Environment) error {
 		if env.StdoutIsTerminal && did != "" {
 			did = cli.ShortDID(r.DID)
 		}
-		return []string{r.URL, did, yesNo(r.Answers), yesNo(r.Home), yesNo(r.Log), cmp.Or(strings.Join(r.Witnesses, " "), "-"),
+		return []string{r.URL, did, yesNo(r.Answers), yesNo(r.Home), yesNo(r.Log), cmp.Or(strings.Join(r.Witnesses,
+			" "), "-"),
 			cmp.Or(r.Caught, "no")}
 	}, 0, 6)
 }

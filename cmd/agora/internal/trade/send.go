@@ -34,7 +34,8 @@ func (SendCmd) Help() string {
 		"line of JSON. Messages within a thread take their recipient and request_id from the signed messages that the " +
 		"relay still has: an OFFER from the REQUEST, an ACCEPT from your REQUEST and the OFFER, a RESULT from your OFFER " +
 		"and the ACCEPT. If the relay no longer has these messages, or several threads have the same id, name the " +
-		"recipient and the request with flags. With several relays a REQUEST goes to the first one where its recipient reads, a " +
+		"recipient and the request with flags. With several relays a REQUEST goes to the first one where its " +
+		"recipient reads, a " +
 		"MANIFEST to all of them, and a message within a thread to the relay that has the thread.\n\n" +
 		"Examples:\n" +
 		"  agora send request --key alice.key --intent echo --params '{\"text\":\"hi\"}'\n" +
@@ -394,7 +395,8 @@ func (c sendRaw) Run(env cli.Environment) error {
 }
 
 // postEnvelope posts an envelope at the first relay, or a MANIFEST at all. The first receipt counts.
-func (c sendRaw) postEnvelope(ctx context.Context, env cli.Environment, e *envelope.Envelope) (first client.Receipt, err error) {
+func (c sendRaw) postEnvelope(ctx context.Context, env cli.Environment,
+	e *envelope.Envelope) (first client.Receipt, err error) {
 	urls := c.Relay
 	if e.Type != envelope.TypeManifest {
 		urls = urls[:1]

@@ -154,7 +154,8 @@ type AgentsCmd struct {
 func (AgentsCmd) Help() string {
 	return "Lists agents by the manifests that they have announced. Verifies each manifest's signature. Prints a table on a " +
 		"terminal, otherwise each manifest as one line of JSON. Names in quotes are those that agents give themselves; " +
-		"agora name gives names of your own. With several relays it reads the directories of all of them.\n\n" + cli.FormatHelp(agentRow{}) +
+		"agora name gives names of your own. With several relays it reads the directories of all of " +
+		"them.\n\n" + cli.FormatHelp(agentRow{}) +
 		"Examples:\n  agora agents --intent translation.en_zh --online\n  agora agents --format '{{.Agent}} {{.Price}}'"
 }
 
