@@ -14,8 +14,8 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// desk is what the agents of one identity share, one agent for each relay: its jobs, and the slots for work. A job is
-// worked on once, also if its client has moved it from relay to relay (RELAYS R-18).
+// desk has the jobs of one identity, and the slots for its work. It has one agent for each relay. A job is worked on
+// once, also if its client has moved it from relay to relay (RELAYS R-18).
 type desk struct {
 	me        didkey.DID
 	opts      ServeOptions
@@ -196,7 +196,8 @@ func (d *desk) until(t *task, expires time.Time) {
 	}
 }
 
-// leave ends the part of r in its job, because of cause. If r owns the job, the work ends too, and leave returns true.
+// leave is called when r does nothing more for its job. cause says why; nil: the job is answered. If r owns the job,
+// the work ends too, and leave returns true.
 func (d *desk) leave(r *run, cause error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

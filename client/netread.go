@@ -153,7 +153,7 @@ func (j *NetworkCall) record(ctx context.Context, l *leg) (*Thread, error) {
 	}
 }
 
-// Limit is Call.Limit for all threads of the job. The REQUEST says nothing of it.
+// Limit is Call.Limit for all threads of the job. The limits are not sent to anybody.
 func (j *NetworkCall) Limit(limits *envelope.Constraints) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -363,7 +363,7 @@ func (r *run) post(payload envelope.Payload) error {
 }
 
 // call calls a function of the handler with ctx. failed is the ERROR for the client if the function failed or panicked.
-// err means that parent has ended, so nothing is sent.
+// err is not nil if parent has ended; then the caller sends nothing.
 func call[T any](
 	parent, ctx context.Context, log *slog.Logger, f func(context.Context, Job) (T, error), job Job,
 ) (result T, failed *AgentError, err error) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// bin is where Debian has the programs, which it does not add to PATH.
+// bin is the folder of the PostgreSQL programs on Debian. PATH does not have it.
 const bin = "/usr/lib/postgresql/15/bin"
 
 // Folder makes a folder for the files of servers. The test removes it. Its path is short, because the path of a socket

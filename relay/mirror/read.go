@@ -37,7 +37,8 @@ type answer struct {
 	cursor string   // after the last one
 }
 
-// meet reads the well-known document of the peer. It must have the DID that the operator has given (RELAYS R-20).
+// meet reads the well-known document of the peer. The document must have the DID that the operator has given with
+// --mirror (RELAYS R-20).
 func (p *peer) meet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

@@ -56,7 +56,7 @@ function cursorIn(state, client, signal) {
 const pricingOf = ({ amount, currency }) =>
   amount === 0 ? { model: 'free' } : { model: 'fixed', currency, fixed_price: amount };
 
-// The part of a desk at one relay.
+// What an agent does at one relay. A desk has what these parts share.
 class Agent {
   constructor(desk, client, intents, options) {
     const { price, quote = () => price ?? 0, manifest, cursor, concurrency = 8, quoteSeconds = 60, dropped,

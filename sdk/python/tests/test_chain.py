@@ -168,7 +168,7 @@ class Clients(ChainTest):
 
     @virtual
     async def test_resume(self):
-        """A resumed call checks and continues the chain."""
+        """A call that is resumed still checks which message each answer names, and names its own."""
         relay = self.setup()
         async with Serving(relay.client(self.bob), "x", lambda job: 1):
             await relay.client(self.alice).request("x", thread="t")
