@@ -79,18 +79,22 @@ export class Book {
 
   /** Records the ACCEPT in a thread, { home, id, accept, first }, when it has arrived: its hash, and whether the job's
    *  first REQUEST opened the thread. Returns what follows: 'work', if it is not done yet; 'answer', the outcome is
-   *  known; 'cancelled', the client has cancelled the work; 'old', a newer thread has an ACCEPT. The time in an ACCEPT
-   *  does not count, because clocks are set back. */
+   *  known; 'cancelled', the client has cancelled the work; 'old', a newer thread has an ACCEPT, or too many have.
+   *  The thread of the first REQUEST is older than all others. Of the others nobody knows which one is the newest:
+   *  messages come late, and clocks are set back. So each of them gets the outcome, and the last one to come counts as
+   *  the newest. */
   accepted(key, thread, now) {
     // An earlier process without a file may have offered.
     const job = this.get(key) ?? this.#add(key, new Date(now + KEPT).toISOString()), { earlier = [] } = job;
     if (!isSame(job.thread, thread)) {
-      const isOld = thread.first || earlier.includes(thread.accept) || earlier.length >= MAX_EARLIER;
-      if (job.accepted && isOld) return 'old';
-      if (job.accepted) job.earlier = [...earlier, job.thread.accept];
-      Object.assign(job, { accepted: true, thread });
-      if (!job.outcome && job.begun === 0) job.over = false; // cancelled before the work was begun
-      this.#changed(job);
+      const isKnown = earlier.includes(thread.accept);
+      if (job.accepted && (thread.first || !isKnown && earlier.length >= MAX_EARLIER)) return 'old';
+      if (!isKnown) {
+        if (job.accepted) job.earlier = [...earlier, job.thread.accept];
+        Object.assign(job, { accepted: true, thread });
+        if (!job.outcome && job.begun === 0) job.over = false; // cancelled before the work was begun
+        this.#changed(job);
+      }
     }
     if (job.outcome) return 'answer';
     return job.over ? 'cancelled' : 'work';

@@ -70,7 +70,8 @@ export class Desk {
   }
 
   /** Does the work of a job, unless that was done or is being done. Returns the outcome, { type, payload }, for the
-   *  thread of run. Throws Moved if a newer thread of the job has an ACCEPT, also as soon as one has. */
+   *  thread of run. Throws Moved if it is not for this thread: see Book.accepted. In the thread of the first REQUEST it
+   *  throws that as soon as a newer thread has an ACCEPT. */
   async outcome(run, job, accept, deadline) {
     const { book } = this.state, { home } = accept.meta ?? {}, key = await keyOf(job.envelope);
     const first = !job.envelope.meta?.continues, name = JSON.stringify(key);
@@ -81,9 +82,10 @@ export class Desk {
     if (next === 'old') throw new Moved();
     if (next === 'answer') return book.get(key).outcome;
     if (next === 'cancelled') return failed(CANCELLED);
-    if (!this.working.has(name)) this.working.set(name, new Task(this, key, name, job));
+    const isNew = !this.working.has(name), isNewest = book.get(key).thread.accept === run.accept;
+    if (isNew) this.working.set(name, new Task(this, key, name, job));
     const task = this.working.get(name);
-    task.give(run, deadline);
+    if (isNew || isNewest) task.give(run, deadline);
     return task.wait(run.signal);
   }
 
@@ -116,9 +118,10 @@ class Task {
     desk.start(this.#done.catch((err) => { if (!this.stop.signal.aborted) throw err; }));
   }
 
-  /** Makes run the one that posts the outcome. deadline is that of its thread. */
+  /** Makes run the owner. deadline is that of its thread. The run in the thread of the first REQUEST ends if it was the
+   *  owner. Another one still posts the outcome. */
   give(run, deadline) {
-    if (this.#owner !== run) this.#owner?.stop.abort(new Moved());
+    if (this.#owner !== run && this.#owner?.job.thread.first) this.#owner.stop.abort(new Moved());
     this.#owner = run;
     clearTimeout(this.#timer);
     if (!deadline) return;

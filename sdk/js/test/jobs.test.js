@@ -39,7 +39,7 @@ async function open({ relay, client, home }, first, params = 1) {
       { to, thread, home, re: await hashOf(found('ACCEPT')) }) };
 }
 
-test('R-18: it offers with the same terms, works once, and answers in the newest thread', async (t) => {
+test('R-18: it offers with the same terms, works once, and does not answer in the first thread', async (t) => {
   const all = await parties(), { relay, agent } = all, { jobs, work } = slow(), state = new Memory();
   const isFirst = () => [...state.book.jobs][0].thread.first;
   let price = 0;
@@ -64,6 +64,19 @@ test('R-18: it offers with the same terms, works once, and answers in the newest
   jobs[1].end('more');
   assert.equal((await other.result()).payload.output, 'more');
   assert.deepEqual([jobs.length, first.found('RESULT'), price], [2, undefined, 2]);
+});
+
+test('R-18: it posts the outcome in each thread that continues the job', async (t) => {
+  const all = await parties(), { jobs, work } = slow(), state = new Memory();
+  serving(t, all.agent, 'echo', { work, state });
+  const first = await open(all);
+  await until(() => jobs.length === 1);
+  const second = await open(all, first.root), third = await open(all, first.root);
+  await until(() => [...state.book.jobs][0].earlier?.length === 2); // both wait for the work
+  jobs[0].end('done');
+  const results = await Promise.all([second.result(), third.result()]);
+  assert.deepEqual(results.map(({ payload }) => payload.output), ['done', 'done']);
+  assert.deepEqual([jobs.length, first.found('RESULT')], [1, undefined]);
 });
 
 test('R-18: a CANCEL in the newest thread stops the work, which no continuation repeats', async (t) => {

@@ -57,24 +57,28 @@ class Continuations(JobTest):
     @virtual
     async def test_same_terms_and_works_once(self):
         """It offers in a continuation with the same terms, and works once after an ACCEPT in any thread of the job. It
-        posts the outcome to the newest thread with an ACCEPT, and again in a continuation after the ACCEPT there."""
+        posts the outcome in each continuation after the ACCEPT there, and not in the first thread."""
         self.setup()
         state, places = State(), []
         async with self.serving(state=state):
             first = await self.accepted()
             places += [job["thread"]["first"] for job in state.book.jobs.values()]
             second = await self.accepted(self.root)
+            other = await self.accepted(self.root)
             places += [job["thread"]["first"] for job in state.book.jobs.values()]
             self.assertEqual(places, [True, False])  # whether the first REQUEST opened the newest thread
             self.assertEqual([first.offer.price, second.offer.price], [1, 1])
             self.go.set()
-            self.assertEqual((await second.result(seconds=60)).output, "done")
+            for call in (second, other):
+                self.assertEqual((await call.result(seconds=60)).output, "done")
             third = await self.accepted(self.root)
             self.assertEqual((await third.result(seconds=60)).output, "done")
             with self.assertRaises(TimeoutError):
                 await first.result(seconds=60)
         self.assertEqual((self.works, self.quotes), ([1], [1]))
-        self.assertEqual([e["thread"]["id"] for e in self.stored("RESULT")], [second.thread, third.thread])
+        results = [e["thread"]["id"] for e in self.stored("RESULT")]
+        self.assertEqual(sorted(results[:2]), sorted([second.thread, other.thread]))
+        self.assertEqual(results[2:], [third.thread])
 
     @virtual
     async def test_another_job(self):
@@ -158,6 +162,31 @@ class Continuations(JobTest):
             await asyncio.sleep(500)
             self.assertEqual(store.saved[-1], f"a-{len(relay.events)}")
         self.assertEqual(self.works, [1])
+
+    @virtual
+    async def test_an_older_post_is_repeated(self):
+        """For a long time the outcome cannot be posted in a continuation. It is posted there later, though another
+        continuation is newer."""
+        relay = self.setup()
+        post, refused = relay.post, []
+
+        def refuse(body):
+            e = json.loads(body)
+            if e["type"] == "RESULT" and e["thread"]["id"] in refused:
+                raise Refused("UNAVAILABLE", "a test")
+            return post(body)
+
+        relay.post = refuse
+        async with self.serving():
+            await self.accepted()
+            second = await self.accepted(self.root)
+            third = await self.accepted(self.root)
+            refused.append(second.thread)
+            self.go.set()
+            self.assertEqual((await third.result(seconds=60)).output, "done")
+            await asyncio.sleep(300)
+            refused.clear()
+            self.assertEqual((await second.result(seconds=200)).output, "done")
 
     @virtual
     async def test_full(self):

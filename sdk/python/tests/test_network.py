@@ -351,7 +351,7 @@ class Agreement(NetworkTest):
 
         async def work(job):
             self.worked.append(job.params)
-            await asyncio.sleep(60)
+            await asyncio.sleep(100)  # after the silence, the client reads at a again within 30 s
             return "done"
 
         async with self.agent(work), self.client() as network:

@@ -357,13 +357,11 @@ class CommandLine(RealRelay):
         self.assertEqual(last["opened"]["output"], {"got": {"n": 1.5}})
 
         with sync.Client(self.url, alice) as client:
-            request = {"intent": "seal.b", "params": ["a secret"], "request_id": "sb"}
-            client.post("REQUEST", request, to=bob.did, seal=True, thread="sb")  # without a home
-            call = client.resume("sb")
+            call = client.request("seal.b", ["a secret"], to=bob.did, seal=True, thread="sb")
             self.cli("send", "offer", "--key", bob_key, "--thread", "sb", "--price", "0.5")
             offer = call.best("first", seconds=20, max_cost=0.5)
             self.assertTrue(offer.event.sealed)
-            call.accept(offer, max_cost=0.5)
+            call.accept(offer)
             self.cli("send", "result", "--key", bob_key, "--thread", "sb", "--output", '{"done":true}')
             result = call.result(seconds=20)
             self.assertEqual((result.output, result.event.sealed, offer.price), ({"done": True}, True, 0.5))

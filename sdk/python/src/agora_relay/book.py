@@ -77,24 +77,30 @@ class Book:
         """Keeps an ACCEPT, when it has arrived. thread has the did:key of its home, its id, the hash of its ACCEPT, and
         whether the job's first REQUEST opened it (first). Returns what to do: work, or wait for the work; answer with
         the known outcome; refuse, because the client had cancelled the work; or nothing, because a newer thread has an
-        ACCEPT. The time in an ACCEPT does not count, because clocks are set back."""
+        ACCEPT, or too many have.
+
+        The thread of the first REQUEST is older than all others. Of the others nobody knows which one is the newest:
+        messages come late, and clocks are set back. So each of them gets the outcome, and the last one to come counts
+        as the newest."""
         job = self._job(key, now, now + KEPT_SECONDS)
         if not _same(job["thread"], thread):
             earlier = job.get("earlier", [])
-            if job["accepted"]:
-                if thread["first"] or thread["accept"] in earlier or len(earlier) >= MAX_EARLIER:
-                    return "old"
-                job["earlier"] = [*earlier, job["thread"]["accept"]]
-            job |= {"thread": thread, "accepted": True}
-            if "outcome" not in job and job["begun"] == 0:
-                job["over"] = False  # it was cancelled before the work was begun
-            self._save(job)
+            known = thread["accept"] in earlier
+            if job["accepted"] and (thread["first"] or not known and len(earlier) >= MAX_EARLIER):
+                return "old"
+            if not known:
+                if job["accepted"]:
+                    job["earlier"] = [*earlier, job["thread"]["accept"]]
+                job |= {"thread": thread, "accepted": True}
+                if "outcome" not in job and job["begun"] == 0:
+                    job["over"] = False  # it was cancelled before the work was begun
+                self._save(job)
         if "outcome" in job:
             return "answer"
         return "cancelled" if job["over"] else "work"
 
     def is_older(self, key: JobKey, thread: dict[str, Any]) -> bool:
-        """Whether a newer thread of the job has an ACCEPT, so that the outcome does not belong to this one."""
+        """Whether a newer thread of the job has an ACCEPT."""
         return key in self.jobs and not _same(self.jobs[key]["thread"], thread)
 
     def begin(self, key: JobKey, now: float, attempts: int) -> int:

@@ -762,9 +762,10 @@ class Client:
         concurrency jobs run at once. dropped is called with each REQUEST that gets no answer, because too many wait.
 
         A client may continue a job in another thread (RELAYS §4). The agent offers the same there, works once for all
-        threads of the job, and posts the outcome to the newest one. With state, which is a file, this holds through a
-        crash: work that had begun and not ended is begun attempts times in all, and then the client gets an ERROR. With
-        attempts=1 it is never repeated. The position is in state too, unless cursor is given.
+        threads of the job, and posts the outcome in each one with an ACCEPT, but not in the first one if another has an
+        ACCEPT. With state, which is a file, this holds through a crash: work that had begun and not ended is begun
+        attempts times in all, and then the client gets an ERROR. With attempts=1 it is never repeated. The position is
+        in state too, unless cursor is given.
 
         Unless proofs of the client is "off", work begins only after the proof of the ACCEPT was read; with "prefer"
         only if the relay has the feature proofs. If it does not hold, the client gets the ERROR UNAVAILABLE. If there

@@ -76,33 +76,35 @@ class Desk:
         self.work_slots = FairSlots(concurrency)  # one for each call of work
         self._work, self._attempts = work, attempts
         self._works: dict[JobKey, Work] = {}
-        self._owners: dict[JobKey, Run] = {}  # who posts the outcome: the run in the newest thread
+        self._owners: dict[JobKey, Run] = {}  # the runs in the newest threads
 
     async def outcome(
         self, agent: Agent, run: Run, key: JobKey, job: Job, thread: dict[str, Any], left: float | None
     ) -> tuple[str, dict[str, Any]] | None:
         """The outcome of a job after the ACCEPT in a thread. It begins the work if necessary, and waits for it. left is
-        how many seconds the thread leaves for it. None: nothing is to be posted in this thread, because the job goes on
-        in a newer one, or was stopped."""
+        how many seconds the thread leaves for it. None: nothing is to be posted in this thread, because the outcome is
+        not for it (see Book.accepted), or the work was stopped."""
         what = self.book.accepted(key, thread, agent.client.now())
         if what == "old":
             return None
-        before = self._owners.get(key)
-        if before and before is not run:
-            before.give_up()
-        self._owners[key] = run
+        newest = not self.book.is_older(key, thread)
+        if newest:
+            before = self._owners.get(key)
+            if before and before is not run and before.in_first():
+                before.give_up()
+            self._owners[key] = run
         if what == "cancelled":
             return "ERROR", failure(CANCELLED)
         if what == "work":
             until = None if left is None else asyncio.get_running_loop().time() + left
             work = self._works.get(key)
-            if work:
+            if work and newest:
                 work.extend(until)
-            else:
+            elif not work:
                 work = self._works[key] = Work(until)
                 work.task = agent.start(self._perform(agent, key, job, work))
             await asyncio.wait([work.task])
-        return None if self.book.is_older(key, thread) else self.book.outcome(key)
+        return self.book.outcome(key)
 
     def ended(self, key: JobKey, thread: dict[str, Any], now: float) -> None:
         """Stops the work of a job if its client has ended the newest thread."""

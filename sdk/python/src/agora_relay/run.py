@@ -208,9 +208,13 @@ class Run:
         self.given_up = True
         self.task.cancel()
 
+    def in_first(self) -> bool:
+        """Whether the job's first REQUEST opened the thread: then an ACCEPT in another one ends the run."""
+        return self.job is not None and bool(self.job[1]["first"])
+
     def is_over(self) -> bool:
-        """Whether there is no reason to try again: the job has a newer thread, or the thread has ended."""
-        moved = self.job is not None and self._agent.desk.book.is_older(*self.job)
+        """Whether there is no reason to try again: the outcome is for newer threads only, or the thread has ended."""
+        moved = self.job is not None and self.in_first() and self._agent.desk.book.is_older(*self.job)
         return moved or self.expires is not None and self._agent.client.now() > self.expires
 
     # --- Posting
