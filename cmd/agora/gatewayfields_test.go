@@ -19,6 +19,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/a2a"
 	"github.com/agora-relay/agora/gateway/channel"
 	"github.com/agora-relay/agora/gateway/hub"
 	"github.com/agora-relay/agora/gateway/jobs"
@@ -34,7 +35,7 @@ import (
 // fields from the OpenAPI documents, and the callers from the fixture. A new route or field is tested without a change here.
 
 // gatewayAPIs are the documents of all gateways. TestGatewayAPIs checks that none is missing.
-var gatewayAPIs = map[string]apidocs.Part{"hub": hub.API, "channel": channel.API, "jobs": jobs.API}
+var gatewayAPIs = map[string]apidocs.Part{"hub": hub.API, "channel": channel.API, "jobs": jobs.API, "a2a": a2a.API}
 
 // noGateways are the extensions that are no gateways.
 var noGateways = []string{gateway.Extension.Name, admin.Extension.Name, witness.Extension.Name, mirror.Extension.Name}
