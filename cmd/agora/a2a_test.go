@@ -264,3 +264,52 @@ func TestExposeKilled(t *testing.T) {
 	}
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
+
+// TestBridge asks an agent whose work an A2A server does, and answers its question.
+func TestBridge(t *testing.T) {
+	server := a2atest.New("HTTP+JSON", "1.0")
+	defer server.Close()
+	relay := startServe(t, "--data", filepath.Join(t.TempDir(), "data")).relay
+	folder := t.TempDir()
+	for _, name := range []string{"bob.key", "alice.key"} {
+		key, err := didkey.Generate()
+		if err == nil {
+			err = didkey.Save(filepath.Join(folder, name), key)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	bridge := exec.Command("agora", "a2a", "bridge", server.URL, "--key", "bob.key", "--intent", "double.do", "--relay", relay)
+	bridge.Dir = folder
+	var log bytes.Buffer
+	bridge.Stderr = &log
+	if err := bridge.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = bridge.Process.Signal(os.Interrupt)
+		if err := bridge.Wait(); err != nil {
+			t.Errorf("interrupted: %v\n%s", err, log.String())
+		}
+	}()
+	ask := func(params string, code int) string {
+		t.Helper()
+		cmd := exec.Command("agora", "ask", "double.do", "--key", "alice.key", "--relay", relay, "--params", params, "--settle", "0s", "--quiet", "--wait", "30s")
+		cmd.Dir = folder
+		out, err := cmd.CombinedOutput()
+		if got := cmd.ProcessState.ExitCode(); got != code {
+			t.Fatalf("agora ask %s: %v\n%s", params, err, out)
+		}
+		return string(out)
+	}
+	if out := ask(`{"text":"echo hi"}`, 0); !strings.Contains(out, `"text":"hi"`) || !strings.Contains(out, `"task":"task-1"`) {
+		t.Errorf("echo: %s", out)
+	}
+	if out := ask(`{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"ask"}]}}`, 6); !strings.Contains(out, `"text":"what?"`) || !strings.Contains(out, `"task":"task-2"`) {
+		t.Errorf("ask: %s", out)
+	}
+	if out := ask(`{"text":"blue","task":"task-2"}`, 0); !strings.Contains(out, `"text":"blue"`) {
+		t.Errorf("answer: %s", out)
+	}
+}

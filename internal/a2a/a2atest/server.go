@@ -35,7 +35,6 @@ type task struct {
 	id, context, state string
 	said               string // the status message; empty: none
 	artifacts          []string
-	text               string
 	changed            chan struct{} // is closed at each change
 }
 

@@ -3,7 +3,6 @@
 package a2acmd
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -125,6 +124,3 @@ func (o owner) newKey(env cli.Environment, name string) (key string, err error) 
 	}
 	return answer.Key, err
 }
-
-// who is the name of the key in a file, for a command line that is shown.
-func who(key string) string { return cli.ShellQuoted(cmp.Or(key, "KEY")) }

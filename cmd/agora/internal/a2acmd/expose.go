@@ -207,7 +207,7 @@ func (x *exposed) read(ctx context.Context, job client.Job) (t a2a.Turn, work st
 	return t, work, nil
 }
 
-// wholeTurn is what GET {work} has of a turn.
+// wholeLimit is how many bytes GET {work} answers at most: a message, and all that its task keeps.
 const wholeLimit = 8 << 20
 
 // complete reads what the REQUEST had no room for.
