@@ -23,7 +23,7 @@ CREATE TABLE a2a_endpoint (
 CREATE UNIQUE INDEX a2a_endpoint_by_did ON a2a_endpoint (did) WHERE deleted = 0;
 CREATE INDEX a2a_endpoint_listed ON a2a_endpoint (n) WHERE deleted = 0 AND listed = 1;
 CREATE INDEX a2a_endpoint_by_seen ON a2a_endpoint (seen) WHERE deleted = 0;
-CREATE INDEX a2a_endpoint_by_deleted ON a2a_endpoint (n) WHERE deleted > 0;
+CREATE INDEX a2a_endpoint_by_deleted ON a2a_endpoint (deleted) WHERE deleted > 0;
 
 -- How much of its limits an endpoint uses.
 CREATE TABLE a2a_usage (
@@ -43,7 +43,7 @@ CREATE TABLE a2a_key (
 	sum      BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX a2a_key_by_name ON a2a_key (endpoint, name) WHERE deleted = 0;
-CREATE INDEX a2a_key_by_deleted ON a2a_key (n) WHERE deleted > 0;
+CREATE INDEX a2a_key_by_deleted ON a2a_key (deleted) WHERE deleted > 0;
 
 -- Conversations: what callers name with a contextId.
 CREATE TABLE a2a_context (

@@ -211,7 +211,7 @@ func dropMost(o *gateway.Op, _ int64) (more bool, err error) {
 
 // removeEndpoint removes some rows of a deleted endpoint, whose tasks have ended, and at last the endpoint.
 func (g *Gateway) removeEndpoint(o *gateway.Op, _ int64) (more bool, err error) {
-	e, err := find(o, (*endpoint).fields, "SELECT "+endpointColumns+" FROM a2a_endpoint WHERE deleted > 0 ORDER BY n LIMIT 1")
+	e, err := find(o, (*endpoint).fields, "SELECT "+endpointColumns+" FROM a2a_endpoint WHERE deleted > 0 ORDER BY deleted LIMIT 1")
 	if err != nil || e.n == 0 {
 		return false, err
 	}
@@ -229,7 +229,8 @@ func (g *Gateway) removeEndpoint(o *gateway.Op, _ int64) (more bool, err error) 
 	if err != nil || len(all) > 0 {
 		return true, err
 	}
-	more, err = dropAll(o, "SELECT "+taskColumns+" FROM a2a_task WHERE endpoint = ? ORDER BY n LIMIT ?", e.n)
+	more, err = dropAll(o, "SELECT "+taskColumns+" FROM a2a_task WHERE endpoint = ? "+
+		"ORDER BY caller, status_at, n LIMIT ?", e.n)
 	if err != nil || more {
 		return true, err
 	}
@@ -245,13 +246,14 @@ func (g *Gateway) removeEndpoint(o *gateway.Op, _ int64) (more bool, err error) 
 func removeKeys(o *gateway.Op, _ int64) (more bool, err error) {
 	removed, err := o.Exec("DELETE FROM a2a_key WHERE n IN (SELECT k.n FROM a2a_key k WHERE k.deleted > 0 AND NOT EXISTS "+
 		"(SELECT 1 FROM a2a_task t WHERE t.endpoint = k.endpoint AND t.caller = 'k' || CAST(k.n AS TEXT) AND t.ended = 0) "+
-		"ORDER BY k.n LIMIT ?)", sweepBatch)
+		"ORDER BY k.deleted LIMIT ?)", sweepBatch)
 	return removed == sweepBatch, err
 }
 
 // removeTask removes some rows of a dropped task, and at last the task and its conversation.
 func removeTask(o *gateway.Op, _ int64) (more bool, err error) {
-	t, err := find(o, (*task).fields, "SELECT "+taskColumns+" FROM a2a_task WHERE endpoint = 0 ORDER BY n LIMIT 1")
+	t, err := find(o, (*task).fields, "SELECT "+taskColumns+" FROM a2a_task WHERE endpoint = 0 "+
+		"ORDER BY caller, status_at, n LIMIT 1")
 	if err != nil || t.n == 0 {
 		return false, err
 	}
