@@ -1,6 +1,8 @@
 package a2a
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -29,10 +31,12 @@ type shownAgent struct {
 	Online      bool       `json:"online"`
 }
 
-// search is what a request looks for.
+// search is what a request looks for, and how far it has got.
 type search struct {
-	text         string
-	after, limit int64
+	text          string
+	after, limit  int64 // the last endpoint that was examined, and how many more may be shown
+	rows          int64 // how many more may be examined
+	done, hasMore bool  // nothing more is shown; there may be more after it
 }
 
 func parseSearch(r *http.Request) (s search, err error) {
@@ -40,7 +44,7 @@ func parseSearch(r *http.Request) (s search, err error) {
 	if err != nil {
 		return s, err
 	}
-	s = search{text: strings.ToLower(p["q"]), limit: defaultAgents}
+	s = search{text: strings.ToLower(p["q"]), limit: defaultAgents, rows: gateway.PieceRows}
 	if len(s.text) > maxSearch {
 		return s, gateway.Invalid("q must have at most %d bytes", maxSearch)
 	}
@@ -64,45 +68,59 @@ func (g *Gateway) getAgents(w http.ResponseWriter, r *http.Request, from relay.P
 	if err != nil {
 		return err
 	}
-	agents := []shownAgent{}
-	hasMore := false
-	if err := g.Relay.View(r.Context(), from, func(q relay.Querier) error {
-		agents, hasMore = agents[:0], false
-		examined, next := 0, s.after
-		err := q.Query(func(scan gateway.Scanner) error {
+	return httpapi.WriteList(w, httpapi.List{Head: `{"ok":true,"agents":[`, Tail: func() string {
+		return fmt.Sprintf(`],"cursor":"%d","hasMore":%t}`+"\n", s.after, s.hasMore)
+	}, Elements: gateway.Parts(r.Context(), g.Core, from, func() (part []byte, more bool, err error) {
+		found, next, err := g.nextAgents(r.Context(), from, s)
+		if err != nil {
+			return nil, false, err
+		}
+		s = next
+		var p gateway.Piece
+		for _, a := range found {
+			p.Add(a)
+		}
+		return p.Text(), !s.done, nil
+	})})
+}
+
+// nextAgents returns the next endpoints that match: at most pieceBytes, or one.
+func (g *Gateway) nextAgents(ctx context.Context, from relay.Peer, s search) (found []shownAgent, next search, err error) {
+	if err := g.Relay.View(ctx, from, func(q relay.Querier) error {
+		found, next = nil, s
+		next.done = true
+		size := 0
+		return ignoreFull(q.Query(func(scan gateway.Scanner) error {
 			var n int64
 			var a shownAgent
 			if err := scan(&n, (*string)(&a.DID), &a.Name, &a.Description, &a.URL); err != nil {
 				return err
 			}
-			if examined++; int64(len(agents)) == s.limit || examined > gateway.PieceRows {
-				hasMore = true
+			if size += len(a.Name) + len(a.Description); len(found) > 0 && size > pieceBytes {
+				next.done = false
 				return errPieceFull
 			}
-			next = n
+			if next.limit == 0 || next.rows == 0 {
+				next.hasMore = true
+				return errPieceFull
+			}
+			next.rows--
+			next.after = n
 			words := strings.ToLower(a.Name + "\n" + a.Description + "\n" + string(a.DID))
 			if a.URL == g.address(a.DID).Base() && strings.Contains(words, s.text) {
-				agents = append(agents, a)
+				found = append(found, a)
+				next.limit--
 			}
 			return nil
 		}, "SELECT n, did, name, description, url FROM a2a_endpoint WHERE deleted = 0 AND listed = 1 AND n > ? ORDER BY n LIMIT ?",
-			s.after, gateway.PieceRows+1)
-		if s.after = next; err != nil {
-			return ignoreFull(err)
-		}
-		return nil
+			s.after, s.rows+1))
 	}); err != nil {
-		return err
+		return nil, s, err
 	}
-	for i := range agents {
-		if agents[i].Online, err = g.online(r.Context(), from, agents[i].DID); err != nil {
-			return err
+	for i := range found {
+		if found[i].Online, err = g.online(ctx, from, found[i].DID); err != nil {
+			return nil, s, err
 		}
 	}
-	return httpapi.WriteJSON(w, http.StatusOK, struct {
-		OK      bool         `json:"ok"`
-		Agents  []shownAgent `json:"agents"`
-		Cursor  string       `json:"cursor"`
-		HasMore bool         `json:"hasMore"`
-	}{true, agents, strconv.FormatInt(s.after, 10), hasMore})
+	return found, next, nil
 }

@@ -230,7 +230,7 @@ func (g *Gateway) removeEndpoint(o *gateway.Op, _ int64) (more bool, err error) 
 		return true, err
 	}
 	more, err = dropAll(o, "SELECT "+taskColumns+" FROM a2a_task WHERE endpoint = ? "+
-		"ORDER BY caller, status_at, n LIMIT ?", e.n)
+		"AND ended > 0 ORDER BY ended, n LIMIT ?", e.n)
 	if err != nil || more {
 		return true, err
 	}
@@ -253,7 +253,7 @@ func removeKeys(o *gateway.Op, _ int64) (more bool, err error) {
 // removeTask removes some rows of a dropped task, and at last the task and its conversation.
 func removeTask(o *gateway.Op, _ int64) (more bool, err error) {
 	t, err := find(o, (*task).fields, "SELECT "+taskColumns+" FROM a2a_task WHERE endpoint = 0 "+
-		"ORDER BY caller, status_at, n LIMIT 1")
+		"AND ended > 0 ORDER BY ended, n LIMIT 1")
 	if err != nil || t.n == 0 {
 		return false, err
 	}
