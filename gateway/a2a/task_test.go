@@ -95,10 +95,10 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// wantSealed checks that the agent got this many REQUESTs, all of them sealed and from the gateway.
-func (a *agent) wantSealed(t testing.TB, want int) {
+// wantSealed checks that the agent got this many REQUESTs, all of them sealed and from the gateway. It returns the ids of
+// their turns, in the order in which they were sent.
+func (a *agent) wantSealed(t testing.TB, want int) (ids []string) {
 	t.Helper()
-	n := 0
 	d, err := a.f.Relay.Events(t.Context(), &relay.Poll{Peer: relay.Peer{Local: true, Reader: a.key.DID()}, Limit: 1000,
 		Filter: relay.Filter{Recipient: a.key.DID()}})
 	a.f.must(err)
@@ -110,15 +110,16 @@ func (a *agent) wantSealed(t testing.TB, want int) {
 			if m.Type != envelope.TypeRequest {
 				continue
 			}
-			if n++; !m.Sealed() || m.Sender.ID != a.f.Key.DID() || m.ID != m.Thread || !strings.HasPrefix(m.ID, "trn_") ||
+			if ids = append(ids, m.ID); !m.Sealed() || m.Sender.ID != a.f.Key.DID() || m.ID != m.Thread || !strings.HasPrefix(m.ID, "trn_") ||
 				m.TTL != 24*time.Hour {
 				t.Errorf("the REQUEST %s of %s with ttl %v is not one of the gateway", m.ID, m.Sender.ID, m.TTL)
 			}
 		}
 	}
-	if n != want {
-		t.Errorf("the agent got %d REQUESTs, want %d", n, want)
+	if len(ids) != want {
+		t.Errorf("the agent got %d REQUESTs, want %d", len(ids), want)
 	}
+	return ids
 }
 
 // the mode params maps text and data, and the intent that a caller names.
