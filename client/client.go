@@ -76,10 +76,10 @@ type Client struct {
 	known      atomic.Pointer[about]    // what the relay says about itself; nil: not read yet
 	rate       atomic.Pointer[postRate] // how often this client may post; nil: unknown
 	readAuth   readAuth
-	channel    atomic.Pointer[channelGateway] // the relay's channel gateway; nil: not read yet
-	watcher    watcher                        // set by a Network before the client is used
-	unopened   once                           // the sealed messages that could not be opened, and were logged
-	ownURL     atomic.Pointer[string]         // used instead of base once the relay is known to be private (§8); nil: use base
+	gateways   atomic.Pointer[gateways] // of the relay; nil: not read yet
+	watcher    watcher                  // set by a Network before the client is used
+	unopened   once                     // the sealed messages that could not be opened, and were logged
+	ownURL     atomic.Pointer[string]   // used instead of base once the relay is known to be private (§8); nil: use base
 }
 
 // errReadOnly is the error of a method that needs a signer, on a Client without one.

@@ -60,19 +60,11 @@ func (c *Client) ChannelDelivery(ctx context.Context, request *envelope.Envelope
 	refuse := func(code envelope.AgentCode, message string) (ChannelDelivery, error) {
 		return ChannelDelivery{}, &AgentError{Code: code, Message: message}
 	}
-	switch {
-	case request.Type != envelope.TypeRequest || request.PayloadString("intent") != ChannelIntent:
+	if request.Type != envelope.TypeRequest || request.PayloadString("intent") != ChannelIntent {
 		return refuse(envelope.AgentIntentNotSupported, "this is not a REQUEST with the intent "+ChannelIntent)
-	case !request.Opened || c.signer == nil || request.Recipient != c.signer.DID():
-		return refuse(envelope.AgentForbidden, "a delivery must be sealed to the owner of the inbox")
 	}
-	gateway, err := c.channelGateway(ctx)
-	if err != nil {
+	if err := c.FromGateway(ctx, request); err != nil {
 		return ChannelDelivery{}, err
-	}
-	if request.Sender.ID != gateway.did {
-		return refuse(envelope.AgentForbidden, "only the relay's gateway sends deliveries; its DID is in the relay's "+
-			"document /.well-known/agora.json")
 	}
 	var payload envelope.Request
 	if err := request.DecodePayload(&payload); err != nil {

@@ -213,8 +213,11 @@ func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *A
 			Message: "this agent only serves these intents: " + strings.Join(r.agent.opts.Intents, ", ")}, nil
 	}
 	job, failed := jobOf(request)
+	if failed == nil {
+		failed = r.agent.checkGateway(r.ctx, request)
+	}
 	if failed != nil {
-		return offer, failed, nil
+		return offer, failed, r.ctx.Err()
 	}
 	if r.unpostedOffer != nil &&
 		(r.unpostedOffer.ValidUntil == nil || r.agent.client.now().Before(*r.unpostedOffer.ValidUntil)) {
@@ -254,6 +257,29 @@ func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *A
 	return offer, &AgentError{Code: envelope.AgentInsufficientBudget, Details: details,
 		Message: fmt.Sprintf("the agent's price is %v USD, but max_cost_usd of the REQUEST is %v",
 			price.Amount, *limits.MaxCostUSD)}, err
+}
+
+// checkGateway refuses a REQUEST with an intent of A2A that does not come from the relay's gateway. Anybody can post one,
+// and its params say who the caller is (A2A §4).
+func (a *agent) checkGateway(ctx context.Context, request *envelope.Envelope) *AgentError {
+	if !strings.HasPrefix(request.PayloadString("intent"), a2aName+".") {
+		return nil
+	}
+	err := a.client.FromGateway(ctx, request)
+	if err == nil {
+		return nil
+	}
+	if refusal, ok := errors.AsType[*AgentError](err); ok {
+		return refusal
+	}
+	a.client.log.Warn("a REQUEST is refused, because it is not known who the relay's gateway is",
+		"thread", request.Thread, "error", err)
+	if errors.Is(err, ErrNoA2A) {
+		return &AgentError{Code: envelope.AgentForbidden,
+			Message: "only the A2A gateway of a relay sends this, and this relay has none"}
+	}
+	return &AgentError{Code: envelope.AgentUnavailable,
+		Message: "the agent cannot read the relay's document now; try again later"}
 }
 
 // serves reports whether the REQUEST is for one of the agent's intents.

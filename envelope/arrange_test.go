@@ -81,7 +81,7 @@ func FuzzArrange(f *testing.F) {
 		if want, err := jcs.Transform(text); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("arrange(%q) = %q; jcs: %q, %v", text, got, want, err)
 		}
-		if depth(text) > MaxDepth {
+		if Depth(text) > MaxDepth {
 			t.Error("arrange accepted a text that is nested too deep")
 		}
 	})

@@ -67,7 +67,7 @@ func FuzzIsCanonical(f *testing.F) {
 		if want, err := jcs.Transform(text); err != nil || !bytes.Equal(text, want) {
 			t.Errorf("isCanonical(%q) = true; jcs: %q, %v", text, want, err)
 		}
-		if depth(text) > MaxDepth {
+		if Depth(text) > MaxDepth {
 			t.Error("isCanonical accepted a text that is nested too deep")
 		}
 	})

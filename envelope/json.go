@@ -49,9 +49,9 @@ func explain(text []byte) error {
 		"a string has half of a surrogate pair, or a number is too large for a double")
 }
 
-// depth returns how deep arrays and objects are nested in text. It makes one pass, skips strings and does not parse. If
+// Depth returns how deep arrays and objects are nested in text. It makes one pass, skips strings and does not parse. If
 // text is not JSON, the result is still an upper bound for the recursion of a parser.
-func depth(text []byte) (deepest int) {
+func Depth(text []byte) (deepest int) {
 	level, inString := 0, false
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {

@@ -89,7 +89,7 @@ func canonicalize(body []byte) ([]byte, error) {
 	if canonical, ok := arrange(body); ok {
 		return canonical, nil
 	}
-	if depth(body) > MaxDepth {
+	if Depth(body) > MaxDepth {
 		return nil, Errorf(CodeInvalidRequest, "the JSON is nested deeper than %d levels", MaxDepth)
 	}
 	return Canonicalize(body)

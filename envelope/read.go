@@ -101,7 +101,7 @@ func decodeToken(token string, form tokenForm) (canonical []byte, err error) {
 	}
 	// Canonicalizing a text with many members costs ten times as much as checking a valid token. So such texts are
 	// refused first.
-	if depth(text) > 1 || stringsIn(text, form.strings) > form.strings {
+	if Depth(text) > 1 || stringsIn(text, form.strings) > form.strings {
 		return nil, badRead("it must be a flat JSON object of %s", form.members)
 	}
 	canonical, err = Canonicalize(text)

@@ -102,7 +102,7 @@ func (e *Envelope) splitSealed() (clear, ciphertext []byte, ok bool) {
 // readSecret returns the decrypted members as a canonical object. ok is false if one of them is a clear member of this
 // message type. So the reader sees the same clear members as the relay.
 func readSecret(t Type, plaintext []byte) (secret []byte, ok bool) {
-	if depth(plaintext) > MaxDepth {
+	if Depth(plaintext) > MaxDepth {
 		return nil, false
 	}
 	secret, err := Canonicalize(plaintext)

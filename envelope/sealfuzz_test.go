@@ -75,7 +75,7 @@ func checkOpened(t *testing.T, opened *Envelope, clear string, plaintext []byte)
 			t.Errorf("%q adds a %s, which must never be sealed", plaintext, name)
 		}
 	}
-	if depth(opened.Payload) > MaxDepth {
+	if Depth(opened.Payload) > MaxDepth {
 		t.Errorf("%q opens as a payload that is nested too deep", plaintext)
 	}
 }

@@ -26,6 +26,7 @@ const (
 	Callback  Kind = "tok_"
 	ToolUser  Kind = "mt_" // an MCP client, for one delivery
 	Principal Kind = "cj_"
+	A2ACaller Kind = "aa_" // a caller of one A2A endpoint
 	Operator  Kind = "op_"
 )
 
@@ -42,9 +43,11 @@ func NewKey(k Kind) string {
 	return string(k) + base64.RawURLEncoding.EncodeToString(random[:])
 }
 
-var keyForm = regexp.MustCompile(`(?:c[as]_[0-9a-f]{32}|(?:ck|cm|sk|tok|mt|cj|op)_[A-Za-z0-9_-]{43})`)
+// keyForm also has the ids of A2A tasks. Who knows the id of a task of an anonymous caller can do with it what that
+// caller can.
+var keyForm = regexp.MustCompile(`(?:c[as]_[0-9a-f]{32}|(?:ck|cm|sk|tok|mt|cj|aa|op)_[A-Za-z0-9_-]{43}|tsk_[a-z2-7]{26})`)
 
-// Redact replaces each key in a text, such as a path, by "…". Logs must not contain keys.
+// Redact replaces each key in a text, such as a path, by "…", and each id of an A2A task. Logs must not contain them.
 func Redact(text string) string {
 	if !strings.Contains(text, "_") {
 		return text
@@ -55,7 +58,7 @@ func Redact(text string) string {
 // Holder says to whom a key belongs, and for what the key may be used.
 type Holder struct {
 	Kind    Kind
-	Owner   int64     // the number of the agent, channel, member, inbox or principal; 0: the operator
+	Owner   int64     // the number of the agent, channel, member, inbox, principal or caller; 0: the operator
 	Only    string    // the only operation that the key may still do; empty: every operation
 	Expires time.Time // zero: never
 }

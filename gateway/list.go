@@ -125,6 +125,12 @@ func Encoded[T any](values []T) Elements {
 	}
 }
 
+// IsTemporary reports whether the relay refused a read only for the moment.
+func IsTemporary(err error) bool {
+	e, ok := errors.AsType[*envelope.Error](err)
+	return ok && e.RetryAfter > 0
+}
+
 // Pauses of RetryLater.
 const (
 	shortestWait = 10 * time.Millisecond

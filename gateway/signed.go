@@ -6,6 +6,8 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
 )
 
 // SignedCaller returns who signed a request to a gateway (docs/GATEWAYS.md, "Signed calls"). body is its body as sent.
@@ -33,4 +35,29 @@ func unsigned(reason, message string) *envelope.Error {
 	e := envelope.Errorf(envelope.CodeUnauthorized, "%s", message)
 	e.Details = map[string]any{envelope.DetailReason: reason}
 	return e
+}
+
+// SignedHandler handles a signed call of an agent. body is what it has sent.
+type SignedHandler func(w http.ResponseWriter, r *http.Request, from relay.Peer, owner didkey.DID, body []byte) error
+
+// Signed returns a handler that passes signed calls to h, with bodies of at most limit bytes. main is that of SignedCaller.
+// A call that may change something counts against the limit of its signer.
+func (c *Core) Signed(main bool, limit int, h SignedHandler) httpapi.Handler {
+	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+		body, err := httpapi.ReadBody(w, r, limit)
+		if err != nil {
+			return err
+		}
+		owner, err := c.SignedCaller(r, body, main)
+		if err != nil {
+			return err
+		}
+		from.Reader = owner
+		if r.Method != http.MethodGet {
+			if err := c.Relay.Gate().AdmitCaller(from, string(owner)); err != nil {
+				return err
+			}
+		}
+		return h(w, r, from, owner, body)
+	}
 }

@@ -17,7 +17,7 @@ import (
 // opened with its extensions. Whatever covers the store's own tables also covers theirs: transactions, backup, the size
 // limit, and `agora check`.
 type Extension struct {
-	// Name has only lower-case letters. The names of the extension's tables and indexes begin with Name and an
+	// Name has only lower-case letters and digits, and begins with a letter. The names of the extension's tables and indexes begin with Name and an
 	// underscore.
 	Name string
 	// Migrations are SQL scripts. When the store is opened, it runs each script that it has not run before, in order,
@@ -28,14 +28,14 @@ type Extension struct {
 	Check func(q Querier, found func(where, what string)) error
 }
 
-var extensionName = regexp.MustCompile(`^[a-z]{1,32}$`)
+var extensionName = regexp.MustCompile(`^[a-z][a-z0-9]{0,31}$`)
 
 // ValidateExtensions returns an error if a store cannot be opened with these extensions.
 func ValidateExtensions(all []Extension) error {
 	names := map[string]bool{}
 	for _, x := range all {
 		if !extensionName.MatchString(x.Name) || names[x.Name] {
-			return fmt.Errorf("an extension cannot have the name %q; use 1 to 32 letters from a to z, "+
+			return fmt.Errorf("an extension cannot have the name %q; use 1 to 32 letters from a to z or digits, "+
 				"and a different name for each extension", x.Name)
 		}
 		names[x.Name] = true

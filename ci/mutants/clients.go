@@ -40,10 +40,10 @@ var clients = []mutant{
 	{"client: a call is resumed without proof", "client Client.resume", "known.RequestID", never,
 		"./client -run Resume"},
 
-	{"inbox: a call is signed for any origin", "client Client.channelGateway", "",
+	{"inbox: a call is signed for any origin", "client Client.gateway", "",
 		swap("!sameOrigin", "false && !sameOrigin"), ofClients + " -run Inbox"},
-	{"inbox: anybody can deliver", "client Client.ChannelDelivery", "gateway.did", never, ofClients + " -run Delivery"},
-	{"inbox: a plain delivery is taken", "client Client.ChannelDelivery", "request.Opened", without,
+	{"inbox: anybody can deliver", "client Client.FromGateway", "g.did", never, ofClients + " -run Delivery"},
+	{"inbox: a plain delivery is taken", "client Client.FromGateway", "request.Opened", without,
 		ofClients + " -run Delivery"},
 	{"inbox: a second inbox is created after a lost answer", "client Client.NewInbox", "signedCall()",
 		swap("false", "true"), ofClients + " -run Inbox"},

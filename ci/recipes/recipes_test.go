@@ -20,7 +20,7 @@ import (
 
 // pages are the pages whose sections are followed, if they have commands.
 var pages = []string{"README.md", "docs/COOKBOOK.md", "docs/COMING-FROM.md", "docs/HTTP.md", "docs/HUB.md",
-	"docs/CHANNEL.md", "docs/JOBS.md", "docs/MCP.md"}
+	"docs/CHANNEL.md", "docs/JOBS.md", "docs/A2A.md", "docs/MCP.md"}
 
 // onlyAtTerminals are the sections that show what only a terminal shows.
 var onlyAtTerminals = map[string]bool{"README.md#Five minutes with two agents": true}
@@ -28,6 +28,7 @@ var onlyAtTerminals = map[string]bool{"README.md#Five minutes with two agents": 
 // elsewhere are the pages, and the sections of pages, whose commands are run by another test, or why none runs them.
 var elsewhere = map[string]string{
 	"README.md#Start":                 "it builds the relay and runs all tests",
+	"docs/A2A.md#Start it":            "the relay of these tests is started with it",
 	"docs/CHANNEL.md#Start it":        "the relay of these tests is started with it",
 	"docs/HUB.md#Start a hub":         "the relay of these tests is started with it",
 	"docs/MCP.md#HTTP":                "cmd/agora/mcp_test.go; it needs its own port",
@@ -198,7 +199,7 @@ func newReader(t *testing.T, w way, variables []string) *reader {
 	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AGORA_") })
 	r.environment = slices.Concat(own, []string{"PATH=" + binFolder + ":" + os.Getenv("PATH"), "AGORA_SRC=" + source,
 		"XDG_CONFIG_HOME=" + t.TempDir()}, variables) // the folder of profiles and names
-	relay := start(t, r.folder, r.environment, "exec agora serve --addr 127.0.0.1:0 --log-level warn --hub --channel --jobs")
+	relay := start(t, r.folder, r.environment, "exec agora serve --addr 127.0.0.1:0 --log-level warn --hub --channel --jobs --a2a")
 	relay.await(t, "listening on …")
 	r.url = regexp.MustCompile(`listening on (\S+)`).FindStringSubmatch(relay.output.String())[1]
 	r.environment = append(r.environment, "AGORA_RELAY="+r.url)

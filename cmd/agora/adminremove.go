@@ -24,13 +24,14 @@ type adminRemoveCmd struct {
 	Client  cli.DIDText    `placeholder:"DID" help:"The client of the thread: the sender of its REQUEST."`
 	Hub     string         `placeholder:"ID" help:"Remove the text of a message of the hub; give its id or its trace_id."`
 	Channel string         `placeholder:"ID" help:"Remove the text of a message of a channel; give its id, such as msg_…, or the id of the channel, a slash and the seq of the message."`
+	A2A     string         `name:"a2a" placeholder:"ID" help:"Remove a task of an A2A endpoint, which is canceled if it runs; give its id, tsk_…."`
 	Jobs    string         `placeholder:"ID" help:"Remove the content of a job, which fails if it runs, or remove an agent of the registry; give the job_id or the agent_id."`
 }
 
 func (adminRemoveCmd) Help() string {
 	return "Removes the content of a message, so that nobody gets it any more. Its id stays remembered: a copy is refused. The " +
 		"thread's record keeps the step, and readers of the thread see that the operator has removed the message. What a " +
-		"gateway has is removed with --hub, --channel or --jobs; a text that says so stays in its place. Backups that were " +
+		"gateway has is removed with --hub, --channel, --jobs or --a2a; in place of a message, a text that says so stays. Backups that were " +
 		"made before still have the content, and so may unused parts of the database until agora prune.\n\n" +
 		"With --sender alone, all messages of the sender are removed, and what it has at gateways: events of its inboxes in " +
 		"channels, its agents and jobs in the registry. Ban the sender first, so that nothing new comes. This also works on a " +
@@ -47,7 +48,7 @@ func (c adminRemoveCmd) request() (q admin.RemoveRequest, err error) {
 		{Sender: c.senderOfEvent(), ID: string(c.Event)}, {Seq: relay.Seq(c.Seq)},
 		{Client: didkey.DID(c.Client), Thread: string(c.Thread)},
 	}
-	for name, id := range map[string]string{"hub": c.Hub, "channel": c.Channel, "jobs": c.Jobs} {
+	for name, id := range map[string]string{"hub": c.Hub, "channel": c.Channel, "jobs": c.Jobs, "a2a": c.A2A} {
 		if id != "" {
 			all = append(all, admin.RemoveRequest{Gateway: name, ID: id})
 		}
@@ -58,7 +59,7 @@ func (c adminRemoveCmd) request() (q admin.RemoveRequest, err error) {
 		return q, nil
 	case len(all) != 1, c.removesSender(), c.Event != "" && c.Sender == "", (c.Thread == "") != (c.Client == ""), c.Seq < 0:
 		return q, errors.New("give --sender, or --event with --sender, or --seq, or --thread with --client, or one of --hub, " +
-			"--channel and --jobs")
+			"--channel, --jobs and --a2a")
 	case since:
 		return q, errors.New("--since goes with --sender and without --event")
 	}

@@ -259,7 +259,7 @@ func TestCheckConfig(t *testing.T) {
 		"--hub-agents", "7", "--outbound-allow", "localhost"})
 	for _, want := range []string{"AGORA_MAX_BODDY is not a setting", "0.0.0.0/0 trusts everybody", "unix has no effect",
 		"--jobs-initial has no effect without --jobs\n", "--hub-agents has no effect without --hub\n",
-		"--outbound-allow has no effect without a gateway: --hub, --channel or --jobs\n"} {
+		"--outbound-allow has no effect without a gateway: --hub, --channel, --jobs or --a2a\n"} {
 		if code != cli.ExitOK || !strings.Contains(stderr.String(), "agora: warning: ") || !strings.Contains(stderr.String(), want) {
 			t.Errorf("ended with %d, want a warning that says %q:\n%s", code, want, stderr.String())
 		}

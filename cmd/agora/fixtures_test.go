@@ -165,7 +165,7 @@ func (x fixture) serve(t *testing.T, data string, store relay.Extender) (url str
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := parser.Parse([]string{"serve", "--hub", "--hub-name", "relay.example", "--channel", "--jobs",
+	if _, err := parser.Parse([]string{"serve", "--hub", "--hub-name", "relay.example", "--channel", "--jobs", "--a2a",
 		"--outbound-allow", "127.0.0.1"}); err != nil {
 		t.Fatal(err)
 	}

@@ -19,9 +19,11 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/a2a"
 	"github.com/agora-relay/agora/gateway/channel"
 	"github.com/agora-relay/agora/gateway/hub"
 	"github.com/agora-relay/agora/gateway/jobs"
+	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/relay/httpapi/apidocs"
@@ -34,7 +36,7 @@ import (
 // fields from the OpenAPI documents, and the callers from the fixture. A new route or field is tested without a change here.
 
 // gatewayAPIs are the documents of all gateways. TestGatewayAPIs checks that none is missing.
-var gatewayAPIs = map[string]apidocs.Part{"hub": hub.API, "channel": channel.API, "jobs": jobs.API}
+var gatewayAPIs = map[string]apidocs.Part{"hub": hub.API, "channel": channel.API, "jobs": jobs.API, "a2a": a2a.API}
 
 // noGateways are the extensions that are no gateways.
 var noGateways = []string{gateway.Extension.Name, admin.Extension.Name, witness.Extension.Name, mirror.Extension.Name}
@@ -162,6 +164,8 @@ type caller struct {
 	x           fixture
 	data, files string // the folders of the relay and of the client
 	url         string
+	agent       string // the path of an A2A endpoint that bob has, without the prefix
+	a2aKey      string // of a caller of it
 }
 
 // token returns what the file has of this kind of key, such as ck.
@@ -194,6 +198,8 @@ func (c caller) authorize(t *testing.T, r *http.Request, scheme string, body []b
 		key = c.token(t, "mt", file("bob.deliveries"))
 	case "jobsKey":
 		key = c.token(t, "cj", file("acme.cj"))
+	case "a2aKey":
+		key = c.a2aKey
 	case "signedCall":
 		bob, err := didkey.Load(file("bob.key"))
 		if err != nil {
@@ -227,7 +233,8 @@ func (c caller) path(t *testing.T, o apiOperation, other map[string]string) stri
 	}
 	find := func(text, expression string) string { return regexp.MustCompile(expression).FindString(text) }
 	values := map[string]string{"channel": find(file("ops.json"), "ch_[a-z2-7]{26}"), "name": "bot", "inbox": find(file("bob.deliveries"), "in_[a-z2-7]{26}"),
-		"key": find(file("bot.url"), "sk_.*"), "token": find(file("bob.deliveries"), "tok_[A-Za-z0-9_-]{43}"), "id": "alice"}
+		"key": find(file("bot.url"), "sk_.*"), "token": find(file("bob.deliveries"), "tok_[A-Za-z0-9_-]{43}"), "id": "alice",
+		"agent": c.agent, "turn": "trn_" + strings.Repeat("a", 26), "cid": "c"}
 	if o.gateway == "jobs" {
 		values["id"] = find(file("job.json"), `[0-9a-f-]{36}","status`)[:36]
 	}
@@ -249,6 +256,9 @@ func (c caller) do(t *testing.T, o apiOperation, path, scheme string, body []byt
 	r, err := http.NewRequestWithContext(t.Context(), o.method, c.url+path, bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
 	}
 	c.authorize(t, r, scheme, body)
 	resp, err := http.DefaultClient.Do(r)
@@ -278,7 +288,13 @@ func (o apiOperation) schemes() (names []string) {
 }
 
 // tokenOnly are paths whose token the fixture has not. Their bodies cannot be reached, so only the status is checked.
-var tokenOnly = []string{"/channel/channels/{channel}/inbox/{token}", "/jobs/cb/{token}"}
+var tokenOnly = []string{"/channel/channels/{channel}/inbox/{token}", "/jobs/cb/{token}", "/a2a/work/{turn}/events"}
+
+// refused reports whether an answer is a refusal. Errors of JSON-RPC have the status 200 (A-10).
+func refused(o apiOperation, status int, answer string) bool {
+	rpc := o.gateway == "a2a" && status == http.StatusOK && strings.Contains(answer, `"error":{"code":-32`)
+	return rpc || status >= 400 && status < 500
+}
 
 // refusesNUL checks that each text of each gateway refuses U+0000 (G-35): in bodies, in paths and in queries.
 func (c caller) refusesNUL(t *testing.T) {
@@ -289,7 +305,7 @@ func (c caller) refusesNUL(t *testing.T) {
 			for where, body := range o.variants(func(text string) string { return text + "\x00" }) {
 				status, answer := c.do(t, o, c.path(t, o, nil), scheme, body)
 				named := strings.Contains(answer, "U+0000") || slices.Contains(tokenOnly, o.path)
-				if status < 400 || status >= 500 || !named {
+				if !refused(o, status, answer) || !named {
 					t.Errorf("%s %s as %q with U+0000 in %s: %d %.200s", o.method, o.path, scheme, where, status, answer)
 				}
 				fields[o.gateway]++
@@ -344,7 +360,7 @@ func (c caller) refusesSpellings(t *testing.T) {
 				}
 				for _, scheme := range o.schemes() {
 					status, answer := c.do(t, o, c.path(t, o, nil), scheme, body)
-					if status < 400 || status >= 500 {
+					if !refused(o, status, answer) {
 						t.Errorf("%s %s as %q with %s in %s: %d %.200s", o.method, o.path, scheme, host, where, status, answer)
 					}
 					urls[o.gateway]++
@@ -357,6 +373,32 @@ func (c caller) refusesSpellings(t *testing.T) {
 			t.Errorf("%s: no URL is tested", name)
 		}
 	}
+}
+
+// publish gives bob an A2A endpoint, which the fixture has not.
+func (c *caller) publish(t *testing.T) {
+	t.Helper()
+	bob, err := didkey.Load(filepath.Join(c.files, "bob.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := wire.NewEndpoint(c.x.Relay+"/a2a", bob.DID())
+	card, err := at.Sign(at.FromManifest(envelope.Manifest{Name: "Bob", Version: "1",
+		Intents: []envelope.Intent{{ID: "demo.echo"}}}, wire.Public), wire.Public, bob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.agent = bob.DID().Multibase()
+	signed := func(method, path, body string) string {
+		o := apiOperation{gateway: "a2a", method: method}
+		status, answer := c.do(t, o, "/a2a/"+c.agent+path, "signedCall", []byte(body))
+		if status > 299 {
+			t.Fatalf("%s %s: %d %s", method, path, status, answer)
+		}
+		return answer
+	}
+	signed("PUT", "/endpoint", fmt.Sprintf(`{"card":%s,"access":"public","mode":"message","listed":false}`, card))
+	c.a2aKey = regexp.MustCompile(`aa_[A-Za-z0-9_-]{32,}`).FindString(signed("POST", "/keys", `{"name":"alice"}`))
 }
 
 // TestTexts checks the texts and the URLs of all gateways on SQLite (G-35, G-38). TestTextsOnPostgres does so on PostgreSQL.
@@ -379,7 +421,8 @@ func (x fixture) checkTexts(t *testing.T, data string, store relay.Extender) {
 	t.Helper()
 	url, stop := x.serve(t, data, store)
 	defer stop()
-	c := caller{x, data, x.unpack(t, "client"), url}
+	c := caller{x: x, data: data, files: x.unpack(t, "client"), url: url}
+	c.publish(t)
 	c.refusesNUL(t)
 	c.refusesSpellings(t)
 }

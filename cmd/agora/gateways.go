@@ -29,10 +29,13 @@ type gatewayFlags struct {
 	hubFlags
 	channelFlags
 	jobsFlags
+	a2aFlags
 	OutboundAllow []exceptionText `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also over http. By default they call only public addresses, and only over https. May be repeated."`
 }
 
-func (f gatewayFlags) each() []servable { return []servable{f.hubFlags, f.channelFlags, f.jobsFlags} }
+func (f gatewayFlags) each() []servable {
+	return []servable{f.hubFlags, f.channelFlags, f.jobsFlags, f.a2aFlags}
+}
 
 // servable are the flags of one gateway, and what serve does with it.
 type servable interface {

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/a2acmd"
 	"github.com/agora-relay/agora/cmd/agora/internal/chorus"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/trade"
@@ -47,6 +48,7 @@ type commandLine struct {
 	Hub          chorus.HubCmd     `cmd:"" everyday:"" help:"Talk with agents of a Chorus hub."`
 	Channel      chorus.ChannelCmd `cmd:"" everyday:"" help:"Take part in channels, and connect agents to them."`
 	Jobs         chorus.JobsCmd    `cmd:"" everyday:"" help:"Hire agents, and let agents be hired, at a registry with credits."`
+	A2a          a2acmd.Cmd        `cmd:"" name:"a2a" everyday:"" help:"Call A2A agents, and give yours an A2A endpoint."`
 	Mcp          mcpCmd            `cmd:"" everyday:"" help:"Give an LLM the tools of an agent, over MCP."`
 	Conformance  conformanceCmd    `cmd:"" help:"Test whether a relay follows the protocol."`
 	Bench        benchCmd          `cmd:"" help:"Measure a relay under load."`

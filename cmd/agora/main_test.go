@@ -75,7 +75,7 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 // all commands but those that only scripts run.
 func TestHelpListsCommands(t *testing.T) {
 	everyday := []string{"serve", "init", "name", "keygen", "ask", "send", "follow", "threads", "thread", "agents", "work", "hub",
-		"channel", "jobs", "mcp"}
+		"channel", "jobs", "a2a", "mcp"}
 	hidden := []string{"complete", "generate"}
 	for _, args := range [][]string{nil, {"help"}, {"--help"}, {"help", "all"}} {
 		var stdout, stderr bytes.Buffer

@@ -69,6 +69,8 @@ func TestEveryFlagTakesUnits(t *testing.T) {
 				args = append(args, "--follow") // which its --timeout needs
 			}
 			switch flag.Name {
+			case "a2a-wait": // it is at most an hour
+				args[len(args)-1] = "0.5h"
 			case "policy-timeout": // it is at most 8s
 				args[len(args)-1] = "0.1m"
 			case "older-than": // it is at least 30 days in agora fold

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
@@ -20,45 +19,11 @@ const (
 	limitEvents      = "callbackEvents"
 )
 
-// Codes of refusals that the relay itself does not have.
-const (
-	codeConflict envelope.Code = "CONFLICT"
-	codeGone     envelope.Code = "GONE"
-)
-
-// statuses are the statuses of these codes.
-var statuses = map[envelope.Code]int{codeConflict: http.StatusConflict, codeGone: http.StatusGone}
-
-// conflict refuses a name that is taken, or another body for an Idempotency-Key.
-func conflict(message string) error { return envelope.Errorf(codeConflict, "%s", message) }
-
-// gone refuses a token that was valid once.
-func gone(message string) error { return envelope.Errorf(codeGone, "%s", message) }
-
-func forbidden(message string) error { return envelope.Errorf(envelope.CodeForbidden, "%s", message) }
-
-func notFound(message string) error { return envelope.Errorf(envelope.CodeNotFound, "%s", message) }
-
-// unauthorized refuses a request without a valid key.
-func unauthorized(message string) error {
-	return envelope.Errorf(envelope.CodeUnauthorized, "%s", message)
-}
-
-// limitReached refuses a request because a limit of the gateway is reached.
-func limitReached(limit string, retryAfter time.Duration, format string, args ...any) error {
-	e := envelope.Errorf(envelope.CodeRateLimited, format, args...)
-	e.RetryAfter, e.Details = retryAfter, map[string]any{envelope.DetailLimit: limit}
-	return e
-}
-
 // answerTo returns the answer to an error. It is the Errors of the gateway's Mount.
 func answerTo(err error) (httpapi.ErrorAnswer, bool) {
-	if errors.Is(err, gateway.ErrOtherBody) {
-		err = conflict(gateway.ErrOtherBody.Error())
-	}
 	e, ok := errors.AsType[*envelope.Error](err)
 	if !ok {
-		return httpapi.ErrorAnswer{}, false
+		return gateway.RelayForm(err)
 	}
 	own := []string{limitChannels, limitMembers, limitConnections, limitInboxes, limitEvents}
 	if e.Code == envelope.CodeRateLimited && !slices.Contains(own, e.Limit()) {
@@ -66,14 +31,7 @@ func answerTo(err error) (httpapi.ErrorAnswer, bool) {
 		limited.Details = map[string]any{envelope.DetailLimit: envelope.LimitRequests}
 		err = &limited
 	}
-	answer, ok := httpapi.RelayError(err)
-	if own, ok := statuses[e.Code]; ok {
-		answer.Status = own
-	}
-	if e.Code == envelope.CodeUnauthorized && e.Reason() == "" { // a key is missing, not the token of a signed call
-		answer.Challenge = "Bearer"
-	}
-	return answer, ok
+	return gateway.RelayForm(err)
 }
 
 // inboxAnswerTo is the same as answerTo for deliveries to inboxes. There every limit is answered with 503, because a

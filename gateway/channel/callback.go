@@ -49,7 +49,7 @@ func (g *Gateway) findToken(q relay.Querier, key string, kind gateway.Kind, chan
 }
 
 // errGone is the error of a token that was valid once.
-var errGone = gone("this token has expired, or its connection was removed or revoked; use the callback of a newer delivery")
+var errGone = gateway.Gone("this token has expired, or its connection was removed or revoked; use the callback of a newer delivery")
 
 // valid reports whether the tokens of an attempt are valid.
 func (a attempt) valid(now time.Time) bool {
@@ -64,7 +64,7 @@ func tokenExpiry(made int64) time.Time { return time.Unix(0, made).Add(tokenLife
 func (g *Gateway) callbackToken(q relay.Querier, key, channel string) (token, error) {
 	t, known, err := g.findToken(q, key, gateway.Callback, channel)
 	if err == nil && !known {
-		err = notFound("there is no callback with this token")
+		err = gateway.NotFound("there is no callback with this token")
 	}
 	return t, err
 }

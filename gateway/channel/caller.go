@@ -41,7 +41,7 @@ const (
 func (g *Gateway) findHolder(q relay.Querier, key string) (gateway.Holder, error) {
 	h, found, err := gateway.FindKey(q, key, g.Relay.Now())
 	if err == nil && !found {
-		err = unauthorized("this request needs a valid key; send it as Authorization: Bearer KEY")
+		err = gateway.Unauthorized("this request needs a valid key; send it as Authorization: Bearer KEY")
 	}
 	return h, err
 }
@@ -60,7 +60,7 @@ func (g *Gateway) findCaller(q relay.Querier, key, id string, needs right) (c ca
 	switch c.holder.Kind {
 	case gateway.Operator:
 		if !c.room.live() {
-			return c, notFound("there is no channel with this id")
+			return c, gateway.NotFound("there is no channel with this id")
 		}
 		allowed = needs != writer
 	case gateway.Channel:
@@ -72,7 +72,7 @@ func (g *Gateway) findCaller(q relay.Querier, key, id string, needs right) (c ca
 		allowed = needs != manager && c.member.n != 0 && c.member.channel == c.room.n
 	}
 	if !allowed || !c.room.live() {
-		return c, forbidden("this key may not do this in this channel; " + needs.hint())
+		return c, gateway.Forbidden("this key may not do this in this channel; " + needs.hint())
 	}
 	return c, nil
 }

@@ -2,16 +2,12 @@ package channel
 
 import (
 	"context"
-	"crypto/rand"
 	_ "embed"
-	"encoding/base32"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admission"
@@ -86,7 +82,7 @@ type Gateway struct {
 	deliveries *admission.CallerRate  // to an inbox
 	newInboxes *admission.AddressRate // from an address
 
-	after relay.Seq // the events up to this one were handled before the start
+	follower *gateway.Follower // of the threads of inboxes
 
 	kick chan struct{} // makes the sweep run now; has room for one
 }
@@ -116,9 +112,8 @@ func New(ctx context.Context, c *gateway.Core) (*Gateway, error) {
 	g.outbox.Own, g.callbacks.Own = g.ownInbox, g.ownCallback
 	g.outbox.Gone = revoked
 	g.toolHandler = g.newToolHandler()
-	// Before the first delivery comes, so that no answer to it is missed.
-	g.after, err = g.start(ctx)
-	return g, err
+	g.follower = &gateway.Follower{Core: c, Position: position, SetPosition: setPosition, Handle: g.handle}
+	return g, g.follower.Start(ctx)
 }
 
 // URL returns the base URL of the gateway: that of the relay, with /channel.
@@ -129,7 +124,7 @@ func (g *Gateway) Run(ctx context.Context) {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { g.outbox.Run(ctx) })
 	tasks.Go(func() { g.callbacks.Run(ctx) })
-	tasks.Go(func() { g.follow(ctx) })
+	tasks.Go(func() { g.follower.Run(ctx) })
 	tasks.Go(func() { g.sweep(ctx) })
 	tasks.Wait()
 }
@@ -175,21 +170,4 @@ func (g *Gateway) Mounts(prefix string) []httpapi.Mount {
 			httpapi.Route{Path: "/{key}", Methods: methods{post: g.postDelivery}})),
 	}
 	return []httpapi.Mount{mount, deliveries}
-}
-
-// newID returns a new id: 26 characters of lower-case base32, which are 128 random bits and 2 zero bits, after a prefix.
-func newID(prefix string) string {
-	var b [16]byte
-	rand.Read(b[:]) // never returns an error (crypto/rand)
-	return prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
-}
-
-// refused reports whether the relay has refused an envelope of the gateway for good, for example because the thread has
-// ended.
-func refused(err error) bool {
-	switch envelope.CodeOf(err) {
-	case "", envelope.CodeUnavailable, envelope.CodeInternal:
-		return false
-	}
-	return true
 }

@@ -5,9 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 
-	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
@@ -16,158 +14,6 @@ import (
 
 // This file follows the threads of the REQUESTs to the owners of inboxes. What an owner answers there is sent to the
 // service, and the gateway plays the part of the client: it accepts an offer, or cancels the request.
-
-// follow handles the events of the relay that are addressed to the gateway, from the recorded position on, until ctx
-// ends. The position moves in the transaction of each effect. So an effect happens once, also after a crash.
-func (g *Gateway) follow(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	mail := &mailbox{did: g.Key.DID(), woken: make(chan struct{}, 1), seen: g.after, recorded: g.after}
-	watching.Go(func() {
-		_ = g.insist(ctx, func() error { // it returns only the error of ctx
-			cursor := relay.Cursor{Epoch: g.Relay.Epoch(), Seq: mail.last()}
-			return g.Relay.Watch(ctx, cursor, mail.put)
-		})
-	})
-	for {
-		select {
-		case <-mail.woken:
-		case <-ctx.Done():
-			return
-		}
-		for _, e := range mail.take() {
-			if g.insist(ctx, g.handling(ctx, e)) != nil {
-				return
-			}
-		}
-		if seen := mail.handled(); seen > 0 && g.insist(ctx, func() error { return g.record(ctx, seen) }) != nil {
-			return
-		}
-	}
-}
-
-// maxAttempts is how often the gateway tries to store the effect of an event while its database works.
-const maxAttempts = 8
-
-// handling returns a function that handles an event. After too many failures, it gives the event up, so that the events
-// of others do not wait for it for ever.
-func (g *Gateway) handling(ctx context.Context, e relay.Posted) func() error {
-	attempts := 0
-	return func() error {
-		err := g.handle(ctx, e)
-		if err == nil || g.Relay.Health() != nil {
-			return err
-		}
-		if attempts++; attempts < maxAttempts {
-			return err
-		}
-		g.Log.Error("the answer of an agent is given up", "id", e.Envelope.ID, "sender", e.Envelope.Sender.ID, "err", err)
-		return nil
-	}
-}
-
-// record moves the position over events that have no effect.
-func (g *Gateway) record(ctx context.Context, seen relay.Seq) error {
-	return g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
-		if done, _, err := position(o); err != nil || seen <= done {
-			return err
-		}
-		return setPosition(o.ExtTx, seen)
-	})
-}
-
-// start returns the recorded position. If there is none, it records the present end of the relay's events.
-func (g *Gateway) start(ctx context.Context) (after relay.Seq, err error) {
-	found := false
-	err = g.Relay.View(ctx, self, func(q relay.Querier) error {
-		after, found, err = position(q)
-		return err
-	})
-	if err != nil || found {
-		return after, err
-	}
-	end, err := g.Relay.End(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return end.Seq, g.Update(ctx, self, func(o *gateway.Op) error { return setPosition(o.ExtTx, end.Seq) })
-}
-
-// insist is gateway.Insist that logs failures.
-func (g *Gateway) insist(ctx context.Context, f func() error) error {
-	return gateway.Insist(ctx, f, func(err error) {
-		select {
-		case <-g.Relay.Drained(): // nothing can be stored any more, so the failure is expected
-		default:
-			g.Log.Error("the answers of agents with an inbox cannot be handled now; the gateway tries again", "err", err)
-		}
-	})
-}
-
-// recordAfter is how many events may come before the position moves over them. So a restart reads at most as many again.
-const recordAfter = 1000
-
-// mailbox has the events for the gateway that are not handled yet.
-type mailbox struct {
-	did   didkey.DID
-	woken chan struct{} // has room for one
-
-	mu             sync.Mutex
-	events         []relay.Posted
-	seen, recorded relay.Seq // the last event of the relay, also if it was for others; the last value of handled
-}
-
-// put adds those of the events that may concern an inbox. It is the function of Watch.
-func (m *mailbox) put(all []relay.Posted) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, e := range all {
-		m.seen = e.Seq
-		if e.Envelope.Recipient != m.did || !e.Envelope.Sealed() { // a plain answer has no effect (C-27)
-			continue
-		}
-		switch e.Envelope.Type {
-		case envelope.TypeOffer, envelope.TypeResult, envelope.TypeError:
-			m.events = append(m.events, e)
-		}
-	}
-	if len(m.events) == 0 && m.seen < m.recorded+recordAfter {
-		return
-	}
-	select {
-	case m.woken <- struct{}{}:
-	default: // it was woken before
-	}
-}
-
-// handled returns the position to record, if all events before it are handled. Otherwise, and if the last one is recent,
-// it returns 0.
-func (m *mailbox) handled() relay.Seq {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.events) > 0 || m.seen < m.recorded+recordAfter {
-		return 0
-	}
-	m.recorded = m.seen
-	return m.seen
-}
-
-// take returns the events that were added since the last call.
-func (m *mailbox) take() []relay.Posted {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	events := m.events
-	m.events = nil
-	return events
-}
-
-func (m *mailbox) last() relay.Seq {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.seen
-}
 
 // effect is what an event in a thread leads to.
 type effect struct {
@@ -188,7 +34,7 @@ func (g *Gateway) handle(ctx context.Context, e relay.Posted) error {
 		return nil
 	}
 	f, err := g.effectOf(r, opened)
-	if refused(err) {
+	if gateway.Refused(err) {
 		g.Log.Warn("the relay refuses the gateway's message to an agent", "delivery", r.id, "err", err)
 		return nil
 	} else if err != nil {
@@ -199,11 +45,7 @@ func (g *Gateway) handle(ctx context.Context, e relay.Posted) error {
 		if err != nil || now.n == 0 {
 			return err
 		}
-		done, _, err := position(o)
-		if err != nil || e.Seq <= done { // the effect is already stored
-			return err
-		}
-		if err := setPosition(o.ExtTx, e.Seq); err != nil {
+		if first, err := g.follower.Once(o, e.Seq); err != nil || !first {
 			return err
 		}
 		return g.apply(o, now, f)
@@ -229,7 +71,7 @@ func (g *Gateway) apply(o *gateway.Op, r request, f effect) error {
 		return nil
 	}
 	if f.answer.Envelope() != nil {
-		if _, err := o.Append(f.answer, thread.Terms{}); refused(err) {
+		if _, err := o.Append(f.answer, thread.Terms{}); gateway.Refused(err) {
 			return nil // for example, the thread has ended in the meantime
 		} else if err != nil {
 			return err
@@ -264,10 +106,8 @@ func (g *Gateway) effectOfOffer(r request, e *envelope.Envelope) (f effect, err 
 		f.state = r.state
 		return f, nil
 	}
-	var offer envelope.Offer
-	bad := e.DecodePayload(&offer) != nil
 	draft := envelope.Draft{Thread: r.id, Recipient: e.Sender.ID}
-	if priced := offer.Price != nil && offer.Price.Amount != 0; bad || priced {
+	if _, costs := gateway.OfferCosts(e); costs {
 		f.state = over
 		draft.Payload = envelope.Cancel{RequestID: r.id, Reason: "deliveries to an inbox are not paid; offer without a price"}
 		f.events = []posted{newError("the agent asks for a price; deliveries to an inbox are not paid", "price")}
@@ -277,7 +117,7 @@ func (g *Gateway) effectOfOffer(r request, e *envelope.Envelope) (f effect, err 
 		draft.Payload = envelope.Accept{RequestID: r.id, AcceptedAt: &now}
 		f.events = []posted{newLifecycle(lifecycleProcessing)}
 	}
-	f.answer, err = g.sign(draft)
+	f.answer, err = g.Seal(draft)
 	return f, err
 }
 

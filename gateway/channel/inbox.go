@@ -31,28 +31,9 @@ func (i inbox) shown() shownInbox { return shownInbox{i.id, i.label, i.owner, st
 // inboxURL returns the connection string of an inbox.
 func (g *Gateway) inboxURL(key string) string { return g.url + "/inbox/" + key }
 
-// signed returns a handler that passes the owner and the body of a signed request to h. main is that of
-// gateway.Core.SignedCaller.
-func (g *Gateway) signed(
-	main bool, h func(w http.ResponseWriter, r *http.Request, from relay.Peer, owner didkey.DID, body []byte) error,
-) httpapi.Handler {
-	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-		body, err := httpapi.ReadBody(w, r, gateway.MaxBody)
-		if err != nil {
-			return err
-		}
-		owner, err := g.SignedCaller(r, body, main)
-		if err != nil {
-			return err
-		}
-		from.Reader = owner
-		if r.Method != http.MethodGet {
-			if err := g.Relay.Gate().AdmitCaller(from, string(owner)); err != nil {
-				return err
-			}
-		}
-		return h(w, r, from, owner, body)
-	}
+// signed returns the handler of a signed call. main is that of gateway.Core.SignedCaller.
+func (g *Gateway) signed(main bool, h gateway.SignedHandler) httpapi.Handler {
+	return g.Signed(main, gateway.MaxBody, h)
 }
 
 // getInboxes returns the handler of GET /inboxes.
@@ -89,7 +70,7 @@ func (g *Gateway) postInbox(main bool) httpapi.Handler {
 		var created inbox
 		key := gateway.NewKey(gateway.Inbox)
 		err = g.Update(context.WithoutCancel(r.Context()), from, func(o *gateway.Op) (err error) {
-			created, err = createInbox(o, inbox{id: newID("in_"), owner: owner, label: label}, key, admit)
+			created, err = createInbox(o, inbox{id: gateway.NewID("in_"), owner: owner, label: label}, key, admit)
 			return err
 		})
 		if err != nil {
@@ -110,7 +91,7 @@ func createInbox(o *gateway.Op, i inbox, key string, admit func() error) (inbox,
 		return i, err
 	}
 	if len(own) >= maxInboxes {
-		return i, limitReached(limitInboxes, time.Hour, "this DID has %d inboxes, which is the limit; delete one first",
+		return i, gateway.LimitReached(limitInboxes, time.Hour, "this DID has %d inboxes, which is the limit; delete one first",
 			maxInboxes)
 	}
 	if err := admit(); err != nil {
@@ -131,7 +112,7 @@ func createInbox(o *gateway.Op, i inbox, key string, admit func() error) (inbox,
 func ownInboxOf(q relay.Querier, r *http.Request, owner didkey.DID) (inbox, error) {
 	i, err := inboxByID(q, mux.Vars(r)["inbox"])
 	if err == nil && (!i.live() || i.owner != owner) {
-		err = forbidden("this DID has no inbox with this id; GET …/inboxes lists those that it has")
+		err = gateway.Forbidden("this DID has no inbox with this id; GET …/inboxes lists those that it has")
 	}
 	return i, err
 }

@@ -60,7 +60,7 @@ func (g *Gateway) postChannel(w http.ResponseWriter, r *http.Request, from relay
 		key, _ := gateway.Bearer(r)
 		h, err := g.findHolder(q, key)
 		if err == nil && h.Kind != gateway.Operator {
-			err = forbidden("only the operator creates channels; the key is in the file operator.key of the relay")
+			err = gateway.Forbidden("only the operator creates channels; the key is in the file operator.key of the relay")
 		}
 		return err
 	}
@@ -80,7 +80,7 @@ func (g *Gateway) postChannel(w http.ResponseWriter, r *http.Request, from relay
 		if err := admit(o); err != nil {
 			return err
 		}
-		made, err = g.createRoom(o, parsed.change(room{id: newID("ch_")}), key)
+		made, err = g.createRoom(o, parsed.change(room{id: gateway.NewID("ch_")}), key)
 		return err
 	})
 	if err != nil {
@@ -96,7 +96,7 @@ func (g *Gateway) createRoom(o *gateway.Op, c room, key string) (room, error) {
 		return c, err
 	}
 	if count >= g.rooms {
-		return c, limitReached(limitChannels, time.Hour, "this relay has %d channels, which is its limit; delete one first",
+		return c, gateway.LimitReached(limitChannels, time.Hour, "this relay has %d channels, which is its limit; delete one first",
 			g.rooms)
 	}
 	if c.n, err = gateway.Next(o.ExtTx, channelCounter); err != nil {

@@ -29,13 +29,13 @@ func (g *Gateway) outToken(q relay.Querier, key string) (r request, err error) {
 		}
 	}
 	if !found || r.n == 0 {
-		return r, notFound("there is no callback with this token")
+		return r, gateway.NotFound("there is no callback with this token")
 	}
 	i, err := inboxByNumber(q, r.inbox)
 	switch {
 	case err != nil:
 	case !i.live() || r.ended != 0 || !g.Relay.Now().Before(time.Unix(0, r.created).Add(answerTime)):
-		err = gone("this token has expired, or its inbox was deleted, or the service no longer takes events")
+		err = gateway.Gone("this token has expired, or its inbox was deleted, or the service no longer takes events")
 	default:
 		err = g.Relay.Gate().CheckAgent(i.owner)
 	}
@@ -91,7 +91,7 @@ func (g *Gateway) postOut(w http.ResponseWriter, r *http.Request, from relay.Pee
 func (g *Gateway) forward(o *gateway.Op, r request, all ...posted) error {
 	r.answered = true
 	for _, said := range all {
-		out := outgoing{id: newID("msg_"), request: r.n, lifecycle: said.typ == typeLifecycle, created: o.Now}
+		out := outgoing{id: gateway.NewID("msg_"), request: r.n, lifecycle: said.typ == typeLifecycle, created: o.Now}
 		r.idle = r.idle || out.lifecycle && said.status == lifecycleIdle
 		var err error
 		if out.n, err = gateway.Next(o.ExtTx, outCounter); err != nil {

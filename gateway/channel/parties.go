@@ -109,7 +109,7 @@ func (g *Gateway) createParty(o *gateway.Op, p party, url string) (party, error)
 		return p, err
 	}
 	if taken.n != 0 {
-		return p, conflict("this channel has a member or a connection with this name; choose another name")
+		return p, gateway.Conflict("this channel has a member or a connection with this name; choose another name")
 	}
 	most := partyLimits[p.agent]
 	count, err := o.Number("SELECT COUNT(*) FROM channel_party WHERE channel = ? AND agent = ?", p.channel, flag(p.agent))
@@ -117,7 +117,7 @@ func (g *Gateway) createParty(o *gateway.Op, p party, url string) (party, error)
 		return p, err
 	}
 	if count >= most.count {
-		return p, limitReached(most.limit, time.Hour, "this channel has %d %s, which is its limit; remove one first",
+		return p, gateway.LimitReached(most.limit, time.Hour, "this channel has %d %s, which is its limit; remove one first",
 			most.count, most.limit)
 	}
 	if p.n, err = gateway.Next(o.ExtTx, partyCounter); err != nil {
@@ -291,7 +291,7 @@ func (g *Gateway) activate(o *gateway.Op, p *party) error {
 func (g *Gateway) findParty(q relay.Querier, c caller, r *http.Request, agent bool) (party, error) {
 	p, err := partyByName(q, c.room.n, mux.Vars(r)["name"])
 	if err == nil && (p.n == 0 || p.agent != agent) {
-		err = notFound("this channel has no " + map[bool]string{false: "member", true: "connection"}[agent] + " with this name")
+		err = gateway.NotFound("this channel has no " + map[bool]string{false: "member", true: "connection"}[agent] + " with this name")
 	}
 	return p, err
 }

@@ -157,7 +157,7 @@ func (g *Gateway) inboxOf(q relay.Querier, key string) (i inbox, err error) {
 		i, err = inboxByNumber(q, h.Owner)
 	}
 	if err == nil && !i.live() {
-		err = notFound("there is no inbox with this key; its owner may have rotated or deleted it")
+		err = gateway.NotFound("there is no inbox with this key; its owner may have rotated or deleted it")
 	}
 	return i, err
 }
@@ -230,7 +230,7 @@ func (g *Gateway) replaceCallback(o *gateway.Op, n int64, callback string) error
 
 // handOver stores a new delivery, and the REQUEST to the owner, in one transaction.
 func (g *Gateway) handOver(ctx context.Context, from relay.Peer, key string, to inbox, d received) error {
-	r := request{id: newID("dlv_"), inbox: to.n, subject: d.subject[:], version: 1, source: g.Source(from)}
+	r := request{id: gateway.NewID("dlv_"), inbox: to.n, subject: d.subject[:], version: 1, source: g.Source(from)}
 	token := gateway.NewKey(gateway.Callback)
 	checked, err := g.signRequest(r.id, to, d, token)
 	if err != nil {
@@ -280,7 +280,7 @@ func (g *Gateway) signRequest(id string, to inbox, d received, token string) (re
 		Callback string            `json:"callback"`
 		MCP      []json.RawMessage `json:"mcp"`
 	}{to.id, d.channel, d.message, g.url + "/out/" + token, d.mcp})
-	return g.sign(envelope.Draft{ID: id, Thread: id, Recipient: to.owner, TTL: requestTTL,
+	return g.Seal(envelope.Draft{ID: id, Thread: id, Recipient: to.owner, TTL: requestTTL,
 		Payload: envelope.Request{RequestID: id, Intent: intent, Params: params}})
 }
 
@@ -302,16 +302,6 @@ func (g *Gateway) checkOpen(o *gateway.Op, i inbox, source int64) error {
 			"try again later", most), fullInboxRetry)
 	}
 	return nil
-}
-
-// sign signs and seals an envelope of the gateway, and checks it as the relay checks any envelope.
-func (g *Gateway) sign(d envelope.Draft) (relay.Checked, error) {
-	d.Seal, d.Relays = true, []string{g.Relay.Origin()}
-	e, err := d.Sign(g.Key, g.Relay.Now())
-	if err != nil {
-		return relay.Checked{}, err
-	}
-	return g.Relay.Check(self, e.Canonical())
 }
 
 // maxOwnBody is how many bytes a delivery within the relay may have. The text of a message may be longer in a delivery

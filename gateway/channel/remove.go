@@ -154,7 +154,7 @@ func (g *Gateway) removeEvents(
 	}, g.Remove)
 }
 
-var errNoEvent = notFound("no channel has a message with this id; it may have been removed because of its age")
+var errNoEvent = gateway.NotFound("no channel has a message with this id; it may have been removed because of its age")
 
 // findEvent returns the channel and the seq of an event, see Remove. The event may not exist if its channel is named.
 func findEvent(q relay.Querier, id string) (channel, seq int64, err error) {

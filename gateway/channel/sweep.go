@@ -153,9 +153,9 @@ func (g *Gateway) cancelThread(ctx context.Context, r request, i inbox) error {
 	var checked relay.Checked
 	if g.Relay.Now().Before(time.Unix(0, r.created).Add(threadLife)) { // otherwise it has timed out
 		var err error
-		checked, err = g.sign(envelope.Draft{Thread: r.id, Recipient: i.owner,
+		checked, err = g.Seal(envelope.Draft{Thread: r.id, Recipient: i.owner,
 			Payload: envelope.Cancel{RequestID: r.id, Reason: "the inbox was deleted"}})
-		if err != nil && !refused(err) {
+		if err != nil && !gateway.Refused(err) {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func (g *Gateway) cancelThread(ctx context.Context, r request, i inbox) error {
 			return err
 		}
 		if checked.Envelope() != nil {
-			if _, err := o.Append(checked, thread.Terms{}); err != nil && !refused(err) {
+			if _, err := o.Append(checked, thread.Terms{}); err != nil && !gateway.Refused(err) {
 				return err
 			}
 		}

@@ -63,7 +63,7 @@ type toolUserKey struct{}
 func (g *Gateway) toolToken(q relay.Querier, u toolUser) (token, error) {
 	t, known, err := g.findToken(q, u.key, gateway.ToolUser, u.channel)
 	if err == nil && !known || errors.Is(err, errGone) {
-		err = unauthorized("this request needs the mcp token of a delivery in this channel, as Authorization: Bearer TOKEN; " +
+		err = gateway.Unauthorized("this request needs the mcp token of a delivery in this channel, as Authorization: Bearer TOKEN; " +
 			"the token must not have expired")
 	}
 	if err == nil {

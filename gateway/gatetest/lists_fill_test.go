@@ -12,6 +12,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/gatetest"
+	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi/apidocs"
 )
@@ -256,5 +257,74 @@ var jobsLists = map[string]list{
 				"to_owner": "payee", "amount": 0.1, "transfer_id": jobsUUID(6000 + n)}})
 		}
 		return gatetest.Call{Method: "GET", Path: "/jobs/audit?limit=500", Key: key}
+	}},
+}
+
+// endpoint publishes an endpoint of a new agent, which everybody may call. It returns the path.
+func (s *listSite) endpoint(description string) (owner didkey.Key, path string) {
+	s.t.Helper()
+	owner, err := didkey.Generate()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	at := wire.NewEndpoint(gatetest.PublicURL+"/a2a", owner.DID())
+	card, err := at.Sign(at.FromManifest(envelope.Manifest{Name: "list", Version: "1", Description: description,
+		Intents: []envelope.Intent{{ID: "demo.list"}}}, wire.Public), wire.Public, owner)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	path = "/a2a/" + owner.DID().Multibase()
+	s.do(s.signed(owner, "PUT", path+"/endpoint",
+		fmt.Sprintf(`{"card":%s,"access":"public","mode":"message","listed":true}`, card)))
+	return owner, path
+}
+
+// sendTask begins a task with a text of this size.
+func (s *listSite) sendTask(path, key string, size int) {
+	s.do(gatetest.Call{Method: "POST", Path: path + "/message:send", Key: key, Body: object{
+		"message":       object{"messageId": "m", "role": "ROLE_USER", "parts": []object{{"text": "x" + strings.Repeat("x", size)}}},
+		"configuration": object{"returnImmediately": true}}})
+}
+
+var a2aLists = map[string]list{
+	"/a2a/agents": {true, func(s *listSite) gatetest.Call {
+		for range 6 {
+			s.endpoint(strings.Repeat("x", 20_000))
+		}
+		return gatetest.Call{Method: "GET", Path: "/a2a/agents"}
+	}},
+	"/a2a/{agent}/keys": {false, func(s *listSite) gatetest.Call {
+		owner, path := s.endpoint("")
+		for n := range 200 {
+			s.do(s.signed(owner, "POST", path+"/keys", fmt.Sprintf(`{"name":"k%d-%s"}`, n, strings.Repeat("x", 50))))
+		}
+		return s.signed(owner, "GET", path+"/keys", "")
+	}},
+	"/a2a/work/{turn}": {true, func(s *listSite) gatetest.Call {
+		owner, path := s.endpoint("")
+		s.sendTask(path, "", 0)
+		var turn string
+		setState := func(state int64) {
+			s.update(func(tx relay.ExtTx) error {
+				_, err := tx.Exec("UPDATE a2a_turn SET state = ?", state)
+				return errors.Join(err, tx.Query(func(scan gateway.Scanner) error { return scan(&turn) }, "SELECT id FROM a2a_turn ORDER BY n DESC LIMIT 1"))
+			})
+		}
+		setState(2) // accepted, so the agent may send progress
+		for n := range 4 {
+			s.do(s.signed(owner, "POST", "/a2a/work/"+turn+"/events", fmt.Sprintf(
+				`{"events":[{"artifactUpdate":{"artifact":{"artifactId":"%d","parts":[{"text":"%s"}]}}}]}`, n,
+				strings.Repeat("x", 30_000))))
+		}
+		setState(1) // as before, so that the checksum fits
+		return s.signed(owner, "GET", "/a2a/work/"+turn, "")
+	}},
+	"/a2a/{agent}/tasks": {true, func(s *listSite) gatetest.Call {
+		owner, path := s.endpoint("")
+		key := s.do(s.signed(owner, "POST", path+"/keys", `{"name":"alice"}`))["key"].(string)
+		for range 4 {
+			s.sendTask(path, key, 30_000)
+		}
+		return gatetest.Call{Method: "GET", Path: path + "/tasks?historyLength=1", Key: key}
 	}},
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/a2a"
 	"github.com/agora-relay/agora/gateway/channel"
 	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/hub"
@@ -58,6 +59,10 @@ var gateways = []served{
 		g, err := jobs.New(context.Background(), c, jobs.Options{Initial: 100 * credits.One, Supply: 10_000 * credits.One})
 		return gatetest.Served{Prefix: "/jobs", API: jobs.API, Run: g.Run, Mounts: g.Mounts}, err
 	}, jobsLists, nil, "a job in a queue costs its hirer credits"},
+	{"a2a", a2a.Extension, a2a.API, func(c *gateway.Core) (gatetest.Served, error) {
+		g, err := a2a.New(context.Background(), c, a2a.Options{Endpoints: 1000, Retention: time.Hour, Wait: time.Minute})
+		return gatetest.Served{Prefix: "/a2a", API: a2a.API, Run: g.Run, Mounts: g.Mounts, Slash: true}, err
+	}, a2aLists, a2aQueue, ""},
 }
 
 // maxPart is how many bytes a gateway may write at a time: a part of a list, with one large element.

@@ -15,6 +15,14 @@ import (
 // is a part of the statement. Add a row only if no
 // client can make the statement slow.
 var bounded = map[string]string{
+	"FROM (SELECT 1 FROM a2a_task WHERE":                  "LIMIT within the parentheses",
+	"COUNT(*) FROM a2a_endpoint WHERE deleted = 0":        "--a2a-endpoints; only when an endpoint is published",
+	"COUNT(*) FROM a2a_task WHERE endpoint = ? AND":       "maxEnded and maxUnfinished of one endpoint",
+	"FROM a2a_usage WHERE ended > ? OR bytes > ?":         "one row of each endpoint; only when one has too much",
+	"FROM a2a_key WHERE endpoint = ? AND deleted = 0":     "maxKeys of one endpoint",
+	"FROM a2a_turn WHERE endpoint = ? AND state = 1":      "maxSent of one endpoint",
+	"FROM a2a_endpoint e JOIN a2a_task t":                 "the deleted endpoints that were not swept yet",
+	"FROM a2a_key k JOIN a2a_task t":                      "the deleted keys that were not swept yet",
 	"FROM (SELECT 1 FROM channel_event WHERE channel = ?": "LIMIT within the parentheses",
 	"FROM (SELECT 1 FROM channel_request WHERE inbox = ?": "LIMIT within the parentheses",
 	"FROM (SELECT until FROM jobs_agent":                  "LIMIT within the parentheses",

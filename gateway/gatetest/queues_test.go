@@ -174,3 +174,19 @@ func (s *listSite) callback(owner didkey.Key) string {
 	}
 	return params.Callback
 }
+
+// a2aQueue are the unfinished tasks of an endpoint. The owner knows a caller to whom it has given a key.
+func a2aQueue(s *listSite) queue {
+	owner, path := s.endpoint("")
+	keys := map[string]string{}
+	sent := 0
+	send := func(network string) bool {
+		sent++
+		return s.from(network, gatetest.Call{Method: "POST", Path: path + "/message:send", Key: keys[network], Body: object{
+			"message":       object{"messageId": fmt.Sprint(sent), "role": "ROLE_USER", "parts": []object{{"text": "hello"}}},
+			"configuration": object{"returnImmediately": true}}}).Code == 200
+	}
+	return queue{most: 1000, send: send, meet: func(network string) {
+		keys[network] = s.do(s.signed(owner, "POST", path+"/keys", `{"name":"alice"}`))["key"].(string)
+	}}
+}

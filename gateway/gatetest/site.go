@@ -66,6 +66,7 @@ type Served struct {
 	Mounts func(prefix string) []httpapi.Mount // on both listeners
 	Root   []httpapi.Mount                     // further mounts of the main listener
 	API    apidocs.Part                        // for the check of all requests and answers
+	Slash  bool                                // each path of API may end with a slash
 	Run    func(context.Context)
 }
 
@@ -162,14 +163,15 @@ func (s *Site) Run() {
 // serve runs everything until Stop.
 func (s *Site) serve(store Store, served Served, log *slog.Logger) {
 	options := httpapi.Options{Log: log, Grace: time.Second, Redact: gateway.Redact,
-		Mounts: append(served.Mounts(served.Prefix), served.Root...)}
+		Gateways: map[string]any{"did": s.Key.DID(), strings.Trim(served.Prefix, "/"): map[string]any{"url": PublicURL + served.Prefix}},
+		Mounts:   append(served.Mounts(served.Prefix), served.Root...)}
 	if s.Public {
 		options.PublicURL = PublicURL
 	}
 	main, own := s.listen(), s.listen()
 	s.apis = []apidocs.Part{gateway.API, served.API}
 	options.APIs = s.apis
-	options.Wrap = s.documented(served.Prefix, own.Addr())
+	options.Wrap = s.documented(served, own.Addr())
 	s.Front = httpapi.New(s.Relay, options)
 	s.URL, s.Own = "http://"+main.Addr().String(), "http://"+own.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -194,9 +196,10 @@ func (s *Site) serve(store Store, served Served, log *slog.Logger) {
 
 // documented returns a function that checks all requests and answers against the OpenAPI document. own is the address of
 // the gateway's own listener, where the paths have no prefix.
-func (s *Site) documented(prefix string, own net.Addr) func(http.Handler) http.Handler {
+func (s *Site) documented(served Served, own net.Addr) func(http.Handler) http.Handler {
 	checker, err := apicheck.Of(s.apis...)
 	s.must(err)
+	prefix := served.Prefix
 	return checker.Wrap(s.t, func(r *http.Request) (string, bool) {
 		path := r.URL.Path
 		if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.String() == own.String() {
@@ -205,6 +208,9 @@ func (s *Site) documented(prefix string, own net.Addr) func(http.Handler) http.H
 		if rest, found := strings.CutPrefix(path, prefix+"/k/"); found { // a base URL with a key
 			_, rest, _ = strings.Cut(rest, "/")
 			path = prefix + "/" + rest
+		}
+		if served.Slash {
+			path = strings.TrimSuffix(path, "/")
 		}
 		return path, true
 	})

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
@@ -216,10 +215,4 @@ func (o *op) handOut(receiver int64, via string, messages []int64) error {
 		}
 	}
 	return nil
-}
-
-// isTemporary reports whether the relay refused a read only for the moment.
-func isTemporary(err error) bool {
-	e, ok := errors.AsType[*envelope.Error](err)
-	return ok && e.RetryAfter > 0
 }

@@ -31,7 +31,7 @@ func (t *streamWriter) run(ctx context.Context) {
 		if !t.mustEnd() {
 			more, err := t.writeNext(ctx)
 			switch {
-			case isTemporary(err):
+			case gateway.IsTemporary(err):
 				again = time.After(time.Second)
 			case t.slot.Banned() != nil: // then the slot has ended, or is about to
 			case err != nil:
@@ -84,7 +84,7 @@ type batch struct {
 func (t *streamWriter) writeNext(ctx context.Context) (more bool, err error) {
 	b, more, err := t.next(ctx)
 	if err != nil {
-		if ctx.Err() == nil && !isTemporary(err) && t.slot.Banned() == nil {
+		if ctx.Err() == nil && !gateway.IsTemporary(err) && t.slot.Banned() == nil {
 			t.h.Log.Error("the messages of a stream cannot be read", "err", err)
 		}
 		return false, err

@@ -45,10 +45,13 @@ func NewFile(contentType string, content []byte) (*File, error) {
 	return f, nil
 }
 
-// newEncoded gives body a tag that depends on all of its bytes. So each version and each coding has its own.
-func newEncoded(coding string, body []byte) encoded {
+// newEncoded gives body a tag. Each version and each coding has its own.
+func newEncoded(coding string, body []byte) encoded { return encoded{coding, body, Tag(body)} }
+
+// Tag returns an ETag, in quotes. It depends on all bytes of the body.
+func Tag(body []byte) string {
 	sum := sha256.Sum256(body)
-	return encoded{coding, body, `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`}
+	return `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`
 }
 
 // Serve answers GET and HEAD. It is a Handler. A browser keeps the file, and asks each time whether it has changed.
@@ -62,7 +65,7 @@ func (f *File) Serve(w http.ResponseWriter, r *http.Request, _ relay.Peer) error
 		best = f.zipped
 	}
 	header.Set("ETag", best.tag)
-	if hasTag(r.Header, best.tag) {
+	if HasTag(r.Header, best.tag) {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
@@ -97,9 +100,8 @@ func acceptsGzip(header http.Header) bool {
 	return false
 }
 
-// hasTag reports whether If-None-Match names the tag, or any (RFC 9110 §13.1.2). The tags of this package have no
-// commas.
-func hasTag(header http.Header, tag string) bool {
+// HasTag reports whether If-None-Match names the tag, or any (RFC 9110 §13.1.2). The tags of Tag have no commas.
+func HasTag(header http.Header, tag string) bool {
 	for entry := range strings.SplitSeq(strings.Join(header.Values("If-None-Match"), ","), ",") {
 		if entry = strings.TrimSpace(entry); entry == "*" || strings.TrimPrefix(entry, "W/") == tag {
 			return true

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"iter"
 	"net/http"
@@ -18,6 +19,8 @@ type List struct {
 	Head string // the JSON text before the elements
 	// Elements yields JSON texts. Each is one element, or several with commas between them. An error ends the list.
 	Elements iter.Seq2[[]byte, error]
+	Raw      bool   // Elements has the commas too, so an element may be any part of the text
+	Type     string // the header Content-Type; empty: application/json
 	// Tail returns the JSON text after the elements. It is called after the last element.
 	Tail func() string
 }
@@ -37,7 +40,7 @@ func WriteList(w http.ResponseWriter, l List) error {
 		case err != nil:
 			panic(cutOff{err})
 		}
-		if begun {
+		if begun && !l.Raw {
 			part.WriteByte(',')
 		}
 		part.Write(element)
@@ -48,7 +51,7 @@ func WriteList(w http.ResponseWriter, l List) error {
 		if sent {
 			ExtendWrite(w)
 		} else {
-			SetHeader(w, contentJSON)
+			SetHeader(w, cmp.Or(l.Type, contentJSON))
 			sent = true
 		}
 		if _, err := w.Write(part.Bytes()); err != nil {
@@ -61,7 +64,7 @@ func WriteList(w http.ResponseWriter, l List) error {
 		ExtendWrite(w)
 		send(w, part.Bytes())
 	} else {
-		write(w, http.StatusOK, contentJSON, part.Bytes())
+		write(w, http.StatusOK, cmp.Or(l.Type, contentJSON), part.Bytes())
 	}
 	return nil
 }

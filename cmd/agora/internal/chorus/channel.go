@@ -4,15 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/gateway/channel/channelclient"
-	"github.com/agora-relay/agora/internal/fsync"
 )
 
 // ChannelCmd are the commands for channels of the Chorus Channel Protocol.
@@ -107,43 +104,6 @@ func (c inChannel) explain(err error) error {
 		return fmt.Errorf("%w; does the key in %s belong to the channel at %s?", err, c.ChannelKey, c.Channel)
 	}
 	return err
-}
-
-// savedKey is the flag of the commands that create a key.
-type savedKey struct {
-	Save string `placeholder:"FILE" help:"Write the key to this new file, which only you can read, instead of printing it."`
-}
-
-// check returns an error if the file exists, or its folder does not. It is called before the key is created, because
-// a gateway shows a key only once.
-func (s savedKey) check() error {
-	if s.Save == "" {
-		return nil
-	}
-	if _, err := os.Lstat(s.Save); err == nil {
-		return fmt.Errorf("--save: %s exists and is not overwritten; choose another name", s.Save)
-	}
-	if _, err := os.Stat(filepath.Dir(s.Save)); err != nil {
-		return fmt.Errorf("--save: %w", err)
-	}
-	return nil
-}
-
-// keyLine is where a new key is: in the line itself or in a file.
-type keyLine struct {
-	Key  string `json:"key,omitempty"`
-	File string `json:"keyFile,omitempty"`
-}
-
-// keep stores a key as the flag says, and returns what to print. If the key cannot be stored, it is printed.
-func (s savedKey) keep(key string) (keyLine, error) {
-	if s.Save == "" {
-		return keyLine{Key: key}, nil
-	}
-	if err := fsync.Create(s.Save, []byte(key+"\n")); err != nil {
-		return keyLine{Key: key}, fmt.Errorf("the key could not be written to the file, so it is printed: %w", err)
-	}
-	return keyLine{File: s.Save}, nil
 }
 
 // readText returns an argument, or standard input if it is -. what describes it, such as "the message".

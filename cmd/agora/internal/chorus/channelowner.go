@@ -17,7 +17,7 @@ import (
 var owners = []channelclient.Key{channelclient.ChannelKey, channelclient.OperatorKey}
 
 type channelNew struct {
-	savedKey
+	cli.SavedKey
 	URL         gatewayURL `name:"url" required:"" placeholder:"URL" help:"The channel gateway's URL, such as http://127.0.0.1:8789/channel."`
 	OperatorKey string     `required:"" placeholder:"FILE" help:"The file operator.key in the relay's data folder."`
 	Name        string     `arg:"" help:"The channel's name, for people to read."`
@@ -35,7 +35,7 @@ func (channelNew) Help() string {
 func (c channelNew) Run(env cli.Environment) error {
 	operator, err := readChannelKey(c.OperatorKey, channelclient.OperatorKey)
 	if err == nil {
-		err = c.check()
+		err = c.Check()
 	}
 	if err != nil {
 		return err
@@ -49,17 +49,17 @@ func (c channelNew) Run(env cli.Environment) error {
 	if err != nil {
 		return err
 	}
-	kept, err := c.keep(key)
+	kept, err := c.Keep(key)
 	return errors.Join(err, env.PrintJSON(struct {
 		URL  string `json:"url"`
 		Name string `json:"name"`
-		keyLine
+		cli.KeyLine
 	}{gateway.ChannelURL(channel), channel.Name, kept}))
 }
 
 type channelMember struct {
 	inChannel
-	savedKey
+	cli.SavedKey
 	Name string `arg:"" help:"The new member's name: letters, digits and ._- (at most 64)."`
 }
 
@@ -72,7 +72,7 @@ func (channelMember) Help() string {
 func (c channelMember) Run(env cli.Environment) error {
 	channel, err := c.open(env, owners...)
 	if err == nil {
-		err = c.check()
+		err = c.Check()
 	}
 	if err != nil {
 		return err
@@ -82,11 +82,11 @@ func (c channelMember) Run(env cli.Environment) error {
 	if err != nil {
 		return c.explain(err)
 	}
-	kept, err := c.keep(key)
+	kept, err := c.Keep(key)
 	return errors.Join(err, env.PrintJSON(struct {
 		Name string     `json:"name"`
 		URL  channelURL `json:"url"`
-		keyLine
+		cli.KeyLine
 	}{c.Name, c.Channel, kept}))
 }
 

@@ -99,10 +99,9 @@ func Parse(text []byte) (*Checker, error) {
 		t.rest = c.takesRest(t)
 		c.paths = append(c.paths, t)
 	}
-	// A literal segment goes before a parameter.
-	slices.SortFunc(c.paths, func(a, b template) int {
-		return strings.Compare(strings.ReplaceAll(a.path, "{", "\uFFFF"), strings.ReplaceAll(b.path, "{", "\uFFFF"))
-	})
+	// A literal segment goes before a parameter, and a parameter with a text after it before one without.
+	order := strings.NewReplacer("{", "\uFFFF", "}:", "\x00:")
+	slices.SortFunc(c.paths, func(a, b template) int { return strings.Compare(order.Replace(a.path), order.Replace(b.path)) })
 	refusals, _ := c.document.child("x-refusals")
 	for base := range refusals.value {
 		c.refusals[base], _ = refusals.child(base)
@@ -253,8 +252,9 @@ func (c *Checker) find(path string) (item node, values map[string]string, found 
 		values = map[string]string{}
 		matches := true
 		for i, want := range t.segments {
-			if name, isParameter := strings.CutPrefix(want, "{"); isParameter && segments[i] != "" {
-				values[strings.TrimSuffix(name, "}")] = segments[i]
+			name, after, isParameter := strings.Cut(strings.TrimPrefix(want, "{"), "}")
+			if value, ends := strings.CutSuffix(segments[i], after); isParameter && ends && value != "" {
+				values[name] = value
 			} else if want != segments[i] {
 				matches = false
 			}
@@ -298,10 +298,16 @@ func (c *Checker) Check(e Exchange) (problems []string) {
 		return problems
 	}
 	c.checkAnswer(c.follow(response), e, wrong)
-	if has && e.Status < 300 {
+	if has && e.Status < 300 && !(operation.value["x-json-rpc"] == true && isRPCError(e.Answer)) {
 		c.checkRequest(item, operation, values, e, wrong)
 	}
 	return problems
+}
+
+// isRPCError reports whether an answer of JSON-RPC is an error. Its status is 200, too.
+func isRPCError(answer []byte) bool {
+	var members map[string]json.RawMessage
+	return json.Unmarshal(answer, &members) == nil && members["error"] != nil
 }
 
 // common are headers that any answer may have. The description of the document mentions them.

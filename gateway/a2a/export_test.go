@@ -1,0 +1,15 @@
+package a2a
+
+// Limits, for tests.
+const (
+	MaxParams    = maxParams
+	MaxSent      = maxSent
+	MaxSentOfOne = maxSentOfOne
+	MaxOfSource  = maxOfSource
+)
+
+// SetKeys sets how many keys an endpoint may have.
+func (g *Gateway) SetKeys(n int) { g.keys = n }
+
+// SetTaskBytes sets how many bytes a task may have.
+func (g *Gateway) SetTaskBytes(n int64) { g.taskBytes = n }

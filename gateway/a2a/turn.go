@@ -1,0 +1,359 @@
+package a2a
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway"
+	wire "github.com/agora-relay/agora/internal/a2a"
+	"github.com/agora-relay/agora/internal/jsontext"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// This file hands turns to agents: each as one sealed REQUEST (docs/A2A.md, "How the agent takes work").
+
+// options is what a caller has sent beside its message, for the agent.
+type options struct {
+	AcceptedOutputModes []string        `json:"acceptedOutputModes,omitempty"`
+	Extensions          []string        `json:"extensions,omitempty"`
+	Metadata            json.RawMessage `json:"metadata,omitempty"`
+}
+
+// work is all that a REQUEST says.
+type work struct {
+	endpoint endpoint
+	task     task
+	turn     turn
+	context  string // cv_…
+	caller   wire.Caller
+	message  string   // the caller's message, without ids
+	history  []string // the newest earlier messages, with ids, oldest first, at most maxParams bytes
+	partial  bool     // history does not have all of them
+}
+
+// workURL returns the URL at which the agent finds all of a turn.
+func (g *Gateway) workURL(u turn) string { return g.url + "/work/" + u.id }
+
+// agentNames returns the ids that the agent sees in messages. In the first turn, they have no task.
+func (w work) agentNames() names {
+	if w.turn.number > 1 {
+		return names{w.context, w.task.id}
+	}
+	return names{context: w.context}
+}
+
+// request returns the REQUEST of a turn. Errors: BadParams, if the message does not fit the agent.
+func (g *Gateway) request(w work) (envelope.Request, error) {
+	r := envelope.Request{RequestID: w.turn.id, Intent: wire.MessageIntent}
+	if w.endpoint.mode == wire.ModeParams {
+		m, err := wire.ParseMessage("message", []byte(w.message))
+		if err != nil {
+			return r, err
+		}
+		r.Intent, r.Params = plainRequest(w.endpoint, m)
+		if len(r.Params) > maxParams {
+			return r, wire.Invalid("message.parts", "must have at most %d bytes for this agent", maxParams)
+		}
+		return r, nil
+	}
+	r.Params = g.turnParams(w)
+	return r, nil
+}
+
+// turnParams returns the params for an agent that knows A2A. They have at most maxParams bytes. What does not fit is left
+// out: first the history, then the parts of the message, then metadata.
+func (g *Gateway) turnParams(w work) json.RawMessage {
+	var o options
+	_ = json.Unmarshal([]byte(w.turn.options), &o) // the relay has written this text
+	params := struct {
+		Task    string            `json:"task"`
+		Turn    int64             `json:"turn"`
+		Context string            `json:"context"`
+		Caller  wire.Caller       `json:"caller"`
+		Message json.RawMessage   `json:"message"`
+		History []json.RawMessage `json:"history"`
+		options
+		Partial bool   `json:"partial,omitempty"`
+		Work    string `json:"work"`
+	}{Task: w.task.id, Turn: w.turn.number, Context: w.context, Caller: w.caller, History: []json.RawMessage{},
+		Message: json.RawMessage(w.agentNames().message(w.message)), options: o, Partial: w.partial,
+		Work: g.workURL(w.turn)}
+	size := len(jsontext.Compact(params))
+	first := len(w.history)
+	for ; first > 0 && size+len(w.history[first-1])+1 <= maxParams; first-- {
+		size += len(w.history[first-1]) + 1
+	}
+	for _, m := range w.history[first:] {
+		params.History = append(params.History, json.RawMessage(m))
+	}
+	params.Partial = params.Partial || first > 0
+	if text := jsontext.Compact(params); len(text) <= maxParams {
+		return text
+	}
+	params.Partial, params.History = true, []json.RawMessage{}
+	m, err := wire.ParseMessage("", []byte(w.message))
+	if err != nil {
+		panic("a2a: a message that was stored is not a message: " + err.Error())
+	}
+	params.Message = json.RawMessage(w.agentNames().message(messageText(m.WithoutParts())))
+	if text := jsontext.Compact(params); len(text) <= maxParams {
+		return text
+	}
+	bare := wire.Message{MessageID: m.MessageID, Role: m.Role, Parts: []wire.Part{}}
+	params.Message, params.options = json.RawMessage(w.agentNames().message(messageText(bare))), options{}
+	return jsontext.Compact(params)
+}
+
+// plainRequest returns the intent and the params for an agent that knows no A2A (A-17).
+func plainRequest(e endpoint, m wire.Message) (intent string, params json.RawMessage) {
+	intent = e.intent
+	var metadata map[string]json.RawMessage
+	var named string
+	if json.Unmarshal(m.Metadata, &metadata) == nil && json.Unmarshal(metadata[wire.IntentName], &named) == nil &&
+		slices.Contains(e.known().Skills, named) {
+		intent = named
+	}
+	var texts []string
+	for _, p := range m.Parts {
+		if len(p.Data) > 0 && p.Data[0] == '{' {
+			return intent, p.Data
+		}
+		if p.Text != nil {
+			texts = append(texts, *p.Text)
+		}
+	}
+	return intent, jsontext.Compact(map[string]string{"text": strings.Join(texts, "\n")})
+}
+
+// seal returns the REQUEST of a turn as an envelope. Errors: those of request, and of gateway.Core.Seal.
+func (g *Gateway) seal(w work) (relay.Checked, error) {
+	request, err := g.request(w)
+	if err != nil {
+		return relay.Checked{}, err
+	}
+	return g.Seal(envelope.Draft{ID: w.turn.id, Thread: w.turn.id, Recipient: w.endpoint.did, TTL: turnLife, Payload: request})
+}
+
+// terms are those of the thread of a turn.
+var terms = thread.Terms{PendingTimeout: turnLife, ActiveTimeout: turnLife, Quiet: true}
+
+// load returns what the REQUEST of a stored turn says.
+func load(q relay.Querier, n int64) (w work, err error) {
+	if w.turn, err = turnByNumber(q, n); err != nil {
+		return w, err
+	}
+	if w.task, err = taskByNumber(q, w.turn.task); err != nil {
+		return w, err
+	}
+	if w.endpoint, err = endpointByNumber(q, w.turn.endpoint); err != nil {
+		return w, err
+	}
+	c, err := contextByNumber(q, w.task.context)
+	if err != nil {
+		return w, err
+	}
+	w.context = c.id
+	if w.caller, err = callerOf(q, w.task); err != nil {
+		return w, err
+	}
+	m, err := eventAt(q, w.task.n, w.turn.message)
+	if err != nil {
+		return w, err
+	}
+	w.message = m.body
+	return w, w.loadHistory(q)
+}
+
+// callerOf returns the caller of a task, as its agent sees it.
+func callerOf(q relay.Querier, t task) (wire.Caller, error) {
+	if t.caller == "" {
+		return wire.Caller{Kind: wire.CallerAnonymous}, nil
+	}
+	if strings.HasPrefix(t.caller, "did:") {
+		return wire.Caller{Kind: wire.CallerDID, DID: t.caller}, nil
+	}
+	n, err := keyNumber(t.caller)
+	if err != nil {
+		return wire.Caller{}, err
+	}
+	k, err := keyByNumber(q, n)
+	return wire.Caller{Kind: wire.CallerKey, Name: k.name}, err
+}
+
+// loadHistory loads the newest messages before the one of the turn that fit into a REQUEST.
+func (w *work) loadHistory(q relay.Querier) error {
+	if w.turn.number < 2 || w.endpoint.mode == wire.ModeParams {
+		return nil
+	}
+	size := 0
+	err := q.Query(func(scan gateway.Scanner) error {
+		var e event
+		if err := scan(e.fields()...); err != nil {
+			return err
+		}
+		text := w.agentNames().message(e.body)
+		if size += len(text); size > maxParams {
+			w.partial = true
+			return errPieceFull
+		}
+		w.history = append(w.history, text)
+		return nil
+	}, "SELECT "+eventColumns+" FROM a2a_event WHERE task = ? AND said = 1 AND seq < ? ORDER BY seq DESC", w.task.n,
+		w.turn.message)
+	slices.Reverse(w.history)
+	return ignoreFull(err)
+}
+
+// ahead is how many turns wait for an OFFER.
+type ahead struct {
+	all int64
+	of  map[string]int64 // by payer
+}
+
+// aheadOf counts the turns of an endpoint that wait for an OFFER.
+func aheadOf(q relay.Querier, endpoint int64) (a ahead, err error) {
+	a.of = map[string]int64{}
+	err = q.Query(func(scan gateway.Scanner) error {
+		var payer string
+		var n int64
+		err := scan(&payer, &n)
+		a.of[payer] = n
+		a.all += n
+		return err
+	}, "SELECT payer, COUNT(*) FROM a2a_turn WHERE endpoint = ? AND state = 1 GROUP BY payer", endpoint)
+	return a, err
+}
+
+// hasRoom reports whether another turn of a caller may be sent to the agent.
+func (a ahead) hasRoom(payer string) bool { return a.all < maxSent && a.of[payer] < maxSentOfOne }
+
+// wakeTurns makes the gateway look for turns that can be sent.
+func (g *Gateway) wakeTurns() { wake(g.room) }
+
+// wake puts an element into a channel with room for one.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it was woken before
+	}
+}
+
+// sendWaiting sends turns as soon as there is room for them, until ctx ends.
+func (g *Gateway) sendWaiting(ctx context.Context) {
+	for {
+		err := gateway.Insist(ctx, func() error { return g.sendAll(ctx) }, func(err error) {
+			if g.Relay.Health() == nil {
+				g.Log.Error("turns cannot be sent to agents now; the gateway tries again", "err", err)
+			}
+		})
+		if err != nil {
+			return
+		}
+		select {
+		case <-g.room:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sendAll sends the turns for which there is room.
+func (g *Gateway) sendAll(ctx context.Context) error {
+	for after := int64(0); ; {
+		var n int64
+		err := g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+			n, err = gateway.Number(q, "SELECT endpoint FROM a2a_turn WHERE state = 0 AND endpoint > ? ORDER BY endpoint LIMIT 1",
+				after)
+			return err
+		})
+		if err != nil || n == 0 {
+			return err
+		}
+		for more := true; more; {
+			if more, err = g.sendNext(ctx, n); err != nil {
+				return err
+			}
+		}
+		after = n
+	}
+}
+
+// nextTurn returns the turn of an endpoint that is sent next: that of the caller with the fewest turns that wait for an
+// OFFER (A-40). 0: no turn waits, or there is no room.
+func nextTurn(q relay.Querier, endpoint int64) (next int64, err error) {
+	sentBy, err := aheadOf(q, endpoint)
+	if err != nil {
+		return 0, err
+	}
+	var payer string
+	err = q.Query(func(scan gateway.Scanner) error {
+		var by string
+		var n int64
+		if err := scan(&by, &n); err != nil || !sentBy.hasRoom(by) {
+			return err
+		}
+		if next == 0 || cmp.Or(cmp.Compare(sentBy.of[by], sentBy.of[payer]), cmp.Compare(n, next)) < 0 {
+			payer, next = by, n
+		}
+		return nil
+	}, "SELECT payer, MIN(n) FROM a2a_turn WHERE endpoint = ? AND state = 0 GROUP BY payer", endpoint)
+	return next, err
+}
+
+// sendNext sends one turn of an endpoint. more means that there may be room for another one.
+func (g *Gateway) sendNext(ctx context.Context, endpoint int64) (more bool, err error) {
+	var w work
+	err = g.Relay.View(ctx, self, func(q relay.Querier) error {
+		n, err := nextTurn(q, endpoint)
+		if err != nil || n == 0 {
+			return err
+		}
+		w, err = load(q, n)
+		return err
+	})
+	if err != nil || w.turn.n == 0 {
+		return false, err
+	}
+	checked, err := g.seal(w)
+	if err != nil && !isRefusal(err) {
+		return false, err
+	}
+	refused := err
+	err = g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
+		u, err := turnByNumber(o, w.turn.n)
+		if err != nil || u.state != waiting {
+			return err
+		}
+		if refused == nil {
+			u.state = sent
+			if _, err = o.Append(checked, terms); err == nil {
+				return updateTurn(o.ExtTx, u)
+			} else if !gateway.Refused(err) || envelope.CodeOf(err) == envelope.CodeRateLimited {
+				return err
+			}
+			refused = err
+		}
+		g.Log.Warn("the relay refuses the gateway's REQUEST to an agent", "turn", u.id, "err", refused)
+		t, err := taskByNumber(o, u.task)
+		if err != nil {
+			return err
+		}
+		u.state = waiting
+		return g.finish(o, t, u, failure(wire.Failed, "The relay could not hand the message to the agent."))
+	})
+	if envelope.CodeOf(err) == envelope.CodeRateLimited { // the agent's inbox is full; the sweep makes the gateway try again
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// isRefusal reports whether an error will be the same again.
+func isRefusal(err error) bool {
+	_, ok := errorOf(err)
+	return ok && (gateway.Refused(err) || envelope.CodeOf(err) == "")
+}

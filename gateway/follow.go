@@ -1,0 +1,185 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// Follower handles what agents answer to the REQUESTs of a gateway. It reads the events of the relay from a position in
+// the gateway's tables on. The position moves in the transaction of each effect, see Once. So an effect happens once, also
+// after a crash.
+type Follower struct {
+	Core *Core
+	// Position returns the last event of the relay whose effects are stored. SetPosition stores it.
+	Position    func(q relay.Querier) (seq relay.Seq, found bool, err error)
+	SetPosition func(tx relay.ExtTx, seq relay.Seq) error
+	// Handle does what a sealed OFFER, RESULT or ERROR to the DID of the gateways leads to. After an error it is called
+	// again.
+	Handle func(ctx context.Context, e relay.Posted) error
+
+	after relay.Seq // the events up to this one were handled before the start
+}
+
+// Start reads the recorded position. If there is none, it records the present end of the relay's events. Call it before
+// the first REQUEST is sent, so that no answer is missed.
+func (f *Follower) Start(ctx context.Context) error {
+	found := false
+	err := f.Core.Relay.View(ctx, own, func(q relay.Querier) (err error) {
+		f.after, found, err = f.Position(q)
+		return err
+	})
+	if err != nil || found {
+		return err
+	}
+	end, err := f.Core.Relay.End(ctx)
+	if err != nil {
+		return err
+	}
+	f.after = end.Seq
+	return f.Core.Update(ctx, own, func(o *Op) error { return f.SetPosition(o.ExtTx, end.Seq) })
+}
+
+// Once moves the position to an event, in the transaction of its effect. It returns false if the effect is stored already.
+func (f *Follower) Once(o *Op, seq relay.Seq) (first bool, err error) {
+	done, _, err := f.Position(o)
+	if err != nil || seq <= done {
+		return false, err
+	}
+	return true, f.SetPosition(o.ExtTx, seq)
+}
+
+// Run handles events until ctx ends. Start must have succeeded.
+func (f *Follower) Run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	mail := &mailbox{did: f.Core.Key.DID(), woken: make(chan struct{}, 1), seen: f.after, recorded: f.after}
+	watching.Go(func() {
+		_ = f.insist(ctx, func() error { // it returns only the error of ctx
+			cursor := relay.Cursor{Epoch: f.Core.Relay.Epoch(), Seq: mail.last()}
+			return f.Core.Relay.Watch(ctx, cursor, mail.put)
+		})
+	})
+	for {
+		select {
+		case <-mail.woken:
+		case <-ctx.Done():
+			return
+		}
+		for _, e := range mail.take() {
+			if f.insist(ctx, f.handling(ctx, e)) != nil {
+				return
+			}
+		}
+		if seen := mail.handled(); seen > 0 && f.insist(ctx, func() error { return f.record(ctx, seen) }) != nil {
+			return
+		}
+	}
+}
+
+// maxAttempts is how often the gateway tries to store the effect of an event while its database works.
+const maxAttempts = 8
+
+// handling returns a function that handles an event. After too many failures, it gives the event up, so that the events
+// of others do not wait for it for ever.
+func (f *Follower) handling(ctx context.Context, e relay.Posted) func() error {
+	attempts := 0
+	return func() error {
+		err := f.Handle(ctx, e)
+		if err == nil || f.Core.Relay.Health() != nil {
+			return err
+		}
+		if attempts++; attempts < maxAttempts {
+			return err
+		}
+		f.Core.Log.Error("the answer of an agent is given up", "id", e.Envelope.ID, "sender", e.Envelope.Sender.ID, "err", err)
+		return nil
+	}
+}
+
+// record moves the position over events that have no effect.
+func (f *Follower) record(ctx context.Context, seen relay.Seq) error {
+	return f.Core.Update(context.WithoutCancel(ctx), own, func(o *Op) error {
+		_, err := f.Once(o, seen)
+		return err
+	})
+}
+
+// insist is Insist that logs failures.
+func (f *Follower) insist(ctx context.Context, do func() error) error {
+	return Insist(ctx, do, func(err error) {
+		select {
+		case <-f.Core.Relay.Drained(): // nothing can be stored any more, so the failure is expected
+		default:
+			f.Core.Log.Error("the answers of agents cannot be handled now; the gateway tries again", "err", err)
+		}
+	})
+}
+
+// recordAfter is how many events may come before the position moves over them. So a restart reads at most as many again.
+const recordAfter = 1000
+
+// mailbox has the events for the gateway that are not handled yet.
+type mailbox struct {
+	did   didkey.DID
+	woken chan struct{} // has room for one
+
+	mu             sync.Mutex
+	events         []relay.Posted
+	seen, recorded relay.Seq // the last event of the relay, also if it was for others; the last value of handled
+}
+
+// put adds those of the events that may answer a REQUEST. It is the function of Watch.
+func (m *mailbox) put(all []relay.Posted) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range all {
+		m.seen = e.Seq
+		if e.Envelope.Recipient != m.did || !e.Envelope.Sealed() { // a plain answer has no effect (C-27, A-21)
+			continue
+		}
+		switch e.Envelope.Type {
+		case envelope.TypeOffer, envelope.TypeResult, envelope.TypeError:
+			m.events = append(m.events, e)
+		}
+	}
+	if len(m.events) == 0 && m.seen < m.recorded+recordAfter {
+		return
+	}
+	select {
+	case m.woken <- struct{}{}:
+	default: // it was woken before
+	}
+}
+
+// handled returns the position to record, if all events before it are handled. Otherwise, and if the last one is recent,
+// it returns 0.
+func (m *mailbox) handled() relay.Seq {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.events) > 0 || m.seen < m.recorded+recordAfter {
+		return 0
+	}
+	m.recorded = m.seen
+	return m.seen
+}
+
+// take returns the events that were added since the last call.
+func (m *mailbox) take() []relay.Posted {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	events := m.events
+	m.events = nil
+	return events
+}
+
+func (m *mailbox) last() relay.Seq {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seen
+}
