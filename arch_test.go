@@ -103,7 +103,7 @@ var allowedImports = map[string][]string{
 	"sdk/js":                                {},
 	"internal/bench/stage":                  {"didkey", "envelope"},
 	"internal/bench":                        {"didkey", "envelope"},
-	"ci/perf":                               {"internal/bench"},
+	"ci/perf":                               {"client", "didkey", "envelope", "internal/a2a", "internal/a2a/a2aclient", "internal/bench", "internal/jsontext"},
 	"testvectors":                           {},
 	"testvectors/schema":                    {},
 	"testvectors/generate":                  {"testvectors"},

@@ -117,6 +117,7 @@ var measurements = []measurement{
 	{"rss", "memory of 10 000 idle polls", method((*perf).rss)},
 	{"catchup", "a reader 100 000 events behind", method((*perf).catchUp)},
 	{"hub", "1 000 open streams of the hub and 500 messages/s", method((*perf).hub)},
+	{"a2a", "1 000 open streams of A2A tasks, and agents that do tasks", method((*perf).a2a)},
 	{"stored", "rates and latencies up to a million stored events, and starting with them", method((*perf).stored)},
 	{"connections", "rates and latencies for different numbers of connections", method((*perf).curve)},
 }

@@ -27,13 +27,13 @@ type stagePattern struct {
 	frames *regexp.Regexp
 }
 
-// client is the stage of the load generator, which is not part of the relay.
-const client = "client"
+// generator is the stage of the load generator, which is not part of the relay.
+const generator = "client"
 
 // stagePatterns are ordered from inner to outer stages. For example, a verification comes before the rest of a post,
 // and a post before the rest of a request, because the stack of a verification contains the frames of all three.
 var stagePatterns = []stagePattern{
-	{client, regexp.MustCompile(`httpapi_test\.|bench/stage\.`)},
+	{generator, regexp.MustCompile(`httpapi_test\.|bench/stage\.`)},
 	{"garbage collector", regexp.MustCompile(`^runtime\.(gcBgMarkWorker|gcAssistAlloc|bgsweep|bgscavenge|gcStart)`)},
 	{"signature: verification", regexp.MustCompile(`didkey\.\(\*Verifier\)\.Verify`)},
 	{"signature: the rest", regexp.MustCompile(`envelope\.\(\*Envelope\)\.Verify`)},
@@ -111,7 +111,7 @@ func classifyStacks(traces string, events int) ([]share, error) {
 	}
 	var list []share
 	for _, k := range stagePatterns {
-		if us := float64(spent[k.stage].Nanoseconds()) / 1e3 / float64(events); k.stage != client && us > 0 {
+		if us := float64(spent[k.stage].Nanoseconds()) / 1e3 / float64(events); k.stage != generator && us > 0 {
 			list = append(list, share{k.stage, math.Round(us*100) / 100})
 		}
 	}

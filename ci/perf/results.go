@@ -95,6 +95,11 @@ var goals = []goal{
 		false, 10, 4, "%.1f ms"},
 	{"hub99", "… p99", false, 50, 20, "%.1f ms"},
 	{"hubRSS", "memory (RSS) per open stream of the hub", false, 40, 30, "%.1f KB"},
+	{"a2aRSS", "memory (RSS) per open stream of an A2A task", false, 40, 30, "%.1f KB"},
+	{"a2aDrain", "time in which 20 A2A agents that were offline do the 1,000 tasks that wait for them", false, 10, 5, "%.1f s"},
+	{"a2aTasks", "A2A tasks/s, 20 agents, 64 callers", true, 200, 300, "%.0f"},
+	{"a2aWork99", "time from an A2A message until its stream says that the agent works, idle agents: p99",
+		false, 50, 20, "%.1f ms"},
 	{"start", "time from start to the first answer 200, with 1,000,000 stored events " +
 		"(slowest of three starts, one of them after a kill)", false, 2, .3, "%.2f s"},
 }
