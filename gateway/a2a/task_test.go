@@ -496,27 +496,28 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// Agents take turns only from the gateway (§4): a plain client.Serve refuses the REQUEST of a stranger.
+// Agents take what gateways deliver only from the gateway (§4): a plain client.Serve refuses the REQUEST of a stranger.
 func TestStrangersAreRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		a := f.agent(wire.Public)
-		a.serve(echo)
+		intents := []string{wire.MessageIntent, client.ChannelIntent}
+		a.serveWith(intents, client.Handler{Work: func(_ context.Context, j client.Job) (envelope.Result, error) {
+			t.Errorf("the agent works on %s", j.Request.Intent)
+			return envelope.Result{}, nil
+		}})
 		stranger := newKey(t)
-		for _, seal := range []bool{true, false} {
-			thread := fmt.Sprint("trn_", seal)
+		for i := range 4 {
+			intent, seal, thread := intents[i/2], i%2 == 0, fmt.Sprint("trn_", i)
 			e, err := envelope.Draft{ID: thread, Thread: thread, Recipient: a.key.DID(), Seal: seal, Payload: envelope.Request{
-				RequestID: thread, Intent: wire.MessageIntent, Params: []byte(`{}`)}}.Sign(stranger, f.Now())
+				RequestID: thread, Intent: intent, Params: []byte(`{}`)}}.Sign(stranger, f.Now())
 			f.must(err)
 			_, err = f.Relay.Post(t.Context(), relay.Peer{Local: true}, e.Canonical())
 			f.must(err)
 			synctest.Wait()
 			v, err := f.Relay.Thread(t.Context(), relay.Peer{Local: true}, threads.Key{Client: stranger.DID(), ID: thread})
 			if err != nil || v.State != threads.Failed {
-				t.Errorf("sealed: %v: the thread is %v, %v", seal, v.State, err)
+				t.Errorf("%s, sealed: %v: the thread is %v, %v", intent, seal, v.State, err)
 			}
-		}
-		if turns := a.worked(); len(turns) != 0 {
-			t.Errorf("the agent has worked on %+v", turns)
 		}
 	})
 }
