@@ -35,7 +35,7 @@ export class Client extends Relay {
   #did;
   #proves;
   #watch;
-  #known; // { did, home, at }: who the relay is, by the document that was read last, at the time at
+  #known; // { did, home, gateway, at }: who the relay is, by the document that was read last, at the time at
 
   // watch is that of a Network: see proving.js.
   constructor(url, { log = toConsole, proofs = 'prefer', watch, ...options } = {}) {
@@ -54,7 +54,8 @@ export class Client extends Relay {
     const has = (feature) => Array.isArray(document.features) && document.features.includes(feature);
     const { did, url } = document, self = { did, url };
     this.#proves = has('proofs');
-    this.#known = { did, home: has('home') && isHome(self) ? self : undefined, at: performance.now() };
+    const home = has('home') && isHome(self) ? self : undefined;
+    this.#known = { did, home, gateway: document.gateways?.did, at: performance.now() };
     return document;
   }
 
@@ -76,6 +77,9 @@ export class Client extends Relay {
       return undefined; // the relay has no document
     }
   }
+
+  /** The DID of the relay's gateways, by a document that is not older than an hour; undefined: it has none. */
+  async gateway({ signal } = {}) { return (await this.#who(signal)).gateway; }
 
   async #who(signal) {
     const isFresh = this.#known && performance.now() - this.#known.at < HOUR;

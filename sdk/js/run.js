@@ -139,6 +139,7 @@ export class Run {
     if (!agent.serves(request)) {
       throw new AgentError('INTENT_NOT_SUPPORTED', `this agent only serves these intents: ${agent.intents.join(', ')}`);
     }
+    await this.checkGateway(request);
     const job = jobOf(request), isOver = (terms) => Date.parse(terms.valid_until) <= agent.client.now();
     if (unposted && !isOver(unposted)) return unposted;
     const terms = agent.desk.terms(await keyOf(request));
@@ -151,6 +152,23 @@ export class Run {
     } finally {
       clearTimeout(timer);
       quote.unlink();
+    }
+  }
+
+  // Refuses a REQUEST with an intent of a gateway, unless the relay's gateway has sealed it. Anybody can post one, and
+  // its params say who the caller is (A2A §4). Throws AgentError.
+  async checkGateway(request) {
+    const { client } = this.agent;
+    if (!/^(a2a|chorus)\./.test(request.payload.intent)) return;
+    let gateway;
+    try { gateway = await client.gateway({ signal: this.signal }); } catch (err) {
+      this.signal.throwIfAborted();
+      client.log(`it is not known who the relay's gateway is (thread ${this.thread})`, err);
+      throw new AgentError('UNAVAILABLE', "the agent cannot read the relay's document now; try again later");
+    }
+    if (request.sender.id !== gateway || !wasSealed(request)) {
+      throw new AgentError('FORBIDDEN', "only the relay's gateway sends this, and seals it; its DID is in the relay's " +
+        'document /.well-known/agora.json');
     }
   }
 

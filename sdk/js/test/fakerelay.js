@@ -101,7 +101,8 @@ export class FakeRelay {
 
   async #answer({ pathname, search, searchParams: query, origin }, { method = 'GET', headers = {}, body, signal }) {
     if (pathname === DOCUMENT) {
-      return { did: this.me.did, url: origin, reads: this.reads, features: this.features };
+      const { reads, features, gateways } = this;
+      return { did: this.me.did, url: origin, reads, features, gateways };
     }
     if (pathname === '/health') return { version: '1.0.0' };
     if (pathname === '/events/bulk') return this.#postBulk(body, query.get('proofs') === 'true');

@@ -57,6 +57,21 @@ test('an agent refuses what it cannot do, and ignores such broadcasts', async (t
   assert.equal(logged.filter((text) => text.includes('a price must be a number of USD')).length, 2 * 4);
 });
 
+test('an agent takes intents of a gateway only from the gateway of its relay, and sealed', async (t) => {
+  const { relay, client, agent } = await parties();
+  serving(t, agent, ['a2a.message', 'chorus.channel.message'], { work: ({ params }) => params });
+  const { did: me } = client.me;
+  for (const intent of ['a2a.message', 'chorus.channel.message']) {
+    for (const [did, seal, code] of [[undefined, true, 'FORBIDDEN'], [me, false, 'FORBIDDEN'], [me, true]]) {
+      relay.gateways = did && { did };
+      await agent.about(); // it reads the document again after an hour
+      const call = await client.request(intent, 1, { to: bob.did, seal });
+      if (code) await assert.rejects(call.best('first', { seconds: 20 }), (err) => err.code === code, intent);
+      else assert.equal((await call.best('first', { seconds: 20 })).agent, bob.did);
+    }
+  }
+});
+
 test('a sealed payload that cannot be opened gets always the same ERROR', async (t) => {
   const { relay, client, agent } = await parties();
   serving(t, agent, 'echo', { work: () => 1 });

@@ -131,7 +131,7 @@ class FakeRelay:
         self.events, self.transitions = [], {}
         self.posts, self.polls, self.requests = [], 0, []
         self.bulks, self.refusals = [], []  # the lines of each bulk request; for each of the next ones: see post_bulk
-        self.reads, self.features = "open", []
+        self.reads, self.features, self.gateway = "open", [], None
         # What the relay gives as the proof of a message, in the receipt and at /proofs; None: none. Each gets the right
         # proof and the message.
         self.given = self.shown = lambda proof, e: None
@@ -156,6 +156,7 @@ class FakeRelay:
         self.requests.append((method, parts.path, headers))
         if parts.path == "/.well-known/agora.json":
             about = {"did": self.identity.did, "url": self.url, "reads": self.reads, "features": self.features}
+            about |= {"gateways": {"did": self.gateway}} if self.gateway else {}
             response = answer(200, {"ok": True} | about)
         else:
 

@@ -61,6 +61,24 @@ class Serves(RelayTest):
             self.assertEqual(self.relay.events[-1][0]["payload"]["code"], "INVALID_REQUEST")
 
     @virtual
+    async def test_gateway(self):
+        self.setup()
+        served = self.relay.client(self.bob)
+        async with Serving(served, ["a2a.message", "chorus.channel.message"], lambda job: job.params):
+            client = self.relay.client(self.alice)
+            for intent in ("a2a.message", "chorus.channel.message"):
+                for gateway, seals, taken in ((None, True, False), (client, False, False), (client, True, True)):
+                    self.relay.gateway = gateway and self.alice.did
+                    await served.about()  # it reads the document again after an hour
+                    call = await client.request(intent, 1, to=self.bob.did, seal=seals)
+                    if taken:
+                        self.assertEqual((await call.best("first", seconds=5)).agent, self.bob.did)
+                        continue
+                    with self.subTest(intent=intent, seals=seals), self.assertRaises(AgentError) as caught:
+                        await call.best("first", seconds=5)
+                    self.assertEqual(caught.exception.code, "FORBIDDEN")
+
+    @virtual
     async def test_work_fails(self):
         self.setup()
         works = {

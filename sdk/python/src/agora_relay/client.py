@@ -473,6 +473,11 @@ class Client:
                 details={"reason": "home", "home": home},
             )
 
+    async def gateway(self) -> Any:
+        """The DID of the relay's gateways, by a document that is not older than an hour. Raises RelayError."""
+        gateways = (await self._recent()).document.get("gateways")
+        return gateways.get("did") if isinstance(gateways, dict) else None
+
     async def _recent(self) -> About:
         """The relay's document, not older than an hour."""
         known = self._session.document

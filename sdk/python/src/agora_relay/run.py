@@ -137,6 +137,24 @@ class Run:
         self._agent.desk.book.offered(job_key(request), offer, expiry_of(request), self._agent.client.now())
         await self._post("OFFER", offer | {"request_id": request.request_id})
 
+    async def _check_gateway(self, request: Event) -> None:
+        """Refuses a REQUEST with an intent of a gateway, unless the relay's gateway has sealed it. Anybody can post one,
+        and its params say who the caller is (A2A §4). Raises AgentError."""
+        if not str(request.payload.get("intent")).startswith(("a2a.", "chorus.")):
+            return
+        try:
+            gateway = await self._agent.client.gateway()
+        except RelayError as err:
+            log.warning("it is not known who the relay's gateway is (thread %s): %s", self.key[1], err)
+            message = "the agent cannot read the relay's document now; try again later"
+            raise AgentError("UNAVAILABLE", message) from None
+        if request.sender != gateway or not request.sealed:
+            raise AgentError(
+                "FORBIDDEN",
+                "only the relay's gateway sends this, and seals it; its DID is in the relay's document "
+                "/.well-known/agora.json",
+            )
+
     async def _quote(self, request: Event) -> dict[str, Any]:
         """The payload of an OFFER, without the request_id. Raises AgentError if there is no offer."""
         agent = self._agent
@@ -144,6 +162,7 @@ class Run:
             raise AgentError(
                 "INTENT_NOT_SUPPORTED", "this agent only serves these intents: " + ", ".join(agent.intents)
             )
+        await self._check_gateway(request)
         job = _job_of(request)
         key, now = job_key(request), agent.client.now()
         book = agent.desk.book
