@@ -75,8 +75,12 @@ type responseSpec struct {
 
 // responseHead has the members that are common to all responses of a relay (PROTOCOL §5).
 type responseHead struct {
-	OK      bool           `json:"ok"`
-	Error   envelope.Code  `json:"error"`
+	OK    bool          `json:"ok"`
+	Error envelope.Code `json:"error"`
+}
+
+// refusal has the other members of a response that is not ok.
+type refusal struct {
 	Message string         `json:"message"`
 	Details map[string]any `json:"details"`
 }
@@ -109,16 +113,20 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 		return nil
 	}
 	var head responseHead
+	var refused refusal
 	if err == nil {
 		err = json.Unmarshal(text, &head)
+	}
+	if err == nil && !head.OK {
+		err = json.Unmarshal(text, &refused)
 	}
 	switch {
 	case err != nil || !head.OK && head.Error == "":
 		failed.err = fmt.Errorf("%s answered with status %s and a body that is not from an Agora relay; check its URL",
 			base, shorten(response.Status))
 	case !head.OK:
-		failed.err = &envelope.Error{Code: envelope.Code(shorten(string(head.Error))), Message: shorten(head.Message),
-			Details: head.Details, RetryAfter: failed.retryAfter}
+		failed.err = &envelope.Error{Code: envelope.Code(shorten(string(head.Error))), Message: shorten(refused.Message),
+			Details: refused.Details, RetryAfter: failed.retryAfter}
 	case response.StatusCode != success:
 		failed.err = fmt.Errorf("the relay's response says ok, but has the status %s", shorten(response.Status))
 	default:
