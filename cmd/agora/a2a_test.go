@@ -313,3 +313,55 @@ func TestBridge(t *testing.T) {
 		t.Errorf("answer: %s", out)
 	}
 }
+
+// A-16: agora work serves A2A. With --input text its program gets the text of a message, also if the message has no room in
+// the REQUEST (A-41), and nothing of a message without a text.
+func TestWorkA2A(t *testing.T) {
+	relay := startServe(t, "--a2a", "--data", filepath.Join(t.TempDir(), "data")).relay
+	key, err := didkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "bob.key")
+	if err := didkey.Save(file, key); err != nil {
+		t.Fatal(err)
+	}
+	worker := exec.Command("agora", "work", "--key", file, "--relay", relay, "--intent", a2a.MessageIntent, "--input", "text",
+		"--", "tr", "a-z", "A-Z")
+	var log bytes.Buffer
+	worker.Stderr = &log
+	if err := worker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = worker.Process.Signal(os.Interrupt)
+		if err := worker.Wait(); err != nil {
+			t.Errorf("interrupted: %v\n%s", err, log.String())
+		}
+	}()
+	e := &exposing{t: t, printed: map[string]string{"DID": string(key.DID())}}
+	for range 100 { // until the relay has the manifest
+		out, err := exec.Command("agora", "a2a", "publish", "--key", file, "--relay", relay, "--public").Output()
+		if err == nil {
+			_, after, _ := strings.Cut(string(out), `"url":"`)
+			e.printed["Base URL"], _, _ = strings.Cut(after, `"`)
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	c := e.caller()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, words := range []string{"hello", strings.Repeat("x", 90_000)} {
+		answer, err := c.Send(ctx, a2aText(words, ""))
+		if err != nil || answer.Task == nil || fmt.Sprint(texts(*answer.Task)) != "["+strings.ToUpper(words)+"]" {
+			t.Errorf("%.20s: %.300s, %v\n%s", words, jsontext.Compact(answer), err, log.String())
+		}
+	}
+	silent := a2aText("", "")
+	silent.Message.Parts = []a2a.Part{{URL: "https://files.example/a", MediaType: "text/plain"}}
+	answer, err := c.Send(ctx, silent)
+	if err != nil || answer.Task == nil || answer.Task.Status.State != a2a.Rejected {
+		t.Errorf("without a text: %s, %v", jsontext.Compact(answer), err)
+	}
+}

@@ -118,16 +118,12 @@ func plainRequest(e endpoint, m wire.Message) (intent string, params json.RawMes
 		slices.Contains(e.known().Skills, named) {
 		intent = named
 	}
-	var texts []string
 	for _, p := range m.Parts {
 		if len(p.Data) > 0 && p.Data[0] == '{' {
 			return intent, p.Data
 		}
-		if p.Text != nil {
-			texts = append(texts, *p.Text)
-		}
 	}
-	return intent, jsontext.Compact(map[string]string{"text": strings.Join(texts, "\n")})
+	return intent, jsontext.Compact(map[string]string{"text": m.Text()})
 }
 
 // seal returns the REQUEST of a turn as an envelope. Errors: those of request, and of gateway.Core.Seal.

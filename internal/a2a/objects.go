@@ -2,6 +2,7 @@ package a2a
 
 import (
 	"encoding/json"
+	"strings"
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/jsontext"
@@ -94,6 +95,17 @@ func (m Message) In(contextID, taskID string, references []string) Message {
 	}
 	m.source = set(m.source, values)
 	return m
+}
+
+// Text returns all text parts, joined by line breaks.
+func (m Message) Text() string {
+	var texts []string
+	for _, p := range m.Parts {
+		if p.Text != nil {
+			texts = append(texts, *p.Text)
+		}
+	}
+	return strings.Join(texts, "\n")
 }
 
 // WithoutParts returns the message without its parts, as in a REQUEST that is too small for them (A2A §4).

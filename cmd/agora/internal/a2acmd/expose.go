@@ -2,11 +2,10 @@ package a2acmd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
+	"path"
 	"strings"
 	"time"
 
@@ -181,60 +180,15 @@ type exposed struct {
 
 // quote accepts only what comes from the relay's gateway and can be read.
 func (x *exposed) quote(ctx context.Context, job client.Job) (envelope.Offer, error) {
-	if _, _, err := x.read(ctx, job); err != nil {
+	if _, err := x.relay.A2ATurn(ctx, job.Envelope); err != nil {
 		return envelope.Offer{}, err
 	}
 	return envelope.Offer{Price: &envelope.Price{Currency: "USD"}}, nil
 }
 
-// read returns the turn in a REQUEST, and the path of its work below the gateway's URL.
-func (x *exposed) read(ctx context.Context, job client.Job) (t a2a.Turn, work string, err error) {
-	if err := x.relay.FromGateway(ctx, job.Envelope); err != nil {
-		return t, "", err
-	}
-	params, err := envelope.Canonicalize(job.Request.Params)
-	if err == nil {
-		t, err = a2a.ParseTurn(params)
-	}
-	gateway := strings.TrimSuffix(x.owner.endpoint.URL, x.owner.path(""))
-	work, ok := strings.CutPrefix(t.Work, gateway)
-	if err == nil && (!ok || !strings.HasPrefix(work, "/work/")) {
-		err = errors.New("params.work is not a URL of this relay")
-	}
-	if err != nil {
-		return t, "", &client.AgentError{Code: envelope.AgentInvalidRequest, Message: err.Error()}
-	}
-	return t, work, nil
-}
-
-// wholeLimit is how many bytes GET {work} answers at most: a message, and all that its task keeps.
-const wholeLimit = 8 << 20
-
-// complete reads what the REQUEST had no room for.
-func (x *exposed) complete(ctx context.Context, t *a2a.Turn, work string) error {
-	if !t.Partial || len(t.Message.Parts) > 0 {
-		return nil // the history is the server's matter
-	}
-	var answer struct {
-		Message json.RawMessage `json:"message"`
-	}
-	call := client.GatewayCall{Method: http.MethodGet, Path: work, Repeatable: true, Out: &answer, Limit: wholeLimit}
-	if err := x.relay.CallA2A(ctx, call); err != nil {
-		return err
-	}
-	message, err := envelope.Canonicalize(answer.Message)
-	if err == nil {
-		t.Message, err = a2a.ParseMessage("message", message)
-	}
-	return err
-}
-
 // work passes a turn to the server.
 func (x *exposed) work(ctx context.Context, job client.Job) (envelope.Result, error) {
-	t, work, err := x.read(ctx, job)
-	if err == nil {
-		err = x.complete(ctx, &t, work)
-	}
+	t, err := x.relay.A2ATurn(ctx, job.Envelope)
 	if err != nil {
 		return envelope.Result{}, err
 	}
@@ -248,7 +202,7 @@ func (x *exposed) work(ctx context.Context, job client.Job) (envelope.Result, er
 	}
 	run.send = a2a.Send{Message: t.Message.In(t.Context, local, nil), Metadata: t.Metadata,
 		Configuration: a2a.Configuration{AcceptedOutputModes: t.AcceptedOutputModes}}
-	progress := newSender(ctx, x.relay, work+"/events")
+	progress := newSender(ctx, x.relay, "/work/"+path.Base(t.Work)+"/events")
 	run.each = func(e a2a.Stream) error { return progress.add(e, run.artifacts) }
 	started := time.Now()
 	err = x.runner.run(ctx, run)

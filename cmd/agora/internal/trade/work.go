@@ -58,8 +58,9 @@ func (WorkCmd) Help() string {
 		"is the client's, or when the relay ends the thread if that is earlier. With --input params it reads only the " +
 		"params. With --input text it reads the text " +
 		"in the params: they are a string, or an object with a string text. Other requests are refused then. " +
-		"The text of the intent " + client.ChannelIntent + " is a message that was said in a channel; only the relay's gateway " +
-		"may send it, and the result is the answer in the channel.\n" +
+		"The text of the intent " + client.ChannelIntent + " is a message that was said in a channel, and the result is the " +
+		"answer there. The text of the intent " + client.A2AIntent + " is the message of an A2A caller. Only the relay's gateways " +
+		"may send these.\n" +
 		"AGORA_THREAD, AGORA_REQUEST_ID, AGORA_INTENT, AGORA_CLIENT and AGORA_ATTEMPT have the same values. The rest " +
 		"of the " +
 		"environment is yours, except that all other variables that begin with AGORA_ are removed: they may have " +

@@ -89,18 +89,30 @@ func (j workJob) environment() []string {
 		"AGORA_CLIENT=" + string(j.Client), "AGORA_ATTEMPT=" + strconv.Itoa(j.Attempt)}
 }
 
-// Input returns what the program reads about a job, by --input. Errors are for the client. A message of a channel must
-// come from the relay's gateway: anybody can post a REQUEST that looks like one.
+// Input returns what the program reads about a job, by --input. Errors are for the client. What looks like a message from
+// a gateway must come from the gateway: anybody can post such a REQUEST.
 func (w *workAgent) input(ctx context.Context, job client.Job, about workJob) ([]byte, error) {
-	if about.Intent != client.ChannelIntent {
+	text := ""
+	switch about.Intent {
+	default:
 		return about.input(w.cmd.Input)
+	case client.ChannelIntent:
+		delivery, err := w.relay.ChannelDelivery(ctx, job.Envelope)
+		if err != nil {
+			return nil, err
+		}
+		text = delivery.Message.Content
+	case client.A2AIntent:
+		turn, err := w.relay.A2ATurn(ctx, job.Envelope)
+		if err != nil {
+			return nil, err
+		}
+		if text = turn.Message.Text(); text == "" && w.cmd.Input == inputText {
+			return nil, failed(envelope.AgentInvalidRequest, "the message must have a text")
+		}
 	}
-	delivery, err := w.relay.ChannelDelivery(ctx, job.Envelope)
-	switch {
-	case err != nil:
-		return nil, err
-	case w.cmd.Input == inputText:
-		return asLine(delivery.Message.Content), nil
+	if w.cmd.Input == inputText {
+		return asLine(text), nil
 	}
 	return about.input(w.cmd.Input)
 }
@@ -108,7 +120,7 @@ func (w *workAgent) input(ctx context.Context, job client.Job, about workJob) ([
 // inputText is the --input with which a program reads only a text.
 const inputText = "text"
 
-// Input returns what the program reads about a job that is no message of a channel.
+// Input returns what the program reads about a job that is no message from a gateway, or has another --input than text.
 func (j workJob) input(kind string) ([]byte, error) {
 	switch kind {
 	case "params":
