@@ -474,8 +474,9 @@ func TestVersion(t *testing.T) {
 			}
 		}
 	}
-	if m := regexp.MustCompile(`(?m)^## ([^ ]*)`).FindStringSubmatch(read(t, "CHANGELOG.md")); m == nil || m[1] != Version() {
-		t.Errorf("CHANGELOG.md begins with %q, not with %s", m, Version())
+	first := regexp.MustCompile(`(?m)^## ([^ ]*)`).FindStringSubmatch(read(t, "CHANGELOG.md"))
+	if first == nil || first[1] != Version() {
+		t.Errorf("CHANGELOG.md begins with %q, not with %s", first, Version())
 	}
 }
 

@@ -33,7 +33,8 @@ func exportedNames(t *testing.T, dir string) (names []string) {
 		}
 		for _, d := range file.Decls {
 			for _, declared := range declaredNames(d) {
-				if !slices.ContainsFunc(strings.Split(declared, "."), func(n string) bool { return !token.IsExported(n) }) {
+				hidden := func(part string) bool { return !token.IsExported(part) }
+				if !slices.ContainsFunc(strings.Split(declared, "."), hidden) {
 					names = append(names, dir+"."+declared)
 				}
 			}

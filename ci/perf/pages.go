@@ -50,7 +50,8 @@ func (r *results) plainTable() string {
 	}
 	value := func(m row) any { return m.Value }
 	rate := func(m row) any { return hundreds(m.Value * m.Std) }
-	line("posts per second, each verified and on disk", "%s with 256 connections, %s with 32", hundreds(many.Rate), hundreds(few.Rate))
+	line("posts per second, each verified and on disk", "%s with 256 connections, %s with 32",
+		hundreds(many.Rate), hundreds(few.Rate))
 	measured("… in bulk requests of 5,000", "%s", "bulk", rate)
 	line("time of a post, 32 connections", "half of them %.1f ms, 99 %% at most %.1f ms", few.P50, few.P99)
 	measured("time from sending a post to its delivery, half of them", "%.1f ms", "deliver50", value)
@@ -58,7 +59,8 @@ func (r *results) plainTable() string {
 	measured("messages per second to a reader that is 100,000 behind", "%s", "catchup", rate)
 	line("memory of a busy relay", "%.0f MB", r.Figures.Memory/1e6)
 	measured("… for each client that waits", "%.0f KB", "rss", value)
-	line("disk per message of 730 bytes, with indexes; per thread", "%.0f bytes; %.0f bytes", r.Figures.EventBytes, r.Figures.ThreadBytes)
+	line("disk per message of 730 bytes, with indexes; per thread", "%.0f bytes; %.0f bytes",
+		r.Figures.EventBytes, r.Figures.ThreadBytes)
 	measured("start with 1,000,000 messages, also after a kill", "%.1f s", "start", value)
 	return t.String()
 }
@@ -74,25 +76,26 @@ func hundreds(v float64) string {
 
 // table returns the table of the goals whose values users notice.
 func (r *results) table() string {
-	return r.goalTable(false, "| | measured | required | target | result | date |\n|---|---|---|---|---|---|\n", func(g goal, m row) string {
+	return r.goalTable(false, "result", func(g goal, m row) string {
 		return fmt.Sprintf(" %s | %s |", g.reached(m.Value), m.Date)
 	})
 }
 
 // ratioTable returns the table of the goals that are ratios. Whether they are met says nothing to users.
 func (r *results) ratioTable() string {
-	return r.goalTable(true, "| | measured | required | target | std | date |\n|---|---|---|---|---|---|\n", func(_ goal, m row) string {
+	return r.goalTable(true, "std", func(_ goal, m row) string {
 		return fmt.Sprintf(" %.0f | %s |", m.Std, m.Date)
 	})
 }
 
-// goalTable returns a table of goals with their results. rest returns the last two cells of a row.
-func (r *results) goalTable(ratios bool, head string, rest func(goal, row) string) string {
+// goalTable returns a table of goals with their results. The last column but one has the title last. rest returns the
+// last two cells of a row.
+func (r *results) goalTable(ratios bool, last string, rest func(goal, row) string) string {
 	if len(r.Rows) == 0 {
 		return ""
 	}
 	var t strings.Builder
-	t.WriteString(head)
+	fmt.Fprintf(&t, "| | measured | required | target | %s | date |\n|---|---|---|---|---|---|\n", last)
 	for _, g := range goals {
 		if g.ratio != ratios {
 			continue
@@ -103,7 +106,8 @@ func (r *results) goalTable(ratios bool, head string, rest func(goal, row) strin
 			fmt.Fprintf(&t, "| %s | – | %s | %s | | |\n", g.title, must, aim)
 			continue
 		}
-		fmt.Fprintf(&t, "| %s | "+g.format+"%s | %s | %s |%s\n", g.title, m.Value, rangeOf(m.Samples, g.format), must, aim, rest(g, m))
+		fmt.Fprintf(&t, "| %s | "+g.format+"%s | %s | %s |%s\n",
+			g.title, m.Value, rangeOf(m.Samples, g.format), must, aim, rest(g, m))
 	}
 	return t.String()
 }

@@ -112,8 +112,9 @@ func (p *recording) window(title string, lines, later []string) {
 		waiting += len(wrap(shorter.ReplaceAllString(line, "$1$3…$2")))
 	}
 	height := titleHeight + rowHeight*len(rows) + 14
-	fmt.Fprintf(&p.shapes, `<rect class="window" x=".5" y="%d.5" width="%d" height="%d" rx="8"/>`+"\n", p.y, pictureWidth-1, height)
-	fmt.Fprintf(&p.shapes, `<text class="title" x="16" y="%d">%s</text>`+"\n", p.y+22, html.EscapeString(title))
+	fmt.Fprintf(&p.shapes, `<rect class="window" x=".5" y="%d.5" width="%d" height="%d" rx="8"/>
+<text class="title" x="16" y="%d">%s</text>
+`, p.y, pictureWidth-1, height, p.y+22, html.EscapeString(title))
 	for i, text := range rows {
 		r := row{p.y + titleHeight + rowHeight*i + 16, text}
 		if i >= len(rows)-waiting {
@@ -152,15 +153,16 @@ func (p *recording) line(r row) {
 	case !rest:
 		p.class, p.at = "", p.at+1
 	}
-	fmt.Fprintf(&p.shapes, `<text class="%srow" style="animation-delay:%.1fs" x="16" y="%d" xml:space="preserve">%s</text>`+"\n",
-		p.class, p.at, r.y, html.EscapeString(r.text))
+	fmt.Fprintf(&p.shapes, `<text class="%srow" style="animation-delay:%.1fs" x="16" y="%d" xml:space="preserve">%s</text>
+`, p.class, p.at, r.y, html.EscapeString(r.text))
 }
 
 const pictureTitle = "Bob’s terminal works for text.upper with the program tr, for 0.005 USD. Alice’s asks for it and " +
 	"gets the result HELLO. Both connect to a relay; nobody connects to them."
 
 func (p *recording) svg() string {
-	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d" role="img">
+	const namespace = "http://www.w3.org/2000/svg"
+	return fmt.Sprintf(`<svg xmlns="%[5]s" viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d" role="img">
 <title>%[3]s</title>
 <style>
 .window{fill:#0d1117;stroke:#3d444d}
@@ -171,7 +173,7 @@ text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",mon
 @keyframes appear{from{opacity:.35}}
 </style>
 %[4]s</svg>
-`, pictureWidth, p.y-11, html.EscapeString(pictureTitle), p.shapes.String())
+`, pictureWidth, p.y-11, html.EscapeString(pictureTitle), p.shapes.String(), namespace)
 }
 
 // differs matches what differs from run to run: short identities, short names of threads, and durations.

@@ -45,7 +45,8 @@ func TestModuleCanBePublished(t *testing.T) {
 	if err := copyFile(filepath.Join(proxy, m.Version+".mod"), filepath.Join(root, "go.mod")); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"list": m.Version + "\n", m.Version + ".info": `{"Version":"` + m.Version + `"}`} {
+	info := `{"Version":"` + m.Version + `"}`
+	for name, text := range map[string]string{"list": m.Version + "\n", m.Version + ".info": info} {
 		if err := os.WriteFile(filepath.Join(proxy, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -77,8 +78,8 @@ func ask(t *testing.T, folder string, m module.Version) string {
 	run := func(args ...string) (answer struct{ Path, Version, Dir string }) {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = t.TempDir() // a folder without a module
-		cmd.Env = append(os.Environ(), "GOPROXY=file://"+folder, "GOSUMDB=off", "GONOPROXY=none", "GOPRIVATE=", "GOFLAGS=-modcacherw",
-			"GOMODCACHE="+filepath.Join(folder, "cache"), "GOTOOLCHAIN=local", "GOWORK=off")
+		cmd.Env = append(os.Environ(), "GOPROXY=file://"+folder, "GOSUMDB=off", "GONOPROXY=none", "GOPRIVATE=",
+			"GOFLAGS=-modcacherw", "GOMODCACHE="+filepath.Join(folder, "cache"), "GOTOOLCHAIN=local", "GOWORK=off")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)

@@ -28,7 +28,8 @@ func TestBuild(t *testing.T) {
 	if got := buildOf("1.2.3", nil); got != "1.2.3" {
 		t.Errorf("without build information: %q", got)
 	}
-	if !strings.HasPrefix(versionLine(), "agora "+agora.Version()) || !strings.Contains(versionLine(), ", protocol 1.0, ") {
-		t.Errorf("agora version prints %q", versionLine())
+	line := versionLine()
+	if !strings.HasPrefix(line, "agora "+agora.Version()) || !strings.Contains(line, ", protocol 1.0, ") {
+		t.Errorf("agora version prints %q", line)
 	}
 }
