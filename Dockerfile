@@ -5,8 +5,7 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(cat VERSION)" \
-    -o /image/agora ./cmd/agora
+RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w" -o /image/agora ./cmd/agora
 RUN mkdir /image/data /image/tmp
 
 FROM scratch

@@ -95,10 +95,11 @@ rpm:
 PACKAGE = go run ./ci/release -build-flags '$(BUILD_FLAGS)' -formats $@ -targets linux/$$(go env GOARCH)
 
 # Builds into dist what a release consists of: archives, packages, bills of materials and checksums, for all platforms.
-# Also vets the code for each operating system. Takes some minutes for each platform.
+# Also vets the code for each operating system. Takes some minutes for each platform. SIGN=FILE signs the checksums with
+# that private key of SSH.
 release:
 	for system in linux darwin windows; do CGO_ENABLED=0 GOOS=$$system go vet -trimpath ./... || exit 1; done
-	go run ./ci/release
+	go run ./ci/release $(if $(SIGN),-sign '$(SIGN)')
 
 # Installs the packages in a copy of this system, with systemd as its first process, as docs/INSTALL.md says. Needs
 # Debian, root and what ci/install packages installs.

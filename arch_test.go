@@ -21,6 +21,7 @@ const module = "github.com/agora-relay/agora/"
 
 // allowedImports lists, for each package, the packages of this module that it may import. Test files are not checked.
 var allowedImports = map[string][]string{
+	".":                                     {},
 	"ci/acme":                               {},
 	"ci/benchguard":                         {},
 	"ci/mutants":                            {},
@@ -44,6 +45,7 @@ var allowedImports = map[string][]string{
 	"internal/untrusted":                    {"internal/safetext"},
 	"internal/similar":                      {},
 	"internal/turns":                        {},
+	"internal/promised":                     {},
 	"internal/profile":                      {"internal/fsync", "didkey"},
 	"didkey":                                {"internal/fsync"},
 	"envelope":                              {"didkey"},
@@ -218,7 +220,7 @@ func TestNoOwnClock(t *testing.T) {
 
 // TestErrorsAsIsNotUsed checks that no file uses errors.As. Use errors.AsType, which needs no variable.
 func TestErrorsAsIsNotUsed(t *testing.T) {
-	for _, dir := range append(packages(t), ".") {
+	for _, dir := range packages(t) {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)
@@ -453,21 +455,33 @@ func TestVulnerabilityCheck(t *testing.T) {
 	}
 }
 
-// TestVersion checks that the packages have the version in the file VERSION, and that CHANGELOG.md begins with it.
+// TestVersion checks that there is one version: every place that shows it has that of the file VERSION.
 func TestVersion(t *testing.T) {
-	version := strings.TrimSpace(read(t, "VERSION"))
-	if !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(version) {
-		t.Errorf("VERSION is %q", version)
+	if !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(Version()) || read(t, "VERSION") != Version()+"\n" {
+		t.Errorf("VERSION is %q", Version())
 	}
 	for name, pattern := range map[string]string{
-		"sdk/js/package.json":       `(?m)^  "version": "(.*)",$`,
-		"sdk/js/package-lock.json":  `(?m)^  "version": "(.*)",$`,
-		"sdk/python/pyproject.toml": `(?m)^version = "(.*)"$`,
-		"CHANGELOG.md":              `(?m)^## ([^ ]*)`,
+		"README.md":                              `(?m)version ([\d.]+\d)`,
+		"sdk/js/README.md":                       `agora-relay-(.*)\.tgz`,
+		"sdk/js/package.json":                    `(?m)^  "version": "(.*)",$`,
+		"sdk/js/package-lock.json":               `"name": "agora-relay",\s*"version": "(.*)"`,
+		"sdk/python/README.md":                   `agora_relay-(.*)-py3`,
+		"sdk/python/pyproject.toml":              `(?m)^version = "(.*)"$`,
+		"sdk/python/src/agora_relay/__init__.py": `(?m)^__version__ = "(.*)"$`,
 	} {
-		if m := regexp.MustCompile(pattern).FindStringSubmatch(read(t, name)); m == nil || m[1] != version {
-			t.Errorf("%s: the version is %q, not %s as in VERSION", name, m, version)
+		found := regexp.MustCompile(pattern).FindAllStringSubmatch(read(t, name), -1)
+		if len(found) == 0 {
+			t.Errorf("%s names no version", name)
 		}
+		for _, m := range found {
+			if m[1] != Version() {
+				t.Errorf("%s: the version is %q, not %s as in VERSION", name, m[1], Version())
+			}
+		}
+	}
+	first := regexp.MustCompile(`(?m)^## ([^ ]*)`).FindStringSubmatch(read(t, "CHANGELOG.md"))
+	if first == nil || first[1] != Version() {
+		t.Errorf("CHANGELOG.md begins with %q, not with %s", first, Version())
 	}
 }
 
@@ -559,7 +573,7 @@ func TestThreatsAreShown(t *testing.T) {
 
 // testNames returns the names of all tests of the module.
 func testNames(t *testing.T) (names []string) {
-	for _, dir := range append(packages(t), ".", "ci/faults") {
+	for _, dir := range append(packages(t), "ci/faults") {
 		names = append(names, testsIn(t, dir)...)
 	}
 	return names

@@ -13,7 +13,7 @@ func sampleResults() *results {
 	for _, p := range []struct {
 		connections int
 		rate        float64
-	}{{1, 1000}, {4, 2000}, {64, 10_000}, {256, 20_000}, {512, 15_000}} {
+	}{{1, 1000}, {4, 2000}, {32, 10_000}, {256, 20_000}, {512, 15_000}} {
 		r.Connections = append(r.Connections, point{At: p.connections, Rate: p.rate, Ratio: p.rate / 50_000,
 			Std: 50_000, P50: 1, P99: 2, CPU: 100 + 256/max(1, float64(p.connections)/2), GeneratorCPU: 20})
 	}

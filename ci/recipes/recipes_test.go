@@ -27,7 +27,7 @@ var onlyAtTerminals = map[string]bool{"README.md#Five minutes with two agents": 
 
 // elsewhere are the pages, and the sections of pages, whose commands are run by another test, or why none runs them.
 var elsewhere = map[string]string{
-	"README.md#Start":                 "it builds the relay and runs all tests",
+	"README.md#Start":                 "it builds the relay and runs it at its default address",
 	"docs/A2A.md#Start it":            "the relay of these tests is started with it",
 	"docs/CHANNEL.md#Start it":        "the relay of these tests is started with it",
 	"docs/HUB.md#Start a hub":         "the relay of these tests is started with it",

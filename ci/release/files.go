@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
-	"crypto/sha256"
 	"debug/buildinfo"
 	"fmt"
 	"io"
@@ -164,26 +163,4 @@ func compressFile(to, from string) error {
 		return err
 	}
 	return os.WriteFile(to, b.Bytes(), 0o644)
-}
-
-// sumsName is the file with the checksums of all others, in the format of sha256sum.
-const sumsName = "SHA256SUMS"
-
-func writeSums(folder string) error {
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		return err
-	}
-	var b bytes.Buffer
-	for _, entry := range entries {
-		if entry.IsDir() || entry.Name() == sumsName {
-			continue
-		}
-		text, err := os.ReadFile(filepath.Join(folder, entry.Name()))
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(&b, "%x  %s\n", sha256.Sum256(text), entry.Name())
-	}
-	return os.WriteFile(filepath.Join(folder, sumsName), b.Bytes(), 0o644)
 }

@@ -4,6 +4,7 @@
 //
 //	go run ./ci/release                                     everything, for all platforms
 //	go run ./ci/release -formats deb -targets linux/amd64   one package
+//	go run ./ci/release -sign FILE                          everything, with a signature of SHA256SUMS
 package main
 
 import (
@@ -31,6 +32,7 @@ type release struct {
 	date    time.Time
 	out     string // the folder of the results
 	work    string // a folder for files on the way
+	sign    string // the file of the key that signs the checksums, or ""
 	formats []string
 	flags   []string // of go build
 }
@@ -41,6 +43,7 @@ func main() {
 	targets := flag.String("targets", platforms, "the platforms, separated by commas")
 	formats := flag.String("formats", "archive,deb,rpm", "what to build, separated by commas")
 	flags := flag.String("build-flags", defaultFlags, "flags of go build, separated by spaces")
+	flag.StringVar(&r.sign, "sign", "", "a private key of SSH that signs SHA256SUMS (default: it is not signed)")
 	flag.StringVar(&r.out, "out", "dist", "the folder of the results; files in it with the same names are replaced")
 	flag.Parse()
 	r.version, r.formats, r.flags = *version, strings.Split(*formats, ","), strings.Fields(*flags)
@@ -95,7 +98,10 @@ func (r *release) run(targets []string) (err error) {
 			return fmt.Errorf("%s: %w", target, err)
 		}
 	}
-	return writeSums(r.out)
+	if err := writeSums(r.out); err != nil || r.sign == "" {
+		return err
+	}
+	return signSums(r.out, r.sign)
 }
 
 // target builds everything for one platform.

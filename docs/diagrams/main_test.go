@@ -30,7 +30,7 @@ func TestPicturesAreCurrent(t *testing.T) {
 		}
 	}
 	drawn, err := filepath.Glob(filepath.Join("..", "images", "*.svg"))
-	if err != nil || len(drawn) != len(pictures) {
+	if err != nil || len(drawn) != len(pictures)+1 { // ci/recipes draws terminal.svg
 		t.Errorf("docs/images has the drawings %q, but there are %d texts (%v)", drawn, len(pictures), err)
 	}
 }

@@ -82,7 +82,7 @@ func TestUndocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	health := `{"ok":true,"version":"1.0.0","build":"b","now":"2026-02-02T12:00:00Z"}`
+	health := `{"ok":true,"protocol":"1.0","version":"1.0.0","build":"b","now":"2026-02-02T12:00:00Z"}`
 	good := apicheck.Exchange{Method: "GET", Path: "/health", Status: 200, Answer: []byte(health),
 		AnswerHeader: http.Header{"Content-Type": {"application/json"}}}
 	if problems := checker.Check(good); len(problems) > 0 {

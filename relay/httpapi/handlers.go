@@ -261,12 +261,13 @@ func (a *api) getHealth(w http.ResponseWriter, _ *http.Request, _ relay.Peer) er
 		return answer.Write(w)
 	}
 	return WriteJSON(w, http.StatusOK, struct {
-		OK      bool      `json:"ok"`
-		Version string    `json:"version"`
-		Build   string    `json:"build"`
-		Now     time.Time `json:"now"`
-		Node    any       `json:"node,omitempty"`
-	}{true, protocolVersion, a.options.Build, a.relay.Now().UTC(), a.node()})
+		OK       bool      `json:"ok"`
+		Protocol string    `json:"protocol"`
+		Version  string    `json:"version"` // of the protocol, too
+		Build    string    `json:"build"`
+		Now      time.Time `json:"now"`
+		Node     any       `json:"node,omitempty"`
+	}{true, envelope.Version, wireVersion, a.options.Build, a.relay.Now().UTC(), a.node()})
 }
 
 // node describes this node of a relay with several nodes; nil: there is one node.
@@ -277,8 +278,9 @@ func (a *api) node() any {
 	return a.options.Node()
 }
 
-// protocolVersion is the version that /health and the well-known document show.
-const protocolVersion = "1.0.0"
+// wireVersion is the member "version" of /health and of the well-known document: that of the protocol, with a third
+// number. Clients of Agora v1.0 may expect it. The member "protocol" is the version as messages have it.
+const wireVersion = envelope.Version + ".0"
 
 func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, from relay.Peer) error {
 	policy := a.relay.Policy()
@@ -297,7 +299,7 @@ func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, from relay.Pe
 		seconds["maxTtlOf"] = limits
 	}
 	document := map[string]any{
-		"ok": true, "version": protocolVersion, "build": a.options.Build,
+		"ok": true, "protocol": envelope.Version, "version": wireVersion, "build": a.options.Build,
 		"did": a.relay.DID(), "url": a.relay.Origin(), "reads": a.relay.Reads(),
 		"features": a.features(from), "limits": a.limits(), "seconds": seconds,
 	}

@@ -384,6 +384,23 @@ func TestInternalErrorsAreNotShown(t *testing.T) {
 	get(t, h, "/health").want(t, 503, envelope.CodeUnavailable)
 }
 
+// TestHealthTellsProtocolAndBuildApart checks that /health and the well-known document name the version of the protocol
+// and that of the program.
+func TestHealthTellsProtocolAndBuildApart(t *testing.T) {
+	h := newFront(t, start(t), httpapi.Options{Log: quiet, Build: "7.8.9"}).Handler(false)
+	for _, target := range []string{"/health", "/.well-known/agora.json"} {
+		a := get(t, h, target)
+		a.want(t, 200, "")
+		var got struct{ Protocol, Version, Build string }
+		if err := json.Unmarshal(a.body, &got); err != nil {
+			t.Fatal(err)
+		}
+		if got.Protocol != "1.0" || got.Version != "1.0.0" || got.Build != "7.8.9" {
+			t.Errorf("%s: %+v", target, got)
+		}
+	}
+}
+
 // TestHealthOfANode checks that a node describes itself when it is well and when it is not.
 func TestHealthOfANode(t *testing.T) {
 	r := start(t)

@@ -1,12 +1,17 @@
 // Reads the files and the conversations that other versions of the three clients have made: testvectors/fixtures.
 import assert from 'node:assert/strict';
-import { mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { gunzipSync } from 'node:zlib';
 import { isSealed, open, verify } from '../agora.js';
 import { FileCursor, loadKey } from '../node.js';
+import * as index from '../index.js';
+import * as node from '../node.js';
+import { folder as temporary, needsRelay, run, startRelay } from './real.js';
 
 const folder = new URL('../../../testvectors/fixtures/', import.meta.url);
 const entries = readdirSync(folder, { withFileTypes: true });
@@ -35,4 +40,33 @@ for (const version of versions) {
       }
     });
   }
+}
+
+const lines = (file) => gunzipSync(readFileSync(new URL(file, folder))).toString().trim().split('\n');
+
+for (const version of versions) {
+  test(`${version}: every exported name is still there`, () => {
+    const here = new Set([...Object.keys(index), ...Object.keys(node).map((name) => `node:${name}`)]);
+    const promised = lines(`${version}/js.txt.gz`);
+    assert.ok(promised.length > 20);
+    assert.deepEqual(promised.filter((name) => !here.has(name)), []);
+  });
+
+  if (version === JSON.parse(readFileSync(new URL('../package.json', import.meta.url))).version) continue;
+  test(`${version}: a client of its package hires agents of both versions`, { timeout: 120_000 }, async (t) => {
+    if (!needsRelay(t)) return;
+    const place = await temporary(t), relay = await startRelay(t);
+    execFileSync('tar', ['-xzf', fileURLToPath(new URL(`${version}/packages.tar.gz`, folder)), '-C', place]);
+    const old = join(place, 'js', 'node.js'), current = fileURLToPath(new URL('../node.js', import.meta.url));
+    const program = fileURLToPath(new URL('party.mjs', folder));
+    const party = (role, name, PACKAGE) => run(t, process.execPath, [program, role, name],
+      { cwd: place, env: { ...process.env, PACKAGE, AGORA_RELAY: relay } });
+    for (const [name, agent] of [['old', old], ['new', current]]) {
+      const working = party('agent', name, agent);
+      const hasKey = () => existsSync(join(place, `${name}-agent.key`));
+      for (let i = 0; i < 3000 && !hasKey(); i++) await new Promise((done) => { setTimeout(done, 20); });
+      await party('client', name, old).finish();
+      await working.kill();
+    }
+  });
 }

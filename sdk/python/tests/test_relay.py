@@ -81,10 +81,11 @@ class RealRelay(unittest.TestCase):
         cls.url = line_of(cls.relay, r"listening on (http\S+)")[1]
 
     @staticmethod
-    def start(command, cleanup):
-        environment = os.environ | {"PYTHONPATH": SOURCES, "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
+    def start(command, cleanup, folder=None, sources=SOURCES, **variables):
+        environment = os.environ | {"PYTHONPATH": str(sources), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"} | variables
         process = subprocess.Popen(
             command,
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

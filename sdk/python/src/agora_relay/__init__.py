@@ -54,7 +54,7 @@ from .transport import BodyTooLong, Response, StreamTransport, Transport, Transp
 
 open = open_payload  # as in the other packages: agora_relay.open(e, me)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "About",
