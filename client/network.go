@@ -249,7 +249,7 @@ func (n *Network) compare(s *proof.Statement) {
 	last := n.proofs[s.Verified.Origin.DID]
 	n.proofs[s.Verified.Origin.DID] = s
 	n.mu.Unlock()
-	if last == nil {
+	if last == nil || last.Verified.Origin != s.Verified.Origin { // two logs may differ after a restore
 		return
 	}
 	for _, e := range proof.Compare([]*proof.Statement{last, s}, nil) {
