@@ -73,6 +73,7 @@ type Network struct {
 
 	announcing sync.Mutex
 	announced  *envelope.Envelope // the last MANIFEST
+	named      []envelope.Home    // the relays that it names
 }
 
 // peer is a relay of a Network.

@@ -371,7 +371,8 @@ func TestFollowNetwork(t *testing.T) {
 }
 
 // TestManifestWithoutSilentRelay: a relay takes requests and does not answer. The agent announces itself at the
-// others in time, and its MANIFEST names only them (RELAYS R-10, R-12).
+// others in time, and its MANIFEST names only them. When the relay answers, it gets a MANIFEST that names it, too
+// (RELAYS R-10, R-12).
 func TestManifestWithoutSilentRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "a", "b", "c")
@@ -382,17 +383,28 @@ func TestManifestWithoutSilentRelay(t *testing.T) {
 		})
 		defer w.serve(w.network(client.NetworkOptions{}), echo)()
 		time.Sleep(10 * time.Second)
-		for _, name := range []string{"b", "c"} {
+		named := func(name string) int {
+			t.Helper()
 			all := w.relay(name).all()
 			if len(all) != 1 || all[0].Type != envelope.TypeManifest {
-				t.Fatalf("%s has %d messages after 12 s, want the MANIFEST", name, len(all))
+				t.Fatalf("%s has %d messages, want the MANIFEST", name, len(all))
 			}
 			var payload struct {
 				Relays []envelope.Home `json:"relays"`
 			}
-			if err := all[0].DecodePayload(&payload); err != nil || len(payload.Relays) != 2 {
-				t.Errorf("the MANIFEST names %v, want b and c (%v)", payload.Relays, err)
+			if err := all[0].DecodePayload(&payload); err != nil {
+				t.Fatal(err)
 			}
+			return len(payload.Relays)
+		}
+		if b, c := named("b"), named("c"); b != 2 || c != 2 {
+			t.Errorf("the MANIFESTs name %d and %d relays, want b and c", b, c)
+		}
+		w.relay("a").setHook(nil)
+		w.kill("b") // it has answered before, so it is still named
+		time.Sleep(time.Minute)
+		if a := named("a"); a != 3 {
+			t.Errorf("the MANIFEST names %d relays, want all", a)
 		}
 	})
 }
