@@ -14,9 +14,9 @@ GOFLAGS_SET := $(shell go env GOFLAGS)
 lint fuzz interop mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 # make lint vets everything. By itself, go test would vet all packages again, and also analyze all dependencies again.
 # Without a symbol table, the programs of the tests are linked in two thirds of the time.
-test check race postgres js python faults witness cluster operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off -ldflags=-s
+test check race postgres js python faults simulate witness cluster operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off -ldflags=-s
 
-.PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults witness cluster operations nightly mutants reproducible sbom perf profile pgo bench-guard bench-log deb rpm release install-test
+.PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults simulate witness cluster operations nightly mutants reproducible sbom perf profile pgo bench-guard bench-log deb rpm release install-test
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
@@ -34,7 +34,7 @@ test:
 	$(TEST) ./ci/recipes ./cmd/agora ./conformance ./ci/faults ./gateway/... ./relay/... ./store/... ./...
 
 # A change must pass this, and also make interop, make js, make python, make packages, make page,
-# make faults, make witness and make sbom. .ci/run runs them all.
+# make faults, make simulate, make witness and make sbom. .ci/run runs them all.
 check: lint test postgres race
 	@echo 'make check: all passed'
 
@@ -139,6 +139,11 @@ page: build
 # Tests the running binary with failing system calls and a full disk. Needs Linux, strace and permission to mount.
 faults:
 	go test -tags faults -count=1 -timeout 5m -run "$(call tests_with,faults,ci/faults)" ./ci/faults
+
+# Simulates 200 whole systems, in two processes, because each uses one core. A failing seed is printed.
+simulate:
+	go test -c -o bin/sim.test ./ci/sim
+	cd ci/sim && printf '%s\n' 1 101 | xargs -P 2 -I SEED ../../bin/sim.test -test.run TestSystems -systems 100 -seed SEED
 
 # Tests the relay's log with a witness and with clients that others have written. They come from the Go module proxy.
 witness:

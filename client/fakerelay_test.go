@@ -238,6 +238,33 @@ func (f *fakeRelay) wipe() {
 	f.events, f.threads = nil, nil
 }
 
+// restore goes back to the time before the first message of this type, and makes all cursors unknown.
+func (f *fakeRelay) restore(before envelope.Type) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := slices.IndexFunc(f.events, func(e *envelope.Envelope) bool { return e.Type == before })
+	kept := f.events[:n]
+	f.db += "a"
+	f.events, f.threads = nil, nil
+	for _, e := range kept {
+		if e.Type == envelope.TypeManifest {
+			f.events = append(f.events, e)
+			continue
+		}
+		t, chosen, err := thread.Rules{}.Apply(f.threads, e, f.now())
+		if err != nil {
+			panic(err)
+		}
+		if f.events = append(f.events, e); chosen < 0 {
+			f.threads = append(f.threads, t)
+		} else {
+			f.threads[chosen] = t
+		}
+	}
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
 // cursor returns the cursor after the first n events.
 func (f *fakeRelay) cursor(n int) string { return f.db + "." + strconv.Itoa(n) }
 

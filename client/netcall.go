@@ -102,7 +102,7 @@ func (n *Network) ResumeKnown(ctx context.Context, known Known) (*NetworkCall, e
 			l.home, l.Home = *request.Home, request.Home.DID
 		}
 	}
-	j.order.Agent = call.agent
+	j.order.Agent, j.order.Price, call.stored = call.agent, call.acceptedPrice(), call.agent != ""
 	j.add(l)
 	return j, nil
 }

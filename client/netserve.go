@@ -230,44 +230,59 @@ func (a *agent) follow(ctx context.Context, home envelope.Home) (*agent, error) 
 }
 
 // manifest returns the agent's MANIFEST as it is posted to all relays, with the same bytes (RELAYS R-10). It signs a
-// new one when the last one is older than half of its lifetime.
-func (n *Network) manifest(ctx context.Context, payload envelope.Payload, now time.Time) (*envelope.Envelope, error) {
+// new one when the last one is older than half of its lifetime, or does not name the relay at which it is posted now:
+// that relay did not answer before.
+func (n *Network) manifest(ctx context.Context, payload envelope.Payload, at *Client) (*envelope.Envelope, error) {
+	home, now := at.home(ctx), at.now()
 	n.announcing.Lock()
-	last := n.freshManifest(now)
+	last := n.freshManifest(now, home)
 	n.announcing.Unlock()
 	if last != nil {
 		return last, nil
 	}
-	payload, err := envelope.WithRelays(payload, n.ownRelays(ctx))
+	relays := n.ownRelays(ctx)
+	payload, err := envelope.WithRelays(payload, relays)
 	if err != nil {
 		return nil, err
 	}
 	n.announcing.Lock()
 	defer n.announcing.Unlock()
-	if e := n.freshManifest(now); e != nil { // the agent at another relay was faster
+	if e := n.freshManifest(now, home); e != nil { // the agent at another relay was faster
 		return e, nil
 	}
 	d := envelope.Draft{Payload: payload, SenderName: n.opts.SenderName, SenderURL: n.opts.SenderURL}
 	e, err := d.Sign(n.signer, now)
 	if err == nil {
-		n.announced = e
+		n.announced, n.named = e, relays
 	}
 	return e, err
 }
 
-// freshManifest returns the last MANIFEST; nil: it is too old. The caller holds n.announcing.
-func (n *Network) freshManifest(now time.Time) *envelope.Envelope {
-	if e := n.announced; e != nil && now.Sub(e.TS) < e.TTL/2 {
+// freshManifest returns the last MANIFEST; nil: it is too old, or does not name the relay home though it could. home is
+// nil for a relay that is not named. The caller holds n.announcing.
+func (n *Network) freshManifest(now time.Time, home *envelope.Home) *envelope.Envelope {
+	e := n.announced
+	if e == nil || now.Sub(e.TS) >= e.TTL/2 {
+		return nil
+	}
+	if home == nil || len(n.named) == envelope.MaxRelays || slices.Contains(n.named, *home) {
 		return e
 	}
 	return nil
 }
 
-// ownRelays returns the relays that a MANIFEST names: the given ones that can be homes and answer now.
+// ownRelays returns the relays that a MANIFEST names: the given ones that can be homes and have answered, now or
+// before.
 func (n *Network) ownRelays(ctx context.Context) (relays []envelope.Home) {
 	ctx, cancel := context.WithTimeout(ctx, n.opts.Silence/3)
 	defer cancel()
-	all, errs := askAll(n.given, func(p *peer) (*about, error) { return p.about(ctx, aboutAge) })
+	all, errs := askAll(n.given, func(p *peer) (*about, error) {
+		a, err := p.about(ctx, aboutAge)
+		if err != nil {
+			return p.about(ctx, 0)
+		}
+		return a, nil
+	})
 	for i, a := range all {
 		if errs[i] == nil && a.home != nil && len(relays) < envelope.MaxRelays {
 			relays = append(relays, *a.home)

@@ -73,6 +73,7 @@ type Network struct {
 
 	announcing sync.Mutex
 	announced  *envelope.Envelope // the last MANIFEST
+	named      []envelope.Home    // the relays that it names
 }
 
 // peer is a relay of a Network.
@@ -249,7 +250,7 @@ func (n *Network) compare(s *proof.Statement) {
 	last := n.proofs[s.Verified.Origin.DID]
 	n.proofs[s.Verified.Origin.DID] = s
 	n.mu.Unlock()
-	if last == nil {
+	if last == nil || last.Verified.Origin != s.Verified.Origin { // two logs may differ after a restore
 		return
 	}
 	for _, e := range proof.Compare([]*proof.Statement{last, s}, nil) {

@@ -108,11 +108,15 @@ func (w *world) network(opts client.NetworkOptions) *client.Network {
 // serve runs an agent until the returned function is called.
 func (w *world) serve(n *client.Network, work func(context.Context, client.Job) (envelope.Result,
 	error)) (stop func()) {
+	return w.serveWith(n, client.Handler{Work: work})
+}
+
+func (w *world) serveWith(n *client.Network, handler client.Handler) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
 	go func() {
 		ended <- n.Serve(ctx, client.ServeOptions{Intents: []string{"echo"},
-			Manifest: envelope.Manifest{ID: "cap", Intents: []envelope.Intent{{ID: "echo"}}}}, client.Handler{Work: work})
+			Manifest: envelope.Manifest{ID: "cap", Intents: []envelope.Intent{{ID: "echo"}}}}, handler)
 	}()
 	time.Sleep(2 * time.Second)
 	return func() {
@@ -219,6 +223,69 @@ func testHomeDies(t *testing.T, step string, comesBack bool) {
 	}
 	if n := w.count(envelope.TypeResult); n > 2 || !comesBack && n != 1 {
 		t.Errorf("%d RESULTs", n)
+	}
+}
+
+// TestResumedJobMoves: another process resumes a job after the ACCEPT of an OFFER that has a price. The home dies, or has
+// lost the ACCEPT. The job continues at another relay, for the same price (RELAYS R-15, R-16).
+func TestResumedJobMoves(t *testing.T) {
+	for _, dies := range []bool{true, false} {
+		t.Run(fmt.Sprint("dies ", dies), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testResumedJobMoves(t, dies) })
+		})
+	}
+}
+
+func testResumedJobMoves(t *testing.T, dies bool) {
+	w := newWorld(t, "a", "b", "c")
+	defer w.serveWith(w.network(client.NetworkOptions{}), client.Handler{
+		Quote: func(context.Context, client.Job) (envelope.Offer, error) {
+			return envelope.Offer{Price: &envelope.Price{Currency: "USD", Amount: 5}}, nil
+		},
+		Work: func(context.Context, client.Job) (envelope.Result, error) {
+			time.Sleep(20 * time.Second)
+			return envelope.Result{Output: []byte("7")}, nil
+		}})()
+	key, err := didkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := func() *client.Network {
+		n, err := client.NewNetwork(w.urls(), key, client.NetworkOptions{
+			Options: client.Options{HTTPClient: &http.Client{Transport: w}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	n := process()
+	call, err := n.Request(ctx, client.RequestOptions{Intent: "echo", Recipient: w.agent(ctx, n)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for offer, err := range call.Offers(ctx) {
+		if err == nil {
+			err = call.Accept(ctx, offer)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	id, _ := call.Thread()
+	if call, err = process().Resume(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	if dies {
+		w.kill("a")
+	} else {
+		w.relay("a").restore(envelope.TypeAccept)
+	}
+	result, err := call.Result(ctx)
+	if _, home := call.Thread(); err != nil || string(result.Output) != "7" || home.URL == "http://a.test" {
+		t.Fatalf("result %v at %s, %v", result, home.URL, err)
 	}
 }
 
@@ -371,7 +438,8 @@ func TestFollowNetwork(t *testing.T) {
 }
 
 // TestManifestWithoutSilentRelay: a relay takes requests and does not answer. The agent announces itself at the
-// others in time, and its MANIFEST names only them (RELAYS R-10, R-12).
+// others in time, and its MANIFEST names only them. When the relay answers, it gets a MANIFEST that names it, too
+// (RELAYS R-10, R-12).
 func TestManifestWithoutSilentRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "a", "b", "c")
@@ -382,17 +450,28 @@ func TestManifestWithoutSilentRelay(t *testing.T) {
 		})
 		defer w.serve(w.network(client.NetworkOptions{}), echo)()
 		time.Sleep(10 * time.Second)
-		for _, name := range []string{"b", "c"} {
+		named := func(name string) int {
+			t.Helper()
 			all := w.relay(name).all()
 			if len(all) != 1 || all[0].Type != envelope.TypeManifest {
-				t.Fatalf("%s has %d messages after 12 s, want the MANIFEST", name, len(all))
+				t.Fatalf("%s has %d messages, want the MANIFEST", name, len(all))
 			}
 			var payload struct {
 				Relays []envelope.Home `json:"relays"`
 			}
-			if err := all[0].DecodePayload(&payload); err != nil || len(payload.Relays) != 2 {
-				t.Errorf("the MANIFEST names %v, want b and c (%v)", payload.Relays, err)
+			if err := all[0].DecodePayload(&payload); err != nil {
+				t.Fatal(err)
 			}
+			return len(payload.Relays)
+		}
+		if b, c := named("b"), named("c"); b != 2 || c != 2 {
+			t.Errorf("the MANIFESTs name %d and %d relays, want b and c", b, c)
+		}
+		w.relay("a").setHook(nil)
+		w.kill("b") // it has answered before, so it is still named
+		time.Sleep(time.Minute)
+		if a := named("a"); a != 3 {
+			t.Errorf("the MANIFEST names %d relays, want all", a)
 		}
 	})
 }

@@ -186,12 +186,34 @@ func (call *Call) findAccepted(record *Thread) (accepted bool) {
 	for _, e := range record.Events {
 		if e.Type == envelope.TypeAccept && e.Sender.ID == call.me && e.RequestID == call.requestID {
 			accepted, call.links.accept = true, e
+			call.links.offer = offerOf(record, e)
 			if call.agent = e.Recipient; call.agent == "" { // allowed if only one agent has an open offer
 				call.agent = call.onlyOffer(record.Events)
 			}
 		}
 	}
 	return accepted
+}
+
+// offerOf returns the OFFER that an ACCEPT names; nil: it names none that the record has.
+func offerOf(record *Thread, accept *envelope.Envelope) *envelope.Envelope {
+	i := slices.IndexFunc(record.Events, func(e *envelope.Envelope) bool {
+		return e.Type == envelope.TypeOffer && e.Hash() == accept.Re
+	})
+	if i < 0 {
+		return nil
+	}
+	return record.Events[i]
+}
+
+// acceptedPrice returns the price of the accepted OFFER; 0: there is none, or the price is not known.
+func (call *Call) acceptedPrice() float64 {
+	var offer Offer
+	if e := call.links.offer; e == nil || closed(e) || e.DecodePayload(&offer.Offer) != nil {
+		return 0
+	}
+	amount, _ := offer.Amount()
+	return amount
 }
 
 // onlyOffer returns the only agent with an open OFFER among the verified events, or "" if there is none or more than

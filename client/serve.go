@@ -367,7 +367,7 @@ func (a *agent) postManifest(ctx context.Context) (Receipt, error) {
 		_, receipt, err := a.client.Post(ctx, envelope.Draft{Payload: a.opts.Manifest})
 		return receipt, err
 	}
-	e, err := a.network.manifest(ctx, a.opts.Manifest, a.client.now())
+	e, err := a.network.manifest(ctx, a.opts.Manifest, a.client)
 	if err != nil {
 		return Receipt{}, err
 	}

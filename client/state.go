@@ -114,7 +114,7 @@ func (s *State) Close() error {
 	if s.file == nil {
 		return nil
 	}
-	err := errors.Join(s.file.Sync(), s.file.Close())
+	err := errors.Join(fsync.File(s.file), s.file.Close())
 	s.file, s.failed = nil, errors.New("the state file is closed")
 	return err
 }
@@ -241,7 +241,7 @@ func (s *State) sync() error {
 	case s.size > compactAt && s.size > 2*s.live:
 		s.failed = s.compact()
 	default:
-		s.failed = s.file.Sync()
+		s.failed = fsync.File(s.file)
 	}
 	return s.failed
 }

@@ -1,36 +1,47 @@
 package sim
 
 import (
-	"encoding/json"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite/check"
-	"github.com/agora-relay/agora/thread"
 )
 
 // checker checks a system:
 //
-//   - a message that a relay has answered with 200 stays stored until it expires, and reaches a follower, once;
-//   - no page of events has one that came before its cursor;
-//   - a thread has at most one ACCEPT;
-//   - a job is worked on once, and once more for each end of the agent during the work;
+//   - a message that a relay has answered with 200 stays stored until it expires, and reaches a follower, once; but a
+//     relay that is restored from a backup loses what came after the backup;
+//   - a relay stores a message once, and takes only what a party of the thread may send then;
+//   - no page of events has one that came before its cursor, or one that had expired;
+//   - the proofs of a relay do not contradict each other, and no program says so of a relay;
+//   - a program signs nothing that convicts it, and continues its jobs as RELAYS say;
+//   - a job is worked on once, and once more for each end of the agent during the work; its price stays;
 //   - all RESULTs of a job are of the same work, and its client gets one;
-//   - every job ends in time, with its RESULT if there are no faults.
+//   - a relay that mirrors another has all of its broadcasts that are to be copied;
+//   - every job ends in time, with its RESULT if at most one thing fails.
 type checker struct {
 	*testing.T
-	watched map[envelope.Hash]bool // what the watcher has got
+	stranger didkey.DID
 
 	checking  sync.Mutex // guards what follows
 	tally     tally
 	jobs      int
 	begun     map[int][]*work // by job
 	faithless map[int]bool    // the jobs whose client accepts two offers
-	results   map[int]uint64  // by job: the work of the RESULT that the client got, or that is stored
+	crashed   map[int]bool    // the jobs whose client has ended before they have
+	results   map[int]uint64  // by job: the work of the RESULT that was sent or is stored
+	signed    signed
+	watched   map[envelope.Hash]time.Time // when the watcher has got a message
+}
+
+func newChecker(t *testing.T) *checker {
+	return &checker{T: t, begun: map[int][]*work{}, faithless: map[int]bool{}, crashed: map[int]bool{},
+		results: map[int]uint64{}, watched: map[envelope.Hash]time.Time{}, signed: newSigned()}
 }
 
 // count changes the tally.
@@ -40,20 +51,28 @@ func (c *checker) count(change func(*tally)) {
 	change(&c.tally)
 }
 
-// newJob returns the number of a new job.
-func (c *checker) newJob() int {
+// newJob returns the number of a new job. The client of a faithless one accepts two offers if it can. Two agents may
+// then work on the job, if it is continued.
+func (c *checker) newJob(faithless bool) int {
 	c.checking.Lock()
 	defer c.checking.Unlock()
 	c.tally.Jobs++
 	c.jobs++
+	c.faithless[c.jobs] = faithless
 	return c.jobs
 }
 
-// distrust notes that a client accepts two offers for a job. Two agents may then work on it, if it is continued.
-func (c *checker) distrust(job int) {
+func (c *checker) isFaithless(job int) bool {
 	c.checking.Lock()
 	defer c.checking.Unlock()
-	c.faithless[job] = true
+	return c.faithless[job]
+}
+
+// interrupted notes that the client of a job ends before the job has.
+func (c *checker) interrupted(job int) {
+	c.checking.Lock()
+	defer c.checking.Unlock()
+	c.crashed[job] = true
 }
 
 // beginWork checks that the work of a job may begin.
@@ -75,13 +94,14 @@ func (c *checker) endWork(w *work) {
 	w.ended = time.Now()
 }
 
-// interrupt notes that an agent ends now. Its work that ends now may not be durable.
+// interrupt notes that a program ends now. Its work that ends now may not be durable, unless its RESULT is being sent.
 func (c *checker) interrupt(life *wire) {
 	c.checking.Lock()
 	defer c.checking.Unlock()
-	for _, all := range c.begun {
+	for job, all := range c.begun {
 		for _, w := range all {
-			if w.life == life && (w.ended.IsZero() || w.ended.Equal(time.Now())) {
+			durable := !w.ended.IsZero() && (w.ended.Before(time.Now()) || c.results[job] == w.id)
+			if w.life == life && !durable && !w.crashed {
 				w.crashed = true
 				c.tally.Interrupted++
 			}
@@ -89,19 +109,34 @@ func (c *checker) interrupt(life *wire) {
 	}
 }
 
+// worked returns how long the agents have worked on a job.
+func (c *checker) worked(job int) (sum time.Duration) {
+	c.checking.Lock()
+	defer c.checking.Unlock()
+	for _, w := range c.begun[job] {
+		sum += w.took
+	}
+	return sum
+}
+
 // finished notes that a client has got the RESULT of a job.
 func (c *checker) finished(job int, r *client.Result) {
 	c.count(func(t *tally) { t.Results++ })
-	if of := c.result(r.Output); of != job {
+	if of := c.result(r.Envelope); of != job {
 		c.Errorf("the RESULT of job %d is that of job %d", job, of)
 	}
 }
 
-// result checks that the RESULT with this output is the only one of its job, which it returns.
-func (c *checker) result(text json.RawMessage) (job int) {
+// result checks that a RESULT is the only one of its job, which it returns.
+func (c *checker) result(e *envelope.Envelope) (job int) {
+	var r envelope.Result
 	var o output
-	if err := json.Unmarshal(text, &o); err != nil {
-		c.Errorf("a RESULT with the output %s: %v", text, err)
+	err := e.DecodePayload(&r)
+	if err == nil {
+		err = o.read(r.Output)
+	}
+	if err != nil {
+		c.Errorf("the RESULT %s: %v", e.ID, err)
 		return 0
 	}
 	c.checking.Lock()
@@ -113,15 +148,13 @@ func (c *checker) result(text json.RawMessage) (job int) {
 	return o.Job
 }
 
-// stored checks what a relay has stored.
-func (c *checker) stored(s *site) {
-	there := map[string]bool{}
-	accepts := map[thread.Key]string{}
+// events returns what a relay has stored, in order.
+func (c *checker) events(s *site) (all []*envelope.Envelope) {
 	for q := (relay.Query{Expired: true, Limit: 100}); ; {
 		page, err := s.life.store.Read(s.Context(), q)
 		if err != nil {
 			c.Errorf("reading the store of %s: %v", s.host, err)
-			return
+			return all
 		}
 		for _, stored := range page.Events {
 			e, err := envelope.Parse(stored.Body, 0)
@@ -129,38 +162,38 @@ func (c *checker) stored(s *site) {
 				c.Errorf("%s has stored %s: %v", s.host, stored.ID, err)
 				continue
 			}
-			there[e.ID] = true
-			switch key := (thread.Key{ID: e.Thread, Client: e.Sender.ID}); e.Type {
-			case envelope.TypeAccept:
-				if other := accepts[key]; other != "" {
-					c.Errorf("%s has two ACCEPTs in the thread %s: %s and %s", s.host, e.Thread, other, e.ID)
-				}
-				accepts[key] = e.ID
-			case envelope.TypeResult:
-				var r envelope.Result
-				if err := e.DecodePayload(&r); err != nil {
-					c.Errorf("%s: %v", e.ID, err)
-				}
-				c.result(r.Output)
-			}
+			all = append(all, e)
 		}
 		if q.After = page.Cursor; !page.More {
-			break
+			return all
+		}
+	}
+}
+
+// stored checks what a relay has stored.
+func (c *checker) stored(s *site) {
+	there, threads := map[string]bool{}, map[string]*talkAt{}
+	for _, e := range c.events(s) {
+		if there[e.ID] {
+			c.Errorf("%s has stored %s twice", s.host, e.ID)
+		}
+		there[e.ID] = true
+		c.replay(s, threads, e)
+		if e.Type == envelope.TypeResult {
+			c.result(e)
 		}
 	}
 	for id, m := range s.acked {
-		if s.clock.latest.Load() >= m.expires.UnixNano() {
+		if s.clock.latest.Load() >= m.ExpiresAt().UnixNano() {
 			continue
 		}
 		if !there[id] {
 			c.Errorf("%s has lost %s", s.host, id)
 		}
-		if !c.watched[m.hash] {
-			c.Errorf("%s was stored by %s, but not delivered", id, s.host)
-		}
 	}
-	if _, err := check.Database(s.Context(), s.path(), check.Options{Now: s.clock.now(),
-		Extensions: []relay.Extension{extension}, Found: func(f check.Finding) { c.Errorf("check: %s", f) }}); err != nil {
+	s.blameless()
+	if _, err := check.Database(s.Context(), s.path(), check.Options{Now: s.clock.now(), Extensions: extensions,
+		Found: func(f check.Finding) { c.Errorf("check: %s", f) }}); err != nil {
 		c.Errorf("check: %v", err)
 	}
 }

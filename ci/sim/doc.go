@@ -3,10 +3,11 @@
 //
 // TestSimulations runs one relay over a disk that fails, and checks that nothing is lost.
 //
-// TestSystems runs a whole system in one process: 3 relays with their stores, and clients and agents (client.Network)
-// over a network in memory. A seed decides the jobs and the faults: connections are cut, requests are late or come
-// twice, answers are lost, relays and agents crash, disks and state files lose what was not synced, clocks are set
-// and drift.
+// TestSystems runs a whole system in one process: 3 relays with their stores, which mirror each other, and clients and
+// agents (client.Network) over a network in memory. A seed decides the jobs and the faults. First many things fail:
+// connections are cut, requests are late or come twice, answers are lost, relays, clients and agents crash, relays are
+// restored from a backup, disks and state files lose what was not synced, clocks are set and drift. Then nothing fails,
+// and at the end one thing: then each job must be done. A stranger posts what relays must refuse all the time.
 //
 // What the seed does not decide. Goroutines that can run at the same synthetic time run in the order of the
 // scheduler. Go draws the order of maps, the choice of a select, and the pauses between attempts (math/rand/v2) anew

@@ -110,7 +110,7 @@ func (m *machine) start() context.Context {
 	before := m.disk.Occurred()
 	log := m.log()
 	store, err := sqlite.Open(m.Context(), m.path(), sqlite.Options{Policy: m.policy, Log: log, Now: m.clock.now,
-		MaxBytes: m.maxBytes, Reserve: 1 << 20, Extensions: []relay.Extension{extension},
+		MaxBytes: m.maxBytes, Reserve: 1 << 20, Extensions: extensions,
 		Rewrote: m.disk.Rewrote})
 	if err != nil {
 		if m.disk.Occurred() == before && !m.disk.dead() {

@@ -74,8 +74,8 @@ type post struct {
 }
 
 func newOracle(t *testing.T, c *clock, key didkey.Key) *oracle {
-	return &oracle{T: t, clock: c, key: key, leaves: map[int64]proof.Hash{}, roots: map[int64]proof.Hash{}, byID: map[string]*post{}, known: map[relay.Seq]fact{},
-		seq: map[string]relay.Seq{}}
+	return &oracle{T: t, clock: c, key: key, leaves: map[int64]proof.Hash{}, roots: map[int64]proof.Hash{},
+		byID: map[string]*post{}, known: map[relay.Seq]fact{}, seq: map[string]relay.Seq{}}
 }
 
 // post adds a message that will be posted.
@@ -341,7 +341,7 @@ func (o *oracle) audit(s *sqlite.Store, d *Disk, path string) {
 // check checks a database.
 func (o *oracle) check(path string) error {
 	report, err := check.Database(o.Context(), path, check.Options{Now: o.clock.now(),
-		Extensions: []relay.Extension{extension}, Found: func(f check.Finding) { o.Errorf("check: %s", f) }})
+		Extensions: extensions, Found: func(f check.Finding) { o.Errorf("check: %s", f) }})
 	o.Logf("%s: %d events, %d threads", o.clock.now().Format(time.DateTime), report.Events, report.Threads)
 	return err
 }

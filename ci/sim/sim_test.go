@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/mirror"
 	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/thread"
 )
@@ -32,9 +34,10 @@ var (
 )
 
 // TestMain fails if a goroutine outlives the tests. Goroutines run one at a time, so that a seed mostly gives the same
-// order of events again.
+// order of events again. Using more memory saves most of the garbage collection.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
+	debug.SetGCPercent(800)
 	goleak.VerifyTestMain(m)
 }
 
@@ -63,6 +66,9 @@ var policy = relay.Policy{Rules: thread.Rules{PendingTimeout: 2 * time.Minute, A
 // extension has a table with a row for each message that was posted in an Update.
 var extension = relay.Extension{Name: "sim", Migrations: []string{
 	"CREATE TABLE sim_message (id TEXT PRIMARY KEY, seq INTEGER NOT NULL)"}}
+
+// extensions are those of all databases.
+var extensions = []relay.Extension{extension, mirror.Extension}
 
 // local is the peer of all requests: limits of rates are not what is tested here.
 var local = relay.Peer{Local: true}
@@ -288,7 +294,8 @@ func (w *world) update(n int) {
 			if o.Err != nil || o.Receipt.Duplicate {
 				continue
 			}
-			if _, err := tx.Exec("INSERT INTO sim_message VALUES (?, ?)", p.envelope.ID, int64(o.Receipt.Cursor.Seq)); err != nil {
+			seq := int64(o.Receipt.Cursor.Seq)
+			if _, err := tx.Exec("INSERT INTO sim_message VALUES (?, ?)", p.envelope.ID, seq); err != nil {
 				return err
 			}
 		}

@@ -1,14 +1,14 @@
 package sim
 
 import (
-	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/cryptotest"
 	"testing/synctest"
@@ -16,15 +16,16 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/witness"
 	"github.com/agora-relay/agora/thread"
 )
 
 var systems = flag.Int("systems", 0, "how many simulations of whole systems to run; 0: 200, or 10 with -short")
 
-// TestSystems runs whole systems: 3 relays, 3 agents, and 2 clients that ask them, over a network and disks that fail.
-// The seed decides the jobs and the faults. See checker for what is checked.
+// TestSystems runs whole systems: 3 relays, which mirror each other, 3 agents, and 2 clients that ask them, over a
+// network and disks that fail. The seed decides the jobs and the faults. See checker for what is checked. It ends at
+// the first seed that fails.
 func TestSystems(t *testing.T) {
 	n := *systems
 	if n == 0 {
@@ -36,7 +37,7 @@ func TestSystems(t *testing.T) {
 	var all tally
 	for i := range n {
 		seed := *first + uint64(i)
-		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
+		passed := t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
 			folder := t.TempDir()
 			cryptotest.SetGlobalRandom(t, seed)
 			synctest.Test(t, func(t *testing.T) {
@@ -44,19 +45,21 @@ func TestSystems(t *testing.T) {
 				s.run()
 				all.add(s.tally)
 			})
-			if t.Failed() {
-				t.Logf("run it again with: go test ./ci/sim -run TestSystems -systems 1 -seed %d -count 5", seed)
-			}
 		})
+		if !passed {
+			t.Logf("run it again with: go test ./ci/sim -run TestSystems -systems 1 -seed %d -count 5", seed)
+			return
+		}
 	}
 	t.Logf("%+v", all)
-	if n >= 10 && (all.Results < all.Jobs/2 || all.Moves == 0 || all.Crashes == 0 || all.Deaths == 0) {
+	few := all.Results < all.Jobs*2/3 || all.Moves == 0 || all.Crashes == 0 || all.Deaths == 0 || all.Restores == 0
+	if n >= 10 && few {
 		t.Error("too few jobs were done or continued, or there were too few faults, so the simulations show little")
 	}
 }
 
 // tally counts what happened.
-type tally struct{ Jobs, Results, Moves, Crashes, Deaths, Interrupted int }
+type tally struct{ Jobs, Results, Moves, Crashes, Deaths, Restores, Interrupted int }
 
 func (t *tally) add(o tally) {
 	t.Jobs += o.Jobs
@@ -64,15 +67,22 @@ func (t *tally) add(o tally) {
 	t.Moves += o.Moves
 	t.Crashes += o.Crashes
 	t.Deaths += o.Deaths
+	t.Restores += o.Restores
 	t.Interrupted += o.Interrupted
 }
 
 // Times of a simulation.
 const (
-	jobTTL        = 30 * time.Minute
+	jobTTL        = time.Hour
 	activeTimeout = 10 * time.Minute
-	jobBound      = jobTTL + activeTimeout + 5*time.Minute // from a REQUEST to the end of its job
-	calmBound     = 3 * time.Minute                        // the same, without faults
+	collecting    = 5 * time.Second
+	settling      = 50 * time.Second               // what waits between attempts tries again
+	copyable      = 30 * time.Minute               // what lives longer is copied by a mirror
+	promptly      = 2 * time.Second                // from storing a message to its delivery
+	calmBound     = 8 * time.Second                // for a job without faults, besides the work
+	roundBound    = 4 * time.Minute                // for a job with one fault, besides the work
+	jobBound      = activeTimeout + 10*time.Minute // for any job, after the faults
+	mirrorPause   = 5 * time.Minute                // between the attempts of a mirror
 )
 
 // system is one simulation.
@@ -83,20 +93,23 @@ type system struct {
 	folder  string
 	sites   []*site
 	agents  []*worker
-	parties []*wire
+	clients []*asker
 	clocks  []*clock
 	copies  sync.WaitGroup // requests that a relay gets once more
 	lives   sync.WaitGroup // of the relays
+	lossy   atomic.Bool    // requests are late, come twice, and answers are lost
+	calmed  chan struct{}  // closed when the many faults are over
+	over    chan struct{}  // closed at the end
 	*checker
 
-	mu   sync.Mutex
-	calm bool
-	over chan struct{} // closed at the end
+	mu      sync.Mutex
+	parties map[string]*wire
 }
 
 func newSystem(t *testing.T, seed uint64, folder string) *system {
-	s := &system{T: t, seed: seed, random: rand.New(rand.NewPCG(seed, 0)), folder: folder, over: make(chan struct{})}
-	s.checker = &checker{T: t, begun: map[int][]*work{}, faithless: map[int]bool{}, results: map[int]uint64{}}
+	s := &system{T: t, seed: seed, random: rand.New(rand.NewPCG(seed, 0)), folder: folder,
+		calmed: make(chan struct{}), over: make(chan struct{}), checker: newChecker(t), parties: map[string]*wire{}}
+	s.lossy.Store(true)
 	for i := range 3 {
 		name := string(rune('a' + i))
 		m := newMachine(t, rand.New(rand.NewPCG(seed, uint64(1+i))), filepath.Join(folder, name))
@@ -108,6 +121,15 @@ func newSystem(t *testing.T, seed uint64, folder string) *system {
 		s.must(makeFolder(m.parent))
 		s.must(makeFolder(m.folder()))
 		m.newDisk()
+	}
+	for i, r := range s.sites {
+		r.wire = s.newWire("mirror at " + r.host)
+		r.wire.pages = map[string]*pages{}
+		for j, other := range s.sites {
+			if i != j && (uint64(i) == seed%3 && uint64(j) == (seed+1)%3 || s.random.IntN(3) == 0) {
+				r.mirrors = append(r.mirrors, witness.Peer{DID: other.key.DID(), URL: other.origin})
+			}
+		}
 	}
 	return s
 }
@@ -121,27 +143,34 @@ func (s *system) must(err error) {
 
 func (s *system) site(host string) *site { return s.sites[host[0]-'a'] }
 
+func (s *system) siteOf(relay didkey.DID) *site {
+	return s.sites[slices.IndexFunc(s.sites, func(r *site) bool { return r.key.DID() == relay })]
+}
+
 func (s *system) isCalm() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.calm
+	select {
+	case <-s.calmed:
+		return true
+	default:
+		return false
+	}
 }
 
 // newWire connects a party to the network.
 func (s *system) newWire(name string) *wire {
-	w := &wire{system: s, name: name, sent: map[string]uint64{}, cuts: map[string]cut{}}
+	w := &wire{system: s, name: name, sent: map[string]uint64{}, cuts: map[string]cut{}, onPost: func() {}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.parties = append(s.parties, w)
+	s.parties[name] = w
 	return w
 }
 
-// network returns a Network of key over all relays.
+// network returns a Network of key over all relays. Programs prefer different ones.
 func (s *system) network(key didkey.Key, w *wire, c *clock, state *client.State,
 	moved func(client.Move)) *client.Network {
 	var urls []string
-	for _, r := range s.sites {
-		urls = append(urls, r.origin)
+	for i := range s.sites {
+		urls = append(urls, s.sites[(int(key.DID()[20])+i)%len(s.sites)].origin)
 	}
 	n, err := client.NewNetwork(urls, key, client.NetworkOptions{State: state, Moved: moved, Options: client.Options{
 		HTTPClient: &http.Client{Transport: w}, Now: c.now, Logger: s.sites[0].log().With("party", w.name)}})
@@ -149,7 +178,7 @@ func (s *system) network(key didkey.Key, w *wire, c *clock, state *client.State,
 	return n
 }
 
-// run runs the system with faults, and then without.
+// run runs the system with many faults, then without, and then with one.
 func (s *system) run() {
 	for _, r := range s.sites {
 		s.drift(&r.clock)
@@ -157,38 +186,53 @@ func (s *system) run() {
 	}
 	watching := s.watch()
 	for i := range 3 {
-		a := &worker{system: s, name: fmt.Sprint("agent", i), key: newKey(s.T, s.random)}
-		a.path = filepath.Join(s.folder, a.name)
-		a.random = rand.New(rand.NewPCG(s.seed, uint64(10+i)))
-		s.agents = append(s.agents, a)
-		s.drift(&a.clock)
-		a.begin()
+		s.agents = append(s.agents, &worker{program: s.newProgram(fmt.Sprint("agent", i), uint64(10+i))})
+		s.agents[i].begin()
+	}
+	for i := range 2 {
+		s.clients = append(s.clients, &asker{program: s.newProgram(fmt.Sprint("client", i), uint64(15+i))})
+		s.clients[i].begin()
 	}
 	time.Sleep(10 * time.Second) // the agents announce themselves
-	var asking sync.WaitGroup
-	asks := []*asker{s.newAsker(0, &asking), s.newAsker(1, &asking)}
-	s.disturb()
+	interfering := s.disturbThreads()
+	tasks := s.disturb()
 	s.heal()
-	asking.Wait()
-	time.Sleep(2 * time.Minute) // what waits between attempts tries again
-	for _, c := range asks {
-		for _, a := range s.agents {
-			asking.Go(func() {
-				if err := c.ask(a.key.DID(), calmBound); err != nil {
-					s.Errorf("a job without faults: %v", err)
-				}
-			})
-		}
+	s.await(tasks)
+	time.Sleep(settling)
+	from := time.Now()
+	s.round(single{name: "nothing fails", still: true, happen: func([]*task) func() { return s.nothing }}, calmBound)
+	to := time.Now()
+	all := s.singles()
+	s.round(all[s.random.IntN(len(all))], roundBound)
+	interfering()
+	s.settle()
+	for _, c := range s.clients {
+		c.end(false)
 	}
-	asking.Wait()
-	time.Sleep(time.Minute) // the watcher reads the last messages
 	for _, a := range s.agents {
 		a.end(false)
 	}
 	watching()
 	s.copies.Wait()
+	s.prompt(from, to)
 	close(s.over)
 	s.lives.Wait()
+}
+
+// settle waits until the watcher and the mirrors have everything.
+func (s *system) settle() {
+	await := func(bound time.Duration, left func(*site) []string, what string) {
+		for _, r := range s.sites {
+			for began := time.Now(); len(left(r)) > 0; time.Sleep(2 * time.Second) {
+				if time.Since(began) > bound {
+					s.Errorf("%s %s %s", r.host, what, left(r))
+					break
+				}
+			}
+		}
+	}
+	await(settling, s.missed, "has stored, but not delivered")
+	await(mirrorPause+time.Minute, s.lacks, "mirrors other relays, but lacks")
 }
 
 // drift lets a clock go too fast or too slow by at most 1 second in 1000, and be set.
@@ -225,96 +269,13 @@ func (s *system) keep(r *site) {
 			r.stop()
 			s.count(func(t *tally) { t.Deaths++ })
 		}
-		r.recover()
-		if !s.isCalm() {
-			time.Sleep([]time.Duration{0, 5 * time.Second, 40 * time.Second, 2 * time.Minute}[random.IntN(4)])
+		if r.recover() {
+			s.count(func(t *tally) { t.Restores++ })
 		}
-	}
-}
-
-// disturb lets things fail for some minutes.
-func (s *system) disturb() {
-	for range 10 + s.random.IntN(25) {
-		time.Sleep(time.Duration(s.random.IntN(20_000)) * time.Millisecond)
-		r, a := s.sites[s.random.IntN(len(s.sites))], s.agents[s.random.IntN(len(s.agents))]
-		switch n := s.random.IntN(10); {
-		case n < 2:
-			f, after := []Fault{Kill, PowerLoss}[s.random.IntN(2)], s.random.IntN(40)
-			s.Logf("%s: %s has %v after %d operations", time.Now().Format(time.TimeOnly), r.host, f, after)
-			r.mu.Lock()
-			if r.handler != nil {
-				r.disk.Plan(after, f)
-			}
-			r.mu.Unlock()
-		case n == 2:
-			r.mu.Lock()
-			if r.handler != nil {
-				s.Logf("%s: %s is stopped", time.Now().Format(time.TimeOnly), r.host)
-				r.life.end()
-			}
-			r.mu.Unlock()
-		case n < 6:
-			w := s.parties[s.random.IntN(len(s.parties))]
-			c := cut{time.Now().Add(time.Duration(s.random.IntN(120)) * time.Second), s.random.IntN(2) == 0}
-			s.Logf("%s: %s is cut off from %s: %v", time.Now().Format(time.TimeOnly), w.name, r.host, c)
-			w.mu.Lock()
-			w.cuts[r.host] = c
-			w.mu.Unlock()
-		case n < 9:
-			s.Logf("%s: %s ends", time.Now().Format(time.TimeOnly), a.name)
-			a.end(s.random.IntN(3) > 0)
-			time.Sleep([]time.Duration{0, time.Second, 30 * time.Second}[s.random.IntN(3)])
-			a.begin()
-		default:
-			c, step := s.clocks[s.random.IntN(len(s.clocks))], time.Duration(s.random.IntN(180)-90)*time.Second
-			s.Logf("%s: a clock is set by %v", time.Now().Format(time.TimeOnly), step)
-			c.set(step - time.Duration(c.offset.Load()))
-		}
-	}
-}
-
-// heal ends all faults.
-func (s *system) heal() {
-	s.Logf("%s: no more faults", time.Now().Format(time.TimeOnly))
-	s.mu.Lock()
-	s.calm = true
-	parties := s.parties
-	s.mu.Unlock()
-	for _, w := range parties {
-		w.mu.Lock()
-		w.cuts = map[string]cut{}
-		w.mu.Unlock()
-	}
-	for _, r := range s.sites {
-		r.mu.Lock()
-		if r.handler != nil {
-			r.disk.Calm()
-		}
-		r.mu.Unlock()
-	}
-}
-
-// watch follows all relays until the returned function is called. Nothing comes twice.
-func (s *system) watch() (stop func()) {
-	ctx, cancel := context.WithCancel(s.Context())
-	w := s.newWire("watcher")
-	w.pages = map[string]*pages{}
-	n := s.network(newKey(s.T, s.random), w, &clock{}, nil, nil)
-	s.watched = map[envelope.Hash]bool{}
-	ended := make(chan error, 1)
-	go func() {
-		ended <- n.Follow(ctx, client.FollowOptions{FromOldest: true}, func(_ context.Context, e *envelope.Envelope) error {
-			if s.watched[e.Hash()] {
-				s.Errorf("%s %s was delivered twice to one follower", e.Type, e.ID)
-			}
-			s.watched[e.Hash()] = true
-			return nil
-		})
-	}()
-	return func() {
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			s.Errorf("the watcher ended: %v", err)
+		r.awaitRelease()
+		select {
+		case <-time.After([]time.Duration{0, 5 * time.Second, 40 * time.Second, 2 * time.Minute}[random.IntN(4)]):
+		case <-s.calmed:
 		}
 	}
 }

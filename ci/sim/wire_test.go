@@ -9,31 +9,12 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
-	"github.com/agora-relay/agora/relay/httpapi"
 )
-
-// site is a relay at an address of the simulated network. It starts again when its machine has died.
-type site struct {
-	*machine
-	host string
-
-	mu      sync.Mutex
-	handler http.Handler // nil: the relay is down
-	ctx     context.Context
-	acked   map[string]acknowledged // by the id of the message
-}
-
-// acknowledged is a message that the relay has answered with 200.
-type acknowledged struct {
-	hash    envelope.Hash
-	expires time.Time
-}
 
 // The errors of the network.
 var (
@@ -42,86 +23,18 @@ var (
 	errBroken = errors.New("the connection broke")
 )
 
-// open lets the network reach the relay until it stops. ctx is what start has returned.
-func (s *site) open(ctx context.Context) {
-	front := httpapi.New(s.life.relay, httpapi.Options{Log: s.log(), Hosts: []string{s.host}})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.handler, s.ctx = front.Handler(true), ctx
-}
-
-// close breaks all open requests. The relay gets no new ones.
-func (s *site) close() {
-	s.mu.Lock()
-	s.handler = nil
-	s.mu.Unlock()
-	s.life.end()
-}
-
-// serve lets the relay answer a request.
-func (s *site) serve(ctx context.Context, r *http.Request, body []byte) (*http.Response, error) {
-	s.mu.Lock()
-	handler, relayCtx, life := s.handler, s.ctx, s.life
-	if handler == nil || s.disk.dead() {
-		s.mu.Unlock()
-		return nil, errDown
-	}
-	life.uses.Add(1)
-	s.mu.Unlock()
-	defer life.uses.Done()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(relayCtx, cancel)()
-	request := httptest.NewRequestWithContext(ctx, r.Method, r.URL.RequestURI(), bytes.NewReader(body))
-	request.Header, request.Host, request.RemoteAddr = r.Header.Clone(), s.host, "127.0.0.1:1"
-	answer := httptest.NewRecorder()
-	if !answers(handler, answer, request) {
-		return nil, errBroken
-	}
-	if r.Method == http.MethodPost && answer.Code == http.StatusOK {
-		s.acknowledge(body)
-	}
-	if relayCtx.Err() != nil || ctx.Err() != nil {
-		return nil, errBroken
-	}
-	return answer.Result(), nil
-}
-
-// answers reports whether the handler has answered, and not broken the connection.
-func answers(h http.Handler, w http.ResponseWriter, r *http.Request) (whole bool) {
-	defer func() {
-		if p := recover(); p != nil && p != http.ErrAbortHandler {
-			panic(p)
-		}
-	}()
-	h.ServeHTTP(w, r)
-	return true
-}
-
-// acknowledge notes that the relay has said that it has stored a message. Nobody needs to have got the answer.
-func (s *site) acknowledge(body []byte) {
-	e, err := envelope.Parse(body, 0)
-	if err != nil {
-		s.Errorf("the relay took what is no message: %v", err)
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.acked[e.ID] = acknowledged{e.Hash(), e.ExpiresAt()}
-}
-
 // wire is the network as one party sees it. The faults of a request depend on the seed, the party, the relay, and how
 // many requests there were before.
 type wire struct {
 	*system
-	name  string
-	pages map[string]*pages // by host; nil: the pages are not checked
+	name   string
+	pages  map[string]*pages // by host; nil: the pages are not checked
+	onPost func()            // called before a message is sent, and after the answer has come
 
-	mu     sync.Mutex
-	dead   bool // the party has crashed
-	sent   map[string]uint64
-	cuts   map[string]cut // by host
-	onPost func()         // called before a message is sent
+	mu   sync.Mutex
+	dead bool // the party has crashed
+	sent map[string]uint64
+	cuts map[string]cut // by host
 }
 
 // cut is a time in which a party does not reach a relay.
@@ -143,6 +56,12 @@ type fault struct {
 	lost        bool          // the answer
 }
 
+func (w *wire) isDead() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dead
+}
+
 // draw returns the fault of the next request to a relay.
 func (w *wire) draw(host string) (f fault) {
 	w.mu.Lock()
@@ -150,15 +69,15 @@ func (w *wire) draw(host string) (f fault) {
 	w.sent[host]++
 	name := fnv.New64a()
 	_, _ = name.Write([]byte(w.name + host)) // never fails
-	random := rand.New(rand.NewPCG(w.seed^w.sent[host]<<32, name.Sum64()))
+	random, clean := rand.New(rand.NewPCG(w.seed^w.sent[host]<<32, name.Sum64())), !w.lossy.Load()
 	delay := func() time.Duration {
-		if w.isCalm() || random.IntN(20) > 0 {
+		if clean || random.IntN(20) > 0 {
 			return time.Duration(random.IntN(50)) * time.Millisecond
 		}
 		return time.Duration(random.IntN(5000)) * time.Millisecond
 	}
 	f.there, f.back = delay(), delay()
-	if w.isCalm() {
+	if clean {
 		return f
 	}
 	f.lost = random.IntN(15) == 0
@@ -203,10 +122,11 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		_ = r.Body.Close() // it is in memory
 	}
-	if r.Method == http.MethodPost && w.onPost != nil {
-		w.onPost()
-	}
 	s, f := w.site(r.URL.Host), w.draw(r.URL.Host)
+	if r.Method == http.MethodPost {
+		w.posts(r, body)
+		defer w.onPost()
+	}
 	if err := w.passes(r.Context(), s.host, f.there); err != nil {
 		return nil, err
 	}
@@ -216,6 +136,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 			_, _ = s.serve(w.Context(), r, body) // nobody waits for this answer
 		})
 	}
+	began := s.clock.now()
 	answer, err := s.serve(r.Context(), r, body)
 	if err != nil {
 		return nil, err
@@ -226,11 +147,26 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	if f.lost {
 		return nil, errBroken
 	}
-	return answer, w.check(r, s.host, answer)
+	return answer, w.check(r, s, answer, began)
 }
 
-// check checks that a page of events has none that came before the cursor it was asked for.
-func (w *wire) check(r *http.Request, host string, answer *http.Response) error {
+// posts checks a message before it is sent.
+func (w *wire) posts(r *http.Request, body []byte) {
+	defer w.onPost()
+	if w.isDead() || r.URL.Path != "/events" {
+		return
+	}
+	e, err := envelope.Parse(body, 0)
+	if err != nil {
+		w.Errorf("%s sends what is no message: %v", w.name, err)
+		return
+	}
+	w.sends(e, w)
+}
+
+// check checks that a page of events has none that came before the cursor it was asked for, and none that had expired
+// when the request came, at the time began.
+func (w *wire) check(r *http.Request, s *site, answer *http.Response, began time.Time) error {
 	cursor := r.URL.Query().Get("cursor")
 	if w.pages == nil || r.URL.Path != "/events" || cursor == "" || answer.StatusCode != http.StatusOK {
 		return nil
@@ -241,7 +177,11 @@ func (w *wire) check(r *http.Request, host string, answer *http.Response) error 
 	}
 	answer.Body = io.NopCloser(bytes.NewReader(text))
 	var page struct {
-		Events []struct{ ID string }
+		Events []struct {
+			ID   string
+			TS   time.Time
+			Meta struct{ TTL float64 }
+		}
 		Cursor string
 	}
 	if err := json.Unmarshal(text, &page); err != nil {
@@ -249,15 +189,20 @@ func (w *wire) check(r *http.Request, host string, answer *http.Response) error 
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := w.pages[host]
+	p := w.pages[s.host]
 	if p == nil {
 		p = &pages{at: map[string]int{}}
-		w.pages[host] = p
+		w.pages[s.host] = p
 	}
 	p.ids = p.ids[:p.at[cursor]]
+	now := s.clock.now()
 	for _, e := range page.Events {
 		if slices.Contains(p.ids, e.ID) {
-			w.Errorf("%s shows %s again, past the cursor", host, e.ID)
+			w.Errorf("%s shows %s again, past the cursor", s.host, e.ID)
+		}
+		ends := e.TS.Add(time.Duration(e.Meta.TTL) * time.Second)
+		if e.Meta.TTL > 0 && !ends.After(began) && !ends.After(now) {
+			w.Errorf("%s shows %s, which had expired", s.host, e.ID)
 		}
 		p.ids = append(p.ids, e.ID)
 	}

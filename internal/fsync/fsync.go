@@ -10,6 +10,25 @@ import (
 	"runtime"
 )
 
+// Synced, if it is set, is called with the path of a file after the file was synced. Only simulations of crashes set it,
+// before anything else runs.
+var Synced func(path string)
+
+// File writes to disk what was written to f.
+func File(f *os.File) error {
+	err := f.Sync()
+	if err == nil {
+		synced(f.Name())
+	}
+	return err
+}
+
+func synced(path string) {
+	if Synced != nil {
+		Synced(path)
+	}
+}
+
 // Folder writes the names in a folder to disk. After it returns, files that were created, renamed or removed in the
 // folder stay so after a crash. On Windows it does nothing, because folders cannot be synced there and NTFS does not
 // need it. It returns an error if the folder cannot be opened, synced or closed.
@@ -67,5 +86,6 @@ func Replace(path string, text []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(temp.Name()))
 	}
+	synced(path)
 	return Folder(folder)
 }

@@ -80,12 +80,21 @@ type world struct {
 	clock   [parties]time.Duration // how far a clock is ahead
 	clients [clients]*buyer
 	agents  [agents]*worker
+	greedy  bool // the last agent asks for another price in each thread
+	floods  int  // how many REQUESTs come at once to fill the book of an agent; 0: that does not happen
 	numbers uint64
 	failed  string
 }
 
 func newWorld(seed uint64) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 1))}
+	w.greedy = seed%16 == 3
+	switch {
+	case seed%4096 == 1:
+		w.floods = deal.MaxJobs + 10
+	case seed%64 == 1:
+		w.floods = deal.MaxOfClient + 10
+	}
 	for i := range w.relays {
 		w.relays[i] = &relay{up: true, rooms: map[int]room{}}
 	}
@@ -253,6 +262,33 @@ func (w *world) disturb() {
 		}
 	case 6:
 		w.clock[p] = time.Duration(w.IntN(1200)-600) * time.Second
+	case 7:
+		if w.IntN(8) == 0 {
+			w.flood(w.agents[w.IntN(agents)])
+		}
+	}
+}
+
+// flood fills the book of an agent with jobs of one client, or of many. They all get an ACCEPT, or none does.
+func (w *world) flood(a *worker) {
+	accepted := w.IntN(2) == 0
+	for i := range w.floods {
+		client := names[w.IntN(clients)]
+		if w.floods > deal.MaxOfClient+10 {
+			client = didkey.DID(fmt.Sprint("did:stranger:", i%64))
+		}
+		k := deal.Key{Client: client, Root: w.hash(), Payload: digest}
+		if !a.book.HasRoom(k) {
+			continue
+		}
+		a.book.Offered(k, []byte{1}, a.at(a.me).Add(24*time.Hour))
+		if accepted {
+			a.book.Accept(k, deal.Place{Relay: homes[0], Thread: fmt.Sprint(w.numbers), Accept: w.hash()}, 0, a.at(a.me))
+			a.flooded = append(a.flooded, k)
+		}
+	}
+	if w.floods > 0 {
+		a.sync()
 	}
 }
 

@@ -21,6 +21,7 @@ type buyer struct {
 	done      bool
 	accepts   map[envelope.Hash]int // by REQUEST: for how many agents an ACCEPT was signed
 	accepted  map[int]bool          // agents
+	price     float64               // of the first accepted offer; 0: there is none
 	retry     time.Duration
 }
 
@@ -74,6 +75,12 @@ func (b *buyer) open(r int) {
 	if m.root = b.root; b.root == (envelope.Hash{}) {
 		m.root, b.root = m.hash, m.hash
 	}
+	if len(b.legs) > deal.MaxContinued {
+		b.fail("client %d continues its job %d times", b.me, len(b.legs))
+	}
+	if !b.faithless && len(b.accepted) > 0 && !b.accepted[to] {
+		b.fail("client %d continues its job for %d, but has accepted another agent (R-16)", b.me, to)
+	}
 	t := &thread{Leg: &deal.Leg{Home: homes[r], Opened: b.at(b.me)}, relay: r, request: m, unsent: m, since: b.at(b.me)}
 	b.legs = append(b.legs, t)
 	b.order.Add(t.Leg)
@@ -99,6 +106,9 @@ func (b *buyer) send(t *thread) {
 	if t.unsent == nil && !t.cancelled && b.order.MayCancel(t.Leg) {
 		m := &message{kind: envelope.TypeCancel, from: b.me, to: b.agent, thread: t.request.thread,
 			re: t.request.hash, hash: b.hash()}
+		if t.accept != nil {
+			b.fail("client %d cancels a thread with an ACCEPT (R-16)", b.me)
+		}
 		t.cancelled = b.post(t.relay, m) != none
 	}
 }
@@ -131,7 +141,7 @@ func (b *buyer) follow(t *thread) {
 
 // consider accepts an offer if the rules allow that. A faithless buyer accepts one of each agent.
 func (b *buyer) consider(t *thread, offer *message) {
-	if b.done || t.accept != nil {
+	if b.done || t.accept != nil && !t.Refused {
 		return
 	}
 	if b.faithless {
@@ -147,6 +157,12 @@ func (b *buyer) consider(t *thread, offer *message) {
 	t.unsent, t.since = t.accept, b.at(b.me)
 	b.accepts[t.request.hash]++
 	b.accepted[offer.from] = true
+	if b.price == 0 {
+		b.price = offer.price
+	}
+	if !b.faithless && offer.price > b.price {
+		b.fail("client %d accepts %v, and before %v (R-16)", b.me, offer.price, b.price)
+	}
 	if !b.faithless && (b.accepts[t.request.hash] > 1 || len(b.accepted) > 1) {
 		b.fail("client %d has signed ACCEPTs that convict it (R-9): %v agents, %d for one REQUEST", b.me,
 			len(b.accepted), b.accepts[t.request.hash])
@@ -158,7 +174,7 @@ func (b *buyer) stuck() bool {
 	t := b.legs[len(b.legs)-1]
 	one, exists := b.relays[t.relay].rooms[t.request.thread]
 	over := !b.relays[t.relay].up || !exists || one.aged(b.now).state == "ended" || t.Refused
-	return b.faithless || len(b.legs) > deal.MaxContinued && over
+	return b.faithless || len(b.legs) > deal.MaxContinued && over || b.greedy && b.accepted[parties-1]
 }
 
 // worker is an agent with a state file.
@@ -175,11 +191,18 @@ type worker struct {
 	owed    []owed                     // the ACCEPTs that wait for the outcome
 	works   map[deal.Key]int
 	crashes map[deal.Key]int // while the work was running
+	flooded []deal.Key       // accepted jobs that only fill the book, until they end
 }
 
 // start reads the file, and all messages again: the positions are saved after the jobs.
 func (a *worker) start() {
 	a.book = &deal.Book{Changed: func(j *deal.Job, forgotten bool) {
+		if forgotten && j.Accepted && !j.Over {
+			a.fail("agent %d forgets an accepted job (R-18)", a.me)
+		}
+		if forgotten { // of those that are over, a full book forgets the oldest ones; see deal.Book.HasRoom
+			delete(a.works, j.Key)
+		}
 		if a.pending[j.Key] = nil; !forgotten {
 			saved := *j
 			a.pending[j.Key] = &saved
@@ -233,6 +256,12 @@ func (a *worker) act() {
 			a.sync()
 		}
 	}
+	if len(a.flooded) > 0 && a.IntN(20) == 0 {
+		for _, k := range a.flooded {
+			a.book.Finish(k, deal.Outcome{Type: envelope.TypeResult}, a.at(a.me))
+		}
+		a.flooded = nil
+	}
 	a.tell()
 }
 
@@ -261,12 +290,18 @@ func (a *worker) quote(r int, m *message) bool {
 			return true
 		}
 		price := float64(1 + a.IntN(3))
-		if j, ok := a.book.Job(key(m)); ok && j.Terms != nil {
+		if a.greedy && a.me == parties-1 {
+			price = float64(1 + a.IntN(9))
+		} else if a.floods > 0 { // the agent forgets the terms of jobs without an ACCEPT
+			price = 1
+		}
+		if j, ok := a.book.Job(key(m)); ok && j.Terms != nil && !(a.greedy && a.me == parties-1) {
 			price = float64(j.Terms[0])
 		}
 		a.offers[m.thread] = &message{kind: envelope.TypeOffer, from: a.me, to: m.from, thread: m.thread, re: m.hash,
 			hash: a.hash(), price: price}
 	}
+	a.book.Expire(a.at(a.me))
 	a.book.Offered(key(m), []byte{byte(a.offers[m.thread].price)}, a.at(a.me).Add(24*time.Hour))
 	a.sync()
 	return a.post(r, a.offers[m.thread]) != none
