@@ -104,7 +104,7 @@ var allowedImports = map[string][]string{
 	"testvectors/generate":                  {"testvectors"},
 	"testvectors/protocol":                  {"envelope", "thread", "relay", "relay/admission"},
 	"testvectors/interop/run":               {"didkey", "envelope", "client"},
-	"cmd/agora":                             {"client", "cmd/agora/internal/chorus", "cmd/agora/internal/cli", "cmd/agora/internal/explorer", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "cmd/agora/internal/trade", "conformance", "didkey", "envelope", "gateway", "gateway/channel", "gateway/hub", "gateway/jobs", "gateway/jobs/credits", "internal/bench", "internal/clidoc", "internal/fsync", "internal/profile", "relay", "relay/admin", "relay/httpapi", "relay/httpapi/apidocs", "proof", "relay/metrics", "relay/mirror", "relay/policycmd", "relay/witness", "replay", "store/postgres", "store/sqlite", "store/sqlite/check", "store/transfer", "thread"},
+	"cmd/agora":                             {"client", "cmd/agora/internal/chorus", "cmd/agora/internal/cli", "cmd/agora/internal/explorer", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "cmd/agora/internal/trade", "conformance", "didkey", "envelope", "gateway", "gateway/channel", "gateway/hub", "gateway/jobs", "gateway/jobs/credits", "internal/bench", "internal/clidoc", "internal/fsync", "internal/profile", "relay", "relay/admin", "relay/httpapi", "relay/httpapi/apidocs", "proof", "relay/metrics", "relay/mirror", "relay/policycmd", "relay/witness", "replay", "store/ledger", "store/postgres", "store/sqlite", "store/sqlite/check", "store/transfer", "thread"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

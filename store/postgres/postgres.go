@@ -115,6 +115,7 @@ type Store struct {
 	// unreachable means that the last question to the server, on the connection for the lease, had no answer. A node asks
 	// every few seconds, so this is known if nobody posts, too.
 	unreachable atomic.Bool
+	announced   chan struct{} // see Announced; has room for one
 	confirmed   confirmed
 	tail        tail
 	lease       lease
@@ -142,7 +143,7 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 	s := &Store{
 		options: o, policy: o.Policy, inbox: o.Inbox, config: pools.ConnConfig,
 		appends: make(chan job, maxGroup), tasks: make(chan job), uses: make(chan nonceUse, maxGroup), stopped: make(chan struct{}),
-		broken: make(chan struct{}),
+		broken: make(chan struct{}), announced: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.patience, s.giveUp = context.WithCancel(context.Background())
