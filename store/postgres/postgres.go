@@ -192,7 +192,10 @@ func (s *Store) open(ctx context.Context) (w *writer, listener *pgx.Conn, err er
 	if err = w.connect(ctx); err != nil {
 		return nil, nil, err
 	}
-	if err = s.prepare(ctx, w.conn); err == nil {
+	if err = s.checkSession(ctx, w.conn); err == nil {
+		err = s.prepare(ctx, w.conn)
+	}
+	if err == nil {
 		listener, err = s.openListener(ctx)
 	}
 	if err != nil {
