@@ -86,7 +86,7 @@ func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *
 	}
 	store, err := postgres.Open(ctx, string(c.Nodes.Store), postgres.Options{
 		Settings: c.sharedSettings(),
-		Policy:   c.policy(), AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, AcceptAsync: c.Nodes.AcceptAsync, Log: log, Extensions: extensions(),
+		Policy:   c.policy(), AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, Await: true, AcceptAsync: c.Nodes.AcceptAsync, Log: log, Extensions: extensions(),
 		Observer: observer, Conns: c.Nodes.StoreConns, Mark: filepath.Join(c.Data, markName),
 	})
 	if err != nil {

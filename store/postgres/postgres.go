@@ -44,6 +44,7 @@ type Options struct {
 	Conns      int              // connections for reads; 0: DefaultConns. The store uses three more
 	Partition  int64            // events in one partition of a new database; 0: DefaultPartition
 
+	Await       bool   // Open waits until there is a primary, and logs that; else it fails
 	AcceptAsync bool   // start although the server does not wait for a standby, or not even for its disk
 	KeepPolicy  bool   // do not compare the policy with that of the nodes, and do not store it; for tools
 	Alone       bool   // fail while other nodes run; for tools
@@ -150,7 +151,7 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 	if s.pool, err = pgxpool.NewWithConfig(ctx, pools); err != nil {
 		return nil, cleaned(err)
 	}
-	w, listener, err := s.openWithin(ctx, openTime)
+	w, listener, err := s.awaitPrimary(ctx)
 	if err != nil {
 		s.cancel()
 		s.giveUp()
