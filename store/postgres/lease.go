@@ -110,7 +110,7 @@ func (s *Store) takeLease(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// sharePolicy takes the lock that all nodes share. Before that, it checks that the policy and the settings are those of
+// sharePolicy takes the locks that nodes share, see schema.Program.Join. Before that, it checks that the policy and the settings are those of
 // the other nodes. A node that is alone may change them.
 func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 	space := schema.Space(s.schema)
@@ -130,8 +130,7 @@ func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 		}
 	}
 	if s.options.KeepPolicy {
-		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1, $2)", int32(schema.LockNodes), space)
-		return err
+		return schema.Current.Join(ctx, conn, s.options.Extensions, space)
 	}
 	shared := s.policy
 	shared.Inbox = relay.Quota{} // each node may change it while it runs
@@ -162,8 +161,7 @@ func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 			return err
 		}
 	}
-	_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1, $2)", int32(schema.LockNodes), space)
-	return err
+	return schema.Current.Join(ctx, conn, s.options.Extensions, space)
 }
 
 // sharedSettings are what all nodes must have in common, as the database has them.
@@ -207,7 +205,7 @@ func (s *Store) keepLease() {
 		switch {
 		case err == nil:
 			failures = 0
-		case errors.Is(err, ErrPolicy):
+		case errors.Is(err, ErrPolicy), errors.Is(err, schema.ErrNewerSchema):
 			s.breakWith(err)
 			return
 		default:

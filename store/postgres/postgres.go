@@ -211,7 +211,7 @@ func (s *Store) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err := conn.QueryRow(ctx, "SELECT coalesce(current_schema()::text, '')").Scan(&s.schema); err != nil {
 		return err
 	}
-	if err := schema.Migrate(ctx, conn, s.options.Extensions, s.options.Partition); err != nil {
+	if err := schema.Current.Migrate(ctx, conn, s.options.Extensions, s.options.Partition); err != nil {
 		return err
 	}
 	if err := s.checkDurability(ctx, conn); err != nil {
