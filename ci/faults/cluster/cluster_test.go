@@ -245,6 +245,7 @@ func TestCluster(t *testing.T) {
 	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, url, nodes) })
 	t.Run("no standby", func(t *testing.T) { testNoStandby(t, d, nodes, urls) })
 	t.Run("health", func(t *testing.T) { testHealth(t, nodes[2]) })
+	t.Run("runbook", func(t *testing.T) { testRunbook(t, d, nodes, urls) })
 	t.Run("faults", func(t *testing.T) { testFaults(t, d, nodes, urls) })
 }
 
