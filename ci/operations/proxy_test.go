@@ -64,6 +64,12 @@ func proxiedRelay(t *testing.T) (relay *program, port string) {
 	return relay, port
 }
 
+// nginxConfig returns a configuration with these servers. nginx then keeps its files in a folder.
+func nginxConfig(folder, servers string) string {
+	return fmt.Sprintf("daemon off; pid %[1]s/pid; error_log stderr; user root;\nevents {}\nhttp {\naccess_log off;\n"+
+		"client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;\n%[2]s}\n", folder, servers)
+}
+
 // TestNginx uses the configuration of nginx in the page.
 func TestNginx(t *testing.T) {
 	relay, port := proxiedRelay(t)
@@ -73,12 +79,8 @@ func TestNginx(t *testing.T) {
 	server = strings.NewReplacer("listen 443", "listen 127.0.0.1:"+front, "/etc/ssl/relay.pem", cert, "/etc/ssl/relay.key", key,
 		"127.0.0.1:8789", "127.0.0.1:"+port).Replace(server)
 	folder := t.TempDir()
-	config := fmt.Sprintf("daemon off; pid %[1]s/pid; error_log stderr; user root;\nevents {}\nhttp {\naccess_log off;\n"+
-		"client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;\n%[2]s}\n", folder, server)
 	file := filepath.Join(folder, "nginx.conf")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, file, nginxConfig(folder, server))
 	start(t, nil, "nginx", "-c", file, "-e", "stderr")
 	checkProxied(t, clientFor(t, "127.0.0.1:"+front, cert), relay)
 }

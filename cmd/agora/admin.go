@@ -13,7 +13,7 @@ import (
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay/admin"
-	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/ledger"
 )
 
 // adminCmd has the commands that govern a running relay.
@@ -182,7 +182,7 @@ func (adminTopCmd) Help() string {
 
 func (c adminTopCmd) Run(env cli.Environment) error {
 	var answer struct {
-		Top []sqlite.Ranked `json:"top"`
+		Top []ledger.Ranked `json:"top"`
 	}
 	query := url.Values{"by": {c.By}, "order": {c.Order}, "limit": {strconv.Itoa(c.Limit)}}
 	printed, err := c.call(env, http.MethodGet, "/top?"+query.Encode(), nil, &answer)
@@ -252,7 +252,7 @@ type adminCheckpointCmd struct{ governing }
 
 func (adminCheckpointCmd) Help() string {
 	return "Copies the write-ahead log into the database and truncates it. The relay does this by itself; the command is for a " +
-		"snapshot of the disk.\n\nExample:\n  agora admin checkpoint"
+		"snapshot of the disk. With --store it asks PostgreSQL for a checkpoint.\n\nExample:\n  agora admin checkpoint"
 }
 
 func (c adminCheckpointCmd) Run(env cli.Environment) error {
@@ -260,14 +260,21 @@ func (c adminCheckpointCmd) Run(env cli.Environment) error {
 	return c.tell(env, printed, err, "the write-ahead log is in the database")
 }
 
-type adminBackupCmd struct{ governing }
+type adminBackupCmd struct {
+	governing
+	Made bool `help:"Only record that a backup was made now with the tools of PostgreSQL, for a relay with --store. The metrics and agora admin status then know its age."`
+}
 
 func (adminBackupCmd) Help() string {
 	return "The relay must have been started with --backup-dir. Backups beyond --backup-keep are removed.\n\n" +
-		"Example:\n  agora admin backup"
+		"Examples:\n  agora admin backup\n  pgbackrest --stanza=agora backup && agora admin backup --made"
 }
 
 func (c adminBackupCmd) Run(env cli.Environment) error {
+	if c.Made {
+		printed, err := c.call(env, http.MethodPost, "/backup/recorded", nil, new(struct{}))
+		return c.tell(env, printed, err, "the backup is recorded")
+	}
 	var made admin.Made
 	printed, err := c.call(env, http.MethodPost, "/backup", nil, &made)
 	return c.tell(env, printed, err, "%s is complete", made.Folder)
@@ -310,7 +317,8 @@ func (adminStatusCmd) Help() string {
 func (c adminStatusCmd) Run(env cli.Environment) error {
 	var answer struct {
 		admin.Status
-		Store *sqlite.Usage `json:"store"` // nil: the messages are in PostgreSQL
+		Node  *nodeFigures  `json:"node"` // nil: the relay is a single node
+		Store *ledger.Usage `json:"store"`
 	}
 	printed, err := c.call(env, http.MethodGet, "/status", nil, &answer)
 	if printed || err != nil {
@@ -331,6 +339,9 @@ func (c adminStatusCmd) Run(env cli.Environment) error {
 			text += "; the last attempt failed: " + b.Failed
 		}
 		rows = append(rows, []string{"backup", text})
+	}
+	if answer.Node != nil {
+		rows = append(rows, answer.Node.rows()...)
 	}
 	if answer.Store != nil {
 		rows = append(rows, usageRows(*answer.Store, answer.Now)...)

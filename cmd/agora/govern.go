@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/relay/policycmd"
-	"github.com/agora-relay/agora/store/sqlite"
 )
 
 // governFlags are the flags of serve for what the operator decides about messages, and for backups.
@@ -122,7 +120,7 @@ type governed struct {
 func (s *server) openGoverned(store openedStore) (err error) {
 	g := &s.governed
 	g.log = s.log
-	if g.bans, err = admin.OpenBans(s.env.Ctx, s.relay, s.Limits.bans()); err != nil {
+	if g.bans, err = admin.OpenBans(s.env.Ctx, s.relay, s.Limits.bans(), store.announcing()); err != nil {
 		return err
 	}
 	if s.Govern.BackupDir != "" {
@@ -139,36 +137,12 @@ func (s *server) openGoverned(store openedStore) (err error) {
 		s.log.Error("agora admin does not work, because there is no admin socket", "err", err)
 	}
 	handler := admin.Handler(admin.Options{Relay: s.relay, Bans: g.bans, Build: build(), Log: s.log, Backups: g.backups,
-		Policy: g.policyHealth, Checkpoint: store.checkpoint, Stats: s.usage(store), Top: s.top(store),
+		Policy: g.policyHealth, Checkpoint: store.checkpoint, Stats: s.usage(store), Top: s.top(store), Nodes: store.nodeOptions(),
 		Remove: s.removeFromGateway, RemoveSender: s.removeSender})
 	if g.socket != nil {
 		g.serve = func(ctx context.Context) error { return admin.Serve(ctx, g.socket, handler, s.log) }
 	}
 	return nil
-}
-
-// errNotOnPostgres refuses what an operator can do only with the database of a single node.
-var errNotOnPostgres = envelope.Errorf(envelope.CodeInvalidRequest, "this works only with the database of a single node, and "+
-	"the messages of this relay are in PostgreSQL (--store); use the tools of PostgreSQL, see docs/CLUSTER.md")
-
-// usage returns a function that measures the database. With PostgreSQL the function returns nothing.
-func (s *server) usage(store openedStore) func(context.Context) (any, error) {
-	return func(ctx context.Context) (any, error) {
-		if store.nodes != nil {
-			return nil, nil
-		}
-		return sqlite.Measure(ctx, filepath.Join(s.Data, databaseName), s.relay.Now())
-	}
-}
-
-// top returns a function that ranks identities by their messages.
-func (s *server) top(store openedStore) func(ctx context.Context, by, order string, limit int) (any, error) {
-	return func(ctx context.Context, by, order string, limit int) (any, error) {
-		if store.nodes != nil {
-			return nil, errNotOnPostgres
-		}
-		return sqlite.Top(ctx, filepath.Join(s.Data, databaseName), sqlite.Ranking(by), order == "bytes", limit, s.relay.Now())
-	}
 }
 
 // removeFromGateway removes the content that has an id at a gateway.

@@ -214,19 +214,13 @@ func TestNodesShareARelay(t *testing.T) {
 			[]string{"admin", "ban", "--data", filepath.Join(folder, "e"), "203.0.113.7"}); code != 0 {
 			t.Errorf("exit %d, %s", code, &stderr)
 		}
+		testBanReaches(t, filepath.Join(folder, "e"), key, b.url)
 		if code := c.stop(); code != 0 {
 			t.Errorf("the node ends with %d", code)
 		}
 	})
+	t.Run("figures", func(t *testing.T) { testNodeFigures(t, filepath.Join(folder, "b")) })
 	t.Run("what only a single node can do", func(t *testing.T) {
-		for _, c := range [][]string{{"top"}, {"checkpoint"}} {
-			var stderr bytes.Buffer
-			if code := run(cli.Environment{Ctx: t.Context(), Stdout: io.Discard, Stderr: &stderr},
-				append([]string{"admin"}, append(c, "--data", filepath.Join(folder, "b"))...)); code == 0 ||
-				!strings.Contains(stderr.String(), "docs/CLUSTER.md") {
-				t.Errorf("agora admin %v: exit %d, %s", c, code, &stderr)
-			}
-		}
 		n := startNode(t, append(args("d"), "--backup-dir", filepath.Join(folder, "backups"))...)
 		if code := n.stop(); code == 0 || !strings.Contains(n.stderr.String(), "pg_dump") {
 			t.Errorf("a node with --backup-dir: exit %d, %s", code, n.stderr)
@@ -240,6 +234,62 @@ func TestNodesShareARelay(t *testing.T) {
 			t.Errorf("exit %d, %s", code, &stderr)
 		}
 	})
+}
+
+// testBanReaches bans an identity at the node of a data folder. Another node must refuse its posts long before it looks
+// at the table by itself, which it does once a minute.
+func testBanReaches(t *testing.T, folder, key, other string) {
+	command := func(args ...string) (int, string) {
+		var out bytes.Buffer
+		code := run(cli.Environment{Ctx: t.Context(), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out}, args)
+		return code, strings.TrimSpace(out.String())
+	}
+	post := func() (int, string) {
+		return command("send", "request", "--key", key, "--relay", other, "--intent", "x")
+	}
+	_, described := command("did", key)
+	did := regexp.MustCompile(`did:key:\w+`).FindString(described)
+	if code, out := post(); code != 0 {
+		t.Fatalf("before the ban: exit %d, %s", code, out)
+	}
+	if code, out := command("admin", "ban", "--data", folder, did); code != 0 {
+		t.Fatalf("exit %d, %s", code, out)
+	}
+	banned := time.Now()
+	for {
+		if code, out := post(); code != 0 {
+			if !strings.Contains(out, "FORBIDDEN") {
+				t.Errorf("after the ban: %s", out)
+			}
+			break
+		}
+		if time.Since(banned) > 15*time.Second {
+			t.Fatal("the other node does not know the ban after 15 seconds")
+		}
+	}
+	t.Logf("the other node refuses after %v", time.Since(banned))
+	if code, out := command("admin", "unban", "--data", folder, did); code != 0 {
+		t.Fatalf("exit %d, %s", code, out)
+	}
+}
+
+// testNodeFigures checks what agora admin shows of a node.
+func testNodeFigures(t *testing.T, folder string) {
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"standbys     0 in sync", []string{"status"}}, {"none was recorded", []string{"status"}},
+		{"leader, ok", []string{"status"}}, {"REQUEST", []string{"status"}}, {"did:key:", []string{"top"}},
+		{"write-ahead log", []string{"checkpoint"}}, {"recorded", []string{"backup", "--made"}},
+		{"recorded at 20", []string{"status"}}, {`"standbysRequired":0`, []string{"status", "--json"}},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(cli.Environment{Ctx: t.Context(), Stdout: &stdout, Stderr: &stderr},
+			append([]string{"admin"}, append(c.args, "--data", folder)...)); code != 0 || !strings.Contains(stdout.String(), c.want) {
+			t.Errorf("agora admin %v: exit %d, %s%s, want %q", c.args, code, &stdout, &stderr, c.want)
+		}
+	}
 }
 
 // TestMigrate moves a relay from its data folder to PostgreSQL, and back into another folder.

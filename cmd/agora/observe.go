@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/relay/metrics"
+	"github.com/agora-relay/agora/store/postgres"
 )
 
 // observeFlags are the flags of serve for logs and metrics.
@@ -61,12 +64,24 @@ func (w *watched) observer() relay.Observer {
 	return w.metrics
 }
 
-// addStore adds the metrics of the store.
-func (w *watched) addStore(store openedStore, log *slog.Logger) {
+// addStore adds the metrics of the store and of its backups. b may be nil.
+func (w *watched) addStore(store openedStore, b *admin.Backups, log *slog.Logger) {
 	if w.metrics == nil {
 		return
 	}
-	w.metrics.AddStore(store.stats, log)
+	stats := store.stats
+	if b != nil {
+		stats = func(ctx context.Context) (metrics.StoreStats, error) {
+			all, err := store.stats(ctx)
+			all.LastBackup = cmp.Or(b.Info().Last, new(time.Time))
+			return all, err
+		}
+		w.metrics.AddBackups(func() (failed bool) { return b.Info().Failed != "" })
+	}
+	w.metrics.AddStore(stats, log)
+	if store.nodes != nil {
+		w.metrics.AddNode(postgres.Roles, postgres.States, func() metrics.NodeReport { return nodeReport(store.nodes) })
+	}
 }
 
 // addRelay adds the metrics of the relay itself and of its certificates. c may be nil. maxDisk is the maximum size of the
@@ -80,18 +95,4 @@ func (w *watched) addRelay(r *relay.Relay, maxDisk int64, c certificates, ready 
 	if c != nil {
 		w.metrics.AddCertificates(c.expiry)
 	}
-}
-
-// addBackups adds the metrics of the backups. b may be nil.
-func (w *watched) addBackups(b *admin.Backups) {
-	if w.metrics == nil || b == nil {
-		return
-	}
-	w.metrics.AddBackups(func() (at time.Time, failed bool) {
-		info := b.Info()
-		if info.Last != nil {
-			at = *info.Last
-		}
-		return at, info.Failed != ""
-	})
 }

@@ -219,7 +219,6 @@ func (c *serveCmd) serve(env cli.Environment, parsed *kong.Context) (err error) 
 	if err := c.shareKeys(env.Ctx, store); err != nil {
 		return ignoreStop(env.Ctx, err, log)
 	}
-	watched.addStore(store, log)
 	key, err := c.loadOrCreateKey(env.Ctx, store)
 	if err != nil {
 		return ignoreStop(env.Ctx, err, log)

@@ -73,7 +73,7 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 	}
 	s.front = httpapi.New(s.relay, options)
 	s.watched.addRelay(s.relay, s.MaxDisk, s.certificates, s.ready)
-	s.watched.addBackups(s.governed.backups)
+	s.watched.addStore(store, s.governed.backups, s.log)
 	return s.sayWhere(key.DID(), origin, pageLine, secured)
 }
 

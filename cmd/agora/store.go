@@ -1,14 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/metrics"
+	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/store/postgres"
 	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/store/transfer"
@@ -52,39 +55,49 @@ type openedStore struct {
 	close func() error
 	stats func(context.Context) (metrics.StoreStats, error)
 	nodes *postgres.Store // nil: the relay is a single node
-	// checkpoint copies the write-ahead log into the database, see sqlite.Store.Checkpoint.
+	// checkpoint writes all changes into the files of the tables, see sqlite.Store.Checkpoint.
 	checkpoint func(context.Context) (done bool, err error)
+	measures
 }
 
 // openStore opens the store that the flags name.
 func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *slog.Logger) (openedStore, error) {
 	if c.Nodes.Store == "" {
-		store, err := sqlite.Open(ctx, filepath.Join(c.Data, databaseName), sqlite.Options{
+		path := filepath.Join(c.Data, databaseName)
+		store, err := sqlite.Open(ctx, path, sqlite.Options{
 			Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, Log: log, Extensions: extensions(),
 			Observer: observer,
 		})
 		if err != nil {
 			return openedStore{}, err
 		}
-		return openedStore{Extender: store, Engine: store, close: store.Close, checkpoint: store.Checkpoint, stats: func(ctx context.Context) (metrics.StoreStats, error) {
-			stats, err := store.Stats(ctx)
-			return metrics.StoreStats(stats), err
-		}}, nil
+		return openedStore{Extender: store, Engine: store, close: store.Close, checkpoint: store.Checkpoint,
+			stats: func(ctx context.Context) (metrics.StoreStats, error) {
+				stats, err := store.Stats(ctx)
+				return metrics.StoreStats{Threads: stats.Threads, DatabaseBytes: stats.DatabaseBytes, LogBytes: stats.LogBytes}, err
+			}, measures: measures{
+				measure: func(ctx context.Context, now time.Time) (ledger.Usage, error) { return sqlite.Measure(ctx, path, now) },
+				top: func(
+					ctx context.Context, by ledger.Ranking, bytes bool, limit int, now time.Time,
+				) ([]ledger.Ranked, error) {
+					return sqlite.Top(ctx, path, by, bytes, limit, now)
+				},
+			}}, nil
 	}
 	store, err := postgres.Open(ctx, string(c.Nodes.Store), postgres.Options{
 		Settings: c.sharedSettings(),
-		Policy:   c.policy(), AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, AcceptAsync: c.Nodes.AcceptAsync, Log: log, Extensions: extensions(),
+		Policy:   c.policy(), AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, Await: true, AcceptAsync: c.Nodes.AcceptAsync, Log: log, Extensions: extensions(),
 		Observer: observer, Conns: c.Nodes.StoreConns, Mark: filepath.Join(c.Data, markName),
 	})
 	if err != nil {
 		return openedStore{}, fmt.Errorf("--store: %w", err)
 	}
-	return openedStore{Extender: store, Engine: store, close: store.Close, nodes: store,
-		checkpoint: func(context.Context) (bool, error) { return false, errNotOnPostgres },
+	return openedStore{Extender: store, Engine: store, close: store.Close, nodes: store, checkpoint: store.Checkpoint,
 		stats: func(ctx context.Context) (metrics.StoreStats, error) {
 			stats, err := store.Stats(ctx)
-			return metrics.StoreStats{Threads: stats.Threads, DatabaseBytes: stats.DatabaseBytes}, err
-		}}, nil
+			return metrics.StoreStats{Threads: stats.Threads, DatabaseBytes: stats.DatabaseBytes,
+				Standbys: stats.Standbys, StandbysRequired: &stats.Required, LastBackup: cmp.Or(stats.Backup, new(time.Time))}, err
+		}, measures: measures{measure: store.Measure, top: store.Top}}, nil
 }
 
 // sharedSettings are the settings that all nodes of a relay must have in common. The policy of the store is made of some

@@ -13,6 +13,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
@@ -26,12 +27,12 @@ type statsCmd struct {
 
 func (statsCmd) Help() string {
 	return "Shows how many events, threads and agents a database has, how large and how old they are, and how many came lately. " +
-		"It reads the whole database, and changes nothing.\n\n" + cli.FormatHelp(sqlite.Usage{}) +
+		"It reads the whole database, and changes nothing.\n\n" + cli.FormatHelp(ledger.Usage{}) +
 		"Examples:\n  agora stats\n  agora stats --data backups/monday --json\n  agora stats --format '{{.Events}} {{.Threads.ACTIVE}}'"
 }
 
 func (c statsCmd) Run(env cli.Environment) error {
-	if err := c.Format.Check(sqlite.Usage{}); err != nil {
+	if err := c.Format.Check(ledger.Usage{}); err != nil {
 		return err
 	}
 	now := time.Now()
@@ -46,7 +47,7 @@ func (c statsCmd) Run(env cli.Environment) error {
 }
 
 // usageRows returns a table of what a database holds.
-func usageRows(u sqlite.Usage, now time.Time) [][]string {
+func usageRows(u ledger.Usage, now time.Time) [][]string {
 	age := func(t *time.Time) string {
 		if t == nil {
 			return "-"
@@ -74,7 +75,15 @@ func usageRows(u sqlite.Usage, now time.Time) [][]string {
 	}
 	return append(rows, []string{"threads", strings.Join(threads, ", ")},
 		[]string{"agents", fmt.Sprintf("%d with a manifest, %d identities in all", u.Agents, u.Identities)},
-		[]string{"database", fmt.Sprintf("%s, of which %s are free; log %s", megabytes(u.DatabaseBytes), megabytes(u.FreeBytes), megabytes(u.LogBytes))})
+		[]string{"database", databaseText(u)})
+}
+
+// databaseText says how large a database is. PostgreSQL does not tell what is free in it.
+func databaseText(u ledger.Usage) string {
+	if u.FreeBytes == 0 && u.LogBytes == 0 {
+		return megabytes(u.DatabaseBytes)
+	}
+	return fmt.Sprintf("%s, of which %s are free; log %s", megabytes(u.DatabaseBytes), megabytes(u.FreeBytes), megabytes(u.LogBytes))
 }
 
 type pruneCmd struct {

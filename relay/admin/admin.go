@@ -38,8 +38,16 @@ type Options struct {
 	// by the name of the gateway.
 	RemoveSender func(ctx context.Context, sender string, since time.Time, limit int) (removed map[string]int, err error)
 	Backups      *Backups     // nil: there is no folder for backups
+	Nodes        *NodeOptions // nil: the relay is a single node
 	Policy       func() error // why the policy command does not decide; nil: there is none
 	Log          *slog.Logger // every change is logged, with the user who has asked for it
+}
+
+// NodeOptions are what an API governs of a relay of several nodes.
+type NodeOptions struct {
+	Figures func(ctx context.Context) (any, error) // figures of this node and of the database servers
+	// RecordBackup records that the operator has made a backup of the database at a time.
+	RecordBackup func(ctx context.Context, at time.Time) error
 }
 
 // Status describes a relay that runs.
@@ -54,6 +62,7 @@ type Status struct {
 	Bans    int         `json:"bans"`
 	Policy  string      `json:"policy,omitempty"` // why the policy command does not decide
 	Backup  *BackupInfo `json:"backup,omitempty"`
+	Node    any         `json:"node,omitempty"` // of a relay of several nodes
 	Store   any         `json:"store"`
 }
 
@@ -87,6 +96,7 @@ func Handler(o Options) http.Handler {
 		"POST /remove-sender": a.removeSender,
 		"GET /top":            a.top, "GET /waiters": a.waiters, "POST /drain": a.drain, "POST /resume": a.resume,
 		"POST /checkpoint": a.checkpoint, "POST /backup": a.backup,
+		"POST /backup/recorded": a.recordBackup,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { a.answer(w, r, h) })
 	}
@@ -192,6 +202,11 @@ func (a *api) status(r *http.Request) (any, error) {
 		s.Backup = &info
 	}
 	var err error
+	if a.Nodes != nil {
+		if s.Node, err = a.Nodes.Figures(r.Context()); err != nil {
+			return nil, err
+		}
+	}
 	s.Store, err = a.Stats(r.Context())
 	return s, err
 }
@@ -300,9 +315,17 @@ func (a *api) checkpoint(r *http.Request) (any, error) {
 func (a *api) backup(*http.Request) (any, error) {
 	if a.Backups == nil {
 		return nil, invalid("there is no folder for backups; start the relay with --backup-dir, or copy PostgreSQL with " +
-			"pg_dump if the messages are there (--store)")
+			"pg_dump if the messages are there (--store), and then record the copy with agora admin backup --made")
 	}
 	return a.Backups.Now()
+}
+
+func (a *api) recordBackup(r *http.Request) (any, error) {
+	if a.Nodes == nil {
+		return nil, invalid("--made is for a relay whose messages are in PostgreSQL (--store); this one knows its backups, " +
+			"because it makes them itself")
+	}
+	return struct{}{}, a.Nodes.RecordBackup(r.Context(), a.Relay.Now())
 }
 
 // maxConns is how many connections the socket accepts at a time.

@@ -130,7 +130,7 @@ func run(t *testing.T, path string, change func(*Options)) (*relay.Relay, *Clien
 	if err != nil {
 		t.Fatal(err)
 	}
-	bans, err := OpenBans(t.Context(), r, relay.Bans{})
+	bans, err := OpenBans(t.Context(), r, relay.Bans{}, Nodes{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestBansAreKept(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := OpenBans(t.Context(), r, relay.Bans{})
+			b, err := OpenBans(t.Context(), r, relay.Bans{}, Nodes{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -333,9 +333,21 @@ func TestBansAreKept(t *testing.T) {
 }
 
 // TestBansOfTwoNodes checks that nodes over one database share their bans, and that a ban which is set again just when it
-// ends at another node stays.
+// ends at another node stays. A node that hears an announcement has the change at once, another one after a minute.
 func TestBansOfTwoNodes(t *testing.T) {
+	t.Run("not announced", func(t *testing.T) { testBansOfTwoNodes(t, false, 61*time.Second) })
+	t.Run("announced", func(t *testing.T) { testBansOfTwoNodes(t, true, 0) })
+}
+
+// testBansOfTwoNodes changes bans at a node. At the other one they must be in force after a delay.
+func testBansOfTwoNodes(t *testing.T, announces bool, delay time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
+		var first, second Nodes
+		if announces {
+			announced := make(chan struct{}, 9)
+			second.Announced = announced
+			first.Announce = func(context.Context) error { announced <- struct{}{}; return nil }
+		}
 		log := slog.New(slog.DiscardHandler)
 		store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20,
 			Extensions: []relay.Extension{Extension}, Log: log})
@@ -348,22 +360,22 @@ func TestBansOfTwoNodes(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		node := func() *Bans {
+		node := func(nodes Nodes) *Bans {
 			r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key, Log: log})
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := OpenBans(t.Context(), r, relay.Bans{})
+			b, err := OpenBans(t.Context(), r, relay.Bans{}, nodes)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return b
 		}
-		one, two := node(), node()
+		one, two := node(first), node(second)
 		running.Go(func() { two.Run(ctx) })
 		wantInForce := func(what, subjects string) {
 			t.Helper()
-			time.Sleep(61 * time.Second)
+			time.Sleep(delay)
 			synctest.Wait()
 			var found []string
 			for _, b := range two.List() {

@@ -53,11 +53,18 @@ func ParseSubject(text string) (string, error) {
 	return prefix.Masked().String(), nil
 }
 
+// Nodes lets the nodes of a relay tell each other that the bans have changed. The zero value is for a single node.
+type Nodes struct {
+	Announce  func(context.Context) error // tells the other nodes
+	Announced <-chan struct{}             // gets a value when another node may have changed the bans
+}
+
 // Bans are the bans of a relay: those of its settings, and those that the operator has set while it runs. The latter are
 // kept in the database, and end when they expire. Several nodes of a relay share them: what is changed at one node is in
-// force at the others within a minute.
+// force at the others in a moment, or within a minute if the announcement is lost.
 type Bans struct {
 	relay *relay.Relay
+	nodes Nodes
 
 	mu       sync.Mutex // held while bans change
 	settings relay.Bans
@@ -69,8 +76,8 @@ type Bans struct {
 var local = relay.Peer{Local: true, Operator: true}
 
 // OpenBans reads the stored bans, and puts them in force together with those of the settings.
-func OpenBans(ctx context.Context, r *relay.Relay, settings relay.Bans) (*Bans, error) {
-	b := &Bans{relay: r, settings: settings, changed: make(chan struct{}, 1)}
+func OpenBans(ctx context.Context, r *relay.Relay, settings relay.Bans, nodes Nodes) (*Bans, error) {
+	b := &Bans{relay: r, nodes: nodes, settings: settings, changed: make(chan struct{}, 1)}
 	if err := b.load(ctx); err != nil {
 		return nil, err
 	}
@@ -174,6 +181,7 @@ func (b *Bans) Add(ctx context.Context, subject, reason string, expires time.Tim
 	b.stored[subject] = ban
 	b.apply()
 	b.wake()
+	b.announce(ctx)
 	return ban, nil
 }
 
@@ -194,7 +202,18 @@ func (b *Bans) Remove(ctx context.Context, subject string) error {
 		}
 		return envelope.Errorf(envelope.CodeNotFound, "there is no ban of exactly this; agora admin bans lists them")
 	}
-	return b.drop(ctx, "DELETE FROM admin_ban WHERE subject = ?", subject)
+	if err := b.drop(ctx, "DELETE FROM admin_ban WHERE subject = ?", subject); err != nil {
+		return err
+	}
+	b.announce(ctx)
+	return nil
+}
+
+// announce tells the other nodes that the bans have changed. If it fails, they look within a minute.
+func (b *Bans) announce(ctx context.Context) {
+	if b.nodes.Announce != nil {
+		_ = b.nodes.Announce(ctx) // the store has logged it
+	}
 }
 
 // drop removes stored bans with a statement. The caller holds mu.
@@ -255,6 +274,8 @@ func (b *Bans) Run(ctx context.Context) {
 			timer.Stop()
 			return
 		case <-b.changed:
+			timer.Stop()
+		case <-b.nodes.Announced:
 			timer.Stop()
 		case <-timer.C:
 		}

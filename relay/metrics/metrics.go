@@ -94,7 +94,8 @@ func New(build string) *Metrics {
 	m.queued = m.counter("agora_writes_queued_total", "Messages and changes at gateways that waited because as many of their "+
 		"address were being stored as writesPerAddress allows.")
 	m.queuedTime = m.counter("agora_writes_queued_seconds_total", "How long those in agora_writes_queued_total have waited.")
-	m.commitSync = m.histogram("agora_commit_sync_seconds", "Time for the commit of a group, with its fsync.", 50e-6, 2, 16)
+	m.commitSync = m.histogram("agora_commit_sync_seconds", "Time for the commit of a group, with its "+
+		"fsync. With PostgreSQL, with the wait for the standbys.", 50e-6, 2, 16)
 	m.commitWork = m.histogram("agora_commit_work_seconds", "Time for the reads and writes of a group, before its commit.",
 		50e-6, 2, 16)
 	m.commitSize = m.histogram("agora_commit_events", "Events that became durable together.", 1, 2, 9)

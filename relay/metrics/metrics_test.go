@@ -112,15 +112,19 @@ func full(t testing.TB) *metrics.Metrics {
 	t.Helper()
 	m := metrics.New("v1.2.3")
 	m.AddStore(func(context.Context) (metrics.StoreStats, error) {
+		at, two, one := time.Unix(1e9, 0), 2, 1
 		return metrics.StoreStats{Threads: map[thread.State]int64{thread.Pending: 3, thread.Active: 4},
-			DatabaseBytes: 1 << 20, LogBytes: 1 << 10}, nil
+			DatabaseBytes: 1 << 20, LogBytes: 1 << 10, LastBackup: &at, Standbys: &two, StandbysRequired: &one}, nil
 	}, quiet)
 	m.AddCertificates(func() map[string]time.Time {
 		return map[string]time.Time{"": time.Unix(2e9, 0), "relay.example": time.Unix(1e9, 5e8)}
 	})
 	m.AddReady(func() error { return nil })
 	m.AddLimits(func() int { return 10_000 }, 64<<30)
-	m.AddBackups(func() (time.Time, bool) { return time.Unix(1e9, 0), false })
+	m.AddBackups(func() bool { return false })
+	m.AddNode([]string{"leader", "follower"}, []string{"ok", "waiting"}, func() metrics.NodeReport {
+		return metrics.NodeReport{Role: "leader", State: "waiting", Lag: 12, LeaseChanges: 3}
+	})
 	m.Served("/hub", admission.Posts)
 	m.Refused(http.StatusTooManyRequests, envelope.CodeRateLimited, envelope.LimitPolls)
 	return m

@@ -19,6 +19,11 @@ import (
 type StoreStats struct {
 	Threads                 map[thread.State]int64 // how many threads have each state
 	DatabaseBytes, LogBytes int64                  // sizes of the database file and of its write-ahead log
+	// LastBackup is when the newest backup was begun; zero: there is none. nil: the relay has no backups to know of.
+	LastBackup *time.Time
+	// Standbys are the database servers that may confirm a commit besides the primary, and StandbysRequired is for how many
+	// of them a commit waits. nil: the relay is a single node, or the node may not see it.
+	Standbys, StandbysRequired *int
 }
 
 // statsLifetime is how old StoreStats may be. They are not taken for each scrape, because counting the threads takes
@@ -36,6 +41,12 @@ func (m *Metrics) AddStore(stats func(context.Context) (StoreStats, error), log 
 		threads:  prometheus.NewDesc("agora_threads", "Stored threads, by state.", []string{"state"}, nil),
 		database: prometheus.NewDesc("agora_database_bytes", "Size of the database file.", nil, nil),
 		wal:      prometheus.NewDesc("agora_database_log_bytes", "Size of the database's write-ahead log.", nil, nil),
+		backup: prometheus.NewDesc("agora_backup_last_timestamp_seconds",
+			"When the newest backup was begun, or recorded by agora admin backup --made; 0: there is none.", nil, nil),
+		standbys: prometheus.NewDesc("agora_node_standbys",
+			"Standbys of PostgreSQL that stream and may confirm a commit. The role of the node needs pg_monitor.", nil, nil),
+		required: prometheus.NewDesc("agora_node_standbys_required",
+			"For how many standbys of PostgreSQL a commit waits; 0: a message may be on the primary alone.", nil, nil),
 	})
 }
 
@@ -43,31 +54,47 @@ func (m *Metrics) AddStore(stats func(context.Context) (StoreStats, error), log 
 func (m *Metrics) AddReady(ready func() error) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "agora_ready",
 		Help: "1 while the relay accepts messages, otherwise 0. /readyz has the reason."}, func() float64 {
-		if ready() != nil {
-			return 0
-		}
-		return 1
+		return oneIf(ready() == nil)
 	}))
 }
 
-// AddBackups adds the times of the backups. last returns when the newest one was begun, or the zero time, and whether
-// the last attempt has failed.
-func (m *Metrics) AddBackups(last func() (at time.Time, failed bool)) {
+// AddBackups adds whether the last attempt to make a backup has failed.
+func (m *Metrics) AddBackups(failed func() bool) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "agora_backup_failed",
+		Help: "1 if the last attempt to make a backup has failed, otherwise 0."}, func() float64 { return oneIf(failed()) }))
+}
+
+// NodeReport describes one of several nodes of a relay.
+type NodeReport struct {
+	Role, State  string
+	Lag          int64 // events of other nodes that this node has still to read
+	LeaseChanges int64 // how often this node has begun or ceased to lead
+}
+
+// AddNode adds the metrics of one of several nodes of a relay. roles and states are the values that the report may have.
+func (m *Metrics) AddNode(roles, states []string, report func() NodeReport) {
+	each := func(name, help, label string, values []string, now func() string) {
+		for _, value := range values {
+			m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help,
+				ConstLabels: prometheus.Labels{label: value}}, func() float64 { return oneIf(now() == value) }))
+		}
+	}
+	each("agora_node_role", "1 for the role of this node: the leader removes what has expired and serves the gateways.",
+		"role", roles, func() string { return report().Role })
+	each("agora_node_state", "1 for the state of this node, as /health has it.", "state", states,
+		func() string { return report().State })
 	m.registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "agora_backup_last_timestamp_seconds",
-			Help: "When the newest backup was begun; 0: there is none."}, func() float64 {
-			if at, _ := last(); !at.IsZero() {
-				return float64(at.Unix())
-			}
-			return 0
-		}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "agora_backup_failed",
-			Help: "1 if the last attempt to make a backup has failed, otherwise 0."}, func() float64 {
-			if _, failed := last(); failed {
-				return 1
-			}
-			return 0
-		}))
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "agora_node_lag_events",
+			Help: "Events of other nodes that this node has still to read."}, func() float64 { return float64(report().Lag) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "agora_node_lease_changes_total",
+			Help: "How often this node has begun or ceased to lead."}, func() float64 { return float64(report().LeaseChanges) }))
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 // AddLimits adds the limits that the relay can reach as a whole: how many polls may wait, and the size of the database
@@ -100,6 +127,8 @@ type storeCollector struct {
 	stats                  func(context.Context) (StoreStats, error)
 	log                    *slog.Logger
 	threads, database, wal *prometheus.Desc
+	// These have a value only if StoreStats has one.
+	backup, standbys, required *prometheus.Desc
 
 	mu   sync.Mutex
 	last StoreStats
@@ -109,9 +138,9 @@ type storeCollector struct {
 
 // Describe implements prometheus.Collector.
 func (c *storeCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	descriptions <- c.threads
-	descriptions <- c.database
-	descriptions <- c.wal
+	for _, d := range []*prometheus.Desc{c.threads, c.database, c.wal, c.backup, c.standbys, c.required} {
+		descriptions <- d
+	}
 }
 
 // Collect implements prometheus.Collector.
@@ -123,8 +152,20 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 	for state, n := range stats.Threads {
 		out <- prometheus.MustNewConstMetric(c.threads, prometheus.GaugeValue, float64(n), string(state))
 	}
-	out <- prometheus.MustNewConstMetric(c.database, prometheus.GaugeValue, float64(stats.DatabaseBytes))
-	out <- prometheus.MustNewConstMetric(c.wal, prometheus.GaugeValue, float64(stats.LogBytes))
+	gauge := func(d *prometheus.Desc, n int64) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n))
+	}
+	gauge(c.database, stats.DatabaseBytes)
+	gauge(c.wal, stats.LogBytes)
+	if at := stats.LastBackup; at != nil {
+		gauge(c.backup, max(0, at.Unix())) // the zero time is before 1970
+	}
+	if stats.Standbys != nil {
+		gauge(c.standbys, int64(*stats.Standbys))
+	}
+	if stats.StandbysRequired != nil {
+		gauge(c.required, int64(*stats.StandbysRequired))
+	}
 }
 
 // current returns the newest StoreStats, or those of the last seconds.

@@ -93,6 +93,33 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
+// TestNode checks the series of one of several nodes. A relay that knows nothing of backups and standbys does not have
+// their series.
+func TestNode(t *testing.T) {
+	got := scrape(t, full(t)).values
+	for series, want := range map[string]float64{
+		`agora_node_role{role="leader"}`: 1, `agora_node_role{role="follower"}`: 0,
+		`agora_node_state{state="ok"}`: 0, `agora_node_state{state="waiting"}`: 1,
+		"agora_node_lag_events": 12, "agora_node_lease_changes_total": 3,
+		"agora_node_standbys": 2, "agora_node_standbys_required": 1, "agora_backup_last_timestamp_seconds": 1e9,
+	} {
+		if value, exists := got[series]; !exists || value != want {
+			t.Errorf("%s is %v, exists: %v; want %v", series, value, exists, want)
+		}
+	}
+	m := metrics.New("")
+	m.AddStore(func(context.Context) (s metrics.StoreStats, err error) { s.LastBackup = &time.Time{}; return s, nil }, quiet)
+	got = scrape(t, m).values
+	for _, series := range []string{"agora_node_standbys", "agora_node_standbys_required"} {
+		if _, exists := got[series]; exists {
+			t.Errorf("%s exists without a value", series)
+		}
+	}
+	if at, exists := got["agora_backup_last_timestamp_seconds"]; !exists || at != 0 {
+		t.Errorf("the time of no backup is %v, exists: %v; want 0", at, exists)
+	}
+}
+
 // storeSeries are the series of the store, with the values that they have at n threads.
 func storeSeries(n float64) map[string]float64 {
 	return map[string]float64{`agora_threads{state="ACTIVE"}`: n, "agora_database_bytes": 10 * n,

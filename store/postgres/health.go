@@ -2,13 +2,17 @@ package postgres
 
 import "github.com/agora-relay/agora/relay"
 
+// States are the values of Health.State: "unreachable", there is no connection to a primary; "waiting", a commit waits
+// for a standby; "failed", the node must be restarted.
+var States = []string{"ok", "unreachable", "waiting", "failed"}
+
+// Roles are the values of Health.Role: the leader sweeps and serves the gateways.
+var Roles = []string{"leader", "follower"}
+
 // Health describes a node for an operator.
 type Health struct {
-	// State is "ok", or what is wrong: "unreachable", there is no connection to a primary; "waiting", a commit waits for a
-	// standby; "failed", the node must be restarted.
-	State string `json:"state"`
-	// Role is "leader" for the node that sweeps and serves the gateways, "follower" for the others.
-	Role       string    `json:"role"`
+	State      string    `json:"state"`      // one of States
+	Role       string    `json:"role"`       // one of Roles
 	Durability string    `json:"durability"` // see Store.Durability
 	Last       relay.Seq `json:"last"`       // the last event that the polls of this node can see
 	Lag        relay.Seq `json:"lag"`        // events of other nodes that are known to exist and were not read yet

@@ -23,6 +23,7 @@ import (
 // in one of the nodes the lock of the lease. The server releases both when the connection ends.
 type lease struct {
 	held      atomic.Bool               // this node sweeps and serves the gateways
+	changes   atomic.Int64              // how often held has changed
 	confirmed atomic.Pointer[time.Time] // when the server was last asked whether this node has the lease, and it had
 	mu        sync.Mutex                // guards the fields below
 	conn      *pgx.Conn
@@ -34,7 +35,11 @@ type lease struct {
 func (l *lease) set(held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held.Swap(held) != held && l.changed != nil {
+	if l.held.Swap(held) == held {
+		return
+	}
+	l.changes.Add(1)
+	if l.changed != nil {
 		close(l.changed)
 		l.changed = nil
 	}
@@ -50,6 +55,9 @@ func (s *Store) Lease() (held bool, changed <-chan struct{}) {
 	}
 	return l.held.Load(), l.changed
 }
+
+// LeaseChanges returns how often this node has got or lost the lease.
+func (s *Store) LeaseChanges() int64 { return s.lease.changes.Load() }
 
 // leaseEvery is how often a node asks for the lease, and how often the holder checks that it still has it. A node that
 // has died, is cut off or is frozen loses the lease within seven seconds, see session and leaseSession. So another node
@@ -102,7 +110,7 @@ func (s *Store) takeLease(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// sharePolicy takes the lock that all nodes share. Before that, it checks that the policy and the settings are those of
+// sharePolicy takes the locks that nodes share, see schema.Program.Join. Before that, it checks that the policy and the settings are those of
 // the other nodes. A node that is alone may change them.
 func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 	space := schema.Space(s.schema)
@@ -122,8 +130,7 @@ func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 		}
 	}
 	if s.options.KeepPolicy {
-		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1, $2)", int32(schema.LockNodes), space)
-		return err
+		return schema.Current.Join(ctx, conn, s.options.Extensions, space)
 	}
 	shared := s.policy
 	shared.Inbox = relay.Quota{} // each node may change it while it runs
@@ -154,8 +161,7 @@ func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 			return err
 		}
 	}
-	_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1, $2)", int32(schema.LockNodes), space)
-	return err
+	return schema.Current.Join(ctx, conn, s.options.Extensions, space)
 }
 
 // sharedSettings are what all nodes must have in common, as the database has them.
@@ -199,7 +205,7 @@ func (s *Store) keepLease() {
 		switch {
 		case err == nil:
 			failures = 0
-		case errors.Is(err, ErrPolicy):
+		case errors.Is(err, ErrPolicy), errors.Is(err, schema.ErrNewerSchema):
 			s.breakWith(err)
 			return
 		default:

@@ -44,6 +44,7 @@ type Options struct {
 	Conns      int              // connections for reads; 0: DefaultConns. The store uses three more
 	Partition  int64            // events in one partition of a new database; 0: DefaultPartition
 
+	Await       bool   // Open waits until there is a primary, and logs that; else it fails
 	AcceptAsync bool   // start although the server does not wait for a standby, or not even for its disk
 	KeepPolicy  bool   // do not compare the policy with that of the nodes, and do not store it; for tools
 	Alone       bool   // fail while other nodes run; for tools
@@ -115,6 +116,7 @@ type Store struct {
 	// unreachable means that the last question to the server, on the connection for the lease, had no answer. A node asks
 	// every few seconds, so this is known if nobody posts, too.
 	unreachable atomic.Bool
+	announced   chan struct{} // see Announced; has room for one
 	confirmed   confirmed
 	tail        tail
 	lease       lease
@@ -142,14 +144,14 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 	s := &Store{
 		options: o, policy: o.Policy, inbox: o.Inbox, config: pools.ConnConfig,
 		appends: make(chan job, maxGroup), tasks: make(chan job), uses: make(chan nonceUse, maxGroup), stopped: make(chan struct{}),
-		broken: make(chan struct{}),
+		broken: make(chan struct{}), announced: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.patience, s.giveUp = context.WithCancel(context.Background())
 	if s.pool, err = pgxpool.NewWithConfig(ctx, pools); err != nil {
 		return nil, cleaned(err)
 	}
-	w, listener, err := s.openWithin(ctx, openTime)
+	w, listener, err := s.awaitPrimary(ctx)
 	if err != nil {
 		s.cancel()
 		s.giveUp()
@@ -191,7 +193,10 @@ func (s *Store) open(ctx context.Context) (w *writer, listener *pgx.Conn, err er
 	if err = w.connect(ctx); err != nil {
 		return nil, nil, err
 	}
-	if err = s.prepare(ctx, w.conn); err == nil {
+	if err = s.checkSession(ctx, w.conn); err == nil {
+		err = s.prepare(ctx, w.conn)
+	}
+	if err == nil {
 		listener, err = s.openListener(ctx)
 	}
 	if err != nil {
@@ -206,7 +211,7 @@ func (s *Store) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err := conn.QueryRow(ctx, "SELECT coalesce(current_schema()::text, '')").Scan(&s.schema); err != nil {
 		return err
 	}
-	if err := schema.Migrate(ctx, conn, s.options.Extensions, s.options.Partition); err != nil {
+	if err := schema.Current.Migrate(ctx, conn, s.options.Extensions, s.options.Partition); err != nil {
 		return err
 	}
 	if err := s.checkDurability(ctx, conn); err != nil {

@@ -19,10 +19,15 @@ import (
 
 // reading calls f with a connection for reads. Errors: errNoAnswer if the database cannot be reached; ctx's error.
 func (s *Store) reading(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	return s.readingFor(ctx, readTime, f)
+}
+
+// readingFor is reading with another limit of time.
+func (s *Store) readingFor(ctx context.Context, limit time.Duration, f func(context.Context, *pgx.Conn) error) error {
 	if err := s.closed(); err != nil {
 		return err
 	}
-	limited, cancel := context.WithTimeout(ctx, readTime)
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	conn, err := s.pool.Acquire(limited)

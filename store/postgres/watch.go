@@ -200,6 +200,7 @@ func (s *Store) openListener(ctx context.Context) (*pgx.Conn, error) {
 	}
 	s.confirmed.renew()
 	signal(s.tail.wake) // there may have been notifications before
+	signal(s.announced)
 	return conn, nil
 }
 
@@ -211,6 +212,10 @@ func (s *Store) hear(conn *pgx.Conn) error {
 		if err != nil {
 			return err
 		}
+		if n.Payload == announcement {
+			signal(s.announced)
+			continue
+		}
 		if last, err := strconv.ParseInt(n.Payload, 10, 64); err == nil {
 			s.confirmed.raise(relay.Seq(last))
 		}
@@ -218,8 +223,31 @@ func (s *Store) hear(conn *pgx.Conn) error {
 	}
 }
 
+// announcement is the payload of NOTIFY that Announce sends.
+const announcement = "announced"
+
+// Announce tells all nodes, this one included, that something has changed that they keep in memory, such as the bans. If
+// it fails, they find out when they look the next time.
+func (s *Store) Announce(ctx context.Context) error { return s.notifyNodes(ctx, announcement) }
+
+// Announced returns a channel on which this node gets a value when a node has announced a change, and when it may have
+// missed that. Only one goroutine may receive from it.
+func (s *Store) Announced() <-chan struct{} { return s.announced }
+
+// notifyNodes sends a notification to all nodes. It need not be durable.
+func (s *Store) notifyNodes(ctx context.Context, payload string) error {
+	return s.reading(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		batch := &pgx.Batch{}
+		batch.Queue("BEGIN")
+		batch.Queue("SET LOCAL synchronous_commit = off")
+		batch.Queue("SELECT pg_notify($1, $2)", s.channel(), payload)
+		batch.Queue("COMMIT")
+		return conn.SendBatch(ctx, batch).Close()
+	})
+}
+
 // notify tells the other nodes the number of the last event, after commits of this node. NOTIFY takes a lock of the
-// whole server until its commit, so it is not part of the transaction that stores. This one need not be durable.
+// whole server until its commit, so it is not part of the transaction that stores.
 func (s *Store) notify() {
 	for {
 		select {
@@ -231,14 +259,7 @@ func (s *Store) notify() {
 		last := s.tail.told
 		s.tail.toldMu.Unlock()
 		// If this fails, the other nodes find the events within a second. reading has logged the reason.
-		_ = s.reading(s.ctx, func(ctx context.Context, conn *pgx.Conn) error {
-			batch := &pgx.Batch{}
-			batch.Queue("BEGIN")
-			batch.Queue("SET LOCAL synchronous_commit = off")
-			batch.Queue("SELECT pg_notify($1, $2::bigint::text)", s.channel(), last)
-			batch.Queue("COMMIT")
-			return conn.SendBatch(ctx, batch).Close()
-		})
+		_ = s.notifyNodes(s.ctx, strconv.FormatInt(int64(last), 10))
 	}
 }
 

@@ -15,49 +15,18 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Usage describes what a database holds.
-type Usage struct {
-	Events    int64 `json:"events"`    // that can be delivered
-	Expired   int64 `json:"expired"`   // of which only the ids are remembered
-	Removed   int64 `json:"removed"`   // by the operator
-	BodyBytes int64 `json:"bodyBytes"` // of all bodies
-	LastHour  int64 `json:"lastHour"`  // events that came in the hour before
-	LastDay   int64 `json:"lastDay"`   // events that came in the 24 hours before
-
-	Oldest *time.Time `json:"oldest"` // arrival of the oldest event that can be delivered; nil: there is none
-	Newest *time.Time `json:"newest"`
-
-	Types   []TypeUsage            `json:"types"`   // sorted by type
-	Threads map[thread.State]int64 `json:"threads"` // see Stats.Threads
-
-	Agents     int64 `json:"agents"`     // with a manifest that has not expired
-	Identities int64 `json:"identities"` // that any row names
-
-	DatabaseBytes int64     `json:"databaseBytes"` // size of the file
-	FreeBytes     int64     `json:"freeBytes"`     // of the file, without content
-	LogBytes      int64     `json:"logBytes"`      // size of the write-ahead log
-	Seq           relay.Seq `json:"seq"`           // last number given to an event
-}
-
-// TypeUsage describes the events of one type that can be delivered.
-type TypeUsage struct {
-	Type   envelope.Type `json:"type"`
-	Events int64         `json:"events"`
-	Bytes  int64         `json:"bytes"`
-}
-
 // Measure returns what the database at path holds at now. A store may have the database open. It reads all of the
 // database, and takes a second for about a gigabyte.
-func Measure(ctx context.Context, path string, now time.Time) (u Usage, err error) {
+func Measure(ctx context.Context, path string, now time.Time) (u ledger.Usage, err error) {
 	err = readOnly(ctx, path, func(db *sql.DB) error {
 		u, err = measure(ctx, db, now)
 		return err
 	})
 	if err != nil {
-		return Usage{}, err
+		return ledger.Usage{}, err
 	}
 	if u.DatabaseBytes, err = fileSize(path); err != nil {
-		return Usage{}, err
+		return ledger.Usage{}, err
 	}
 	u.LogBytes, err = fileSize(path + "-wal")
 	return u, err
@@ -76,7 +45,7 @@ func readOnly(ctx context.Context, path string, f func(db *sql.DB) error) error 
 	return nil
 }
 
-func measure(ctx context.Context, db *sql.DB, now time.Time) (u Usage, err error) {
+func measure(ctx context.Context, db *sql.DB, now time.Time) (u ledger.Usage, err error) {
 	at := nanos(now)
 	var oldest, newest sql.NullInt64
 	row := db.QueryRowContext(ctx, "SELECT count(*) FILTER (WHERE expires > ?1), "+
@@ -88,9 +57,9 @@ func measure(ctx context.Context, db *sql.DB, now time.Time) (u Usage, err error
 		return u, err
 	}
 	u.Oldest, u.Newest = maybeInstant(oldest), maybeInstant(newest)
-	u.Types = []TypeUsage{}
+	u.Types = []ledger.TypeUsage{}
 	err = eachRow(func(scan scanner) error {
-		var t TypeUsage
+		var t ledger.TypeUsage
 		err := scan(&t.Type, &t.Events, &t.Bytes)
 		u.Types = append(u.Types, t)
 		return err
@@ -133,38 +102,22 @@ func maybeInstant(nanos sql.NullInt64) *time.Time {
 	return &t
 }
 
-// Ranking selects what Top counts.
-type Ranking string
-
-const (
-	BySender Ranking = "sender" // the messages that each identity has sent
-	ByInbox  Ranking = "inbox"  // the messages for each recipient
-)
-
-// Ranked is an identity and its messages that can be delivered.
-type Ranked struct {
-	DID     didkey.DID `json:"did"`
-	Events  int64      `json:"events"`
-	Bytes   int64      `json:"bytes"`
-	Unasked int64      `json:"unasked,omitempty"` // ByInbox: messages that count against the inbox
-}
-
 // Top returns the identities with the most messages at now, or with the most bytes. Like Measure, it reads all of the
 // database.
-func Top(ctx context.Context, path string, by Ranking, bytes bool, limit int, now time.Time) (top []Ranked, err error) {
+func Top(ctx context.Context, path string, by ledger.Ranking, bytes bool, limit int, now time.Time) (top []ledger.Ranked, err error) {
 	column, order := "sender", "2"
-	if by == ByInbox {
+	if by == ledger.ByInbox {
 		column = "recipient"
 	}
 	if bytes {
 		order = "3"
 	}
-	top = []Ranked{}
+	top = []ledger.Ranked{}
 	err = readOnly(ctx, path, func(db *sql.DB) error {
 		return eachRow(func(scan scanner) error {
-			var r Ranked
+			var r ledger.Ranked
 			err := scan(&r.DID, &r.Events, &r.Bytes, &r.Unasked)
-			if by == BySender {
+			if by == ledger.BySender {
 				r.Unasked = 0
 			}
 			top = append(top, r)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -53,9 +54,9 @@ func TestUsage(t *testing.T) {
 		u.BodyBytes <= u.Types[0].Bytes || u.DatabaseBytes == 0 || !u.Oldest.Equal(now.Add(-2*time.Hour)) {
 		t.Errorf("%+v", u)
 	}
-	for by, want := range map[Ranking][]Ranked{
-		BySender: {{DID: key(1).DID(), Events: 2}, {DID: key(2).DID(), Events: 1}},
-		ByInbox:  {{DID: inbox, Events: 2, Unasked: 2}},
+	for by, want := range map[ledger.Ranking][]ledger.Ranked{
+		ledger.BySender: {{DID: key(1).DID(), Events: 2}, {DID: key(2).DID(), Events: 1}},
+		ledger.ByInbox:  {{DID: inbox, Events: 2, Unasked: 2}},
 	} {
 		for _, bytes := range []bool{false, true} {
 			top, err := Top(t.Context(), path, by, bytes, 5, now.Add(time.Second))

@@ -243,8 +243,9 @@ func TestCluster(t *testing.T) {
 	t.Run("one node accepts", func(t *testing.T) { testAccepts(t, urls) })
 	t.Run("conformance", func(t *testing.T) { testConformance(t, url) })
 	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, url, nodes) })
-	t.Run("no standby", func(t *testing.T) { testNoStandby(t, d, urls) })
+	t.Run("no standby", func(t *testing.T) { testNoStandby(t, d, nodes, urls) })
 	t.Run("health", func(t *testing.T) { testHealth(t, nodes[2]) })
+	t.Run("runbook", func(t *testing.T) { testRunbook(t, d, nodes, urls) })
 	t.Run("faults", func(t *testing.T) { testFaults(t, d, nodes, urls) })
 }
 
@@ -369,7 +370,8 @@ func testRollingRestart(t *testing.T, front string, nodes [3]*node) {
 // testNoStandby stops both standbys. A post must not get a receipt then, but an answer that does not say whether it was
 // stored: neither when the relay has waited for long, nor when the server cancels the wait. When a standby is back, the
 // message is there, once.
-func testNoStandby(t *testing.T, d *database, urls []string) {
+func testNoStandby(t *testing.T, d *database, nodes [3]*node, urls []string) {
+	waitUntil(t, "the figures of a node have both standbys", func() bool { return nodes[1].standbys(t) == "2 of 1" })
 	var standbys []*pgServer
 	for i, s := range d.servers {
 		if i != d.primary {
@@ -392,6 +394,7 @@ func testNoStandby(t *testing.T, d *database, urls []string) {
 	const waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query = 'COMMIT'"
 	waitUntil(t, "the commit waits for a standby", func() bool { return d.query(primary, "SELECT count(*) "+waiting) != "0" })
 	began := time.Now()
+	waitUntil(t, "the figures of a node have no standby", func() bool { return nodes[1].standbys(t) == "0 of 1" })
 	r := <-answered
 	if r.status != 503 || time.Since(began) > 20*time.Second {
 		t.Errorf("without a standby a post was answered with %d %s after %v", r.status, r.answer, time.Since(began))

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -54,6 +55,11 @@ func startDatabase(t *testing.T) *database {
 		d.servers[i].data = filepath.Join(d.folder, d.servers[i].name)
 	}
 	postgrestest.Init(t, d.folder, d.servers[0].data)
+	// pg_rewind starts the server by itself, so it must find these in the file.
+	settings, err := os.OpenFile(filepath.Join(d.servers[0].data, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	must(t, err)
+	_, err = settings.WriteString("wal_log_hints = on\nwal_keep_size = 256MB\n")
+	must(t, errors.Join(err, settings.Close()))
 	d.start(d.servers[0])
 	for _, s := range d.servers[1:] {
 		d.clone(s)
@@ -85,7 +91,7 @@ func (d *database) start(s *pgServer) {
 	defer log.Close()
 	s.process = postgrestest.Command(d.folder, "postgres", "-D", s.data, "-k", "", "-p", fmt.Sprint(s.port), "-c",
 		"listen_addresses=127.0.0.1",
-		"-c", "cluster_name="+s.name, "-c", "max_connections=100", "-c", "wal_keep_size=256MB", "-c", "shared_buffers=64MB",
+		"-c", "cluster_name="+s.name, "-c", "max_connections=100", "-c", "shared_buffers=64MB",
 		"-c", "max_wal_senders=10", "-c", "hot_standby=on", "-c", "wal_retrieve_retry_interval=200ms")
 	s.process.Stdout, s.process.Stderr = log, log
 	must(d.t, s.process.Start())

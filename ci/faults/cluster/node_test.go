@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -199,6 +200,20 @@ func (n *node) stop() {
 		n.t.Errorf("%s ends with %v\n%s", n.name, err, n.logs())
 	}
 	n.process = nil
+}
+
+// standbys returns how many standbys are in sync, and for how many a commit waits, as agora admin status says.
+func (n *node) standbys(t *testing.T) string {
+	t.Helper()
+	program, err := agora()
+	must(t, err)
+	out, err := exec.Command(program, "admin", "status", "--json", "--data", n.data).Output()
+	must(t, err)
+	var status struct {
+		Node struct{ Standbys, StandbysRequired int }
+	}
+	must(t, json.Unmarshal(out, &status))
+	return fmt.Sprintf("%d of %d", status.Node.Standbys, status.Node.StandbysRequired)
 }
 
 func (n *node) logs() string {

@@ -30,6 +30,7 @@ var Files embed.FS
 const (
 	Version         = "schema"     // the number of the last schema file that was run
 	ExtensionPrefix = "extension." // and the name of an extension: the number of its last migration
+	together        = "together"   // which schema a node must support, see Program.Together
 )
 
 // Locks of the whole database, which tell nodes from each other. They are the first key of an advisory lock. The second
@@ -38,6 +39,8 @@ const (
 	LockMigrate = 0x61676f01 // held while the schema is updated
 	LockLease   = 0x61676f02 // held by the node that sweeps and serves the gateways
 	LockNodes   = 0x61676f03 // shared by all nodes that run
+	LockVersion = 0x61676f10 // and the number of the last schema that a node supports: shared by all such nodes that run
+	maxVersion  = 0xef
 )
 
 // Space returns the second key of the advisory locks of a relay whose tables are in this schema.
@@ -49,8 +52,9 @@ func Space(schema string) int32 {
 
 // Migrate runs the schema files and the migrations of extensions that the database has not run yet, each in a
 // transaction of its own. partition is how many events a partition has if the database is new. If there is nothing to
-// run, Migrate changes nothing, so it needs no right to create tables. Two nodes may call it at the same time.
-func Migrate(ctx context.Context, conn *pgx.Conn, extensions []relay.Extension, partition int64) (err error) {
+// run, Migrate changes nothing, so it needs no right to create tables. Two nodes may call it at the same time. Errors:
+// ErrOlderNodes, ErrNewerSchema.
+func (p Program) Migrate(ctx context.Context, conn *pgx.Conn, extensions []relay.Extension, partition int64) (err error) {
 	if err := relay.ValidateExtensions(extensions); err != nil {
 		return err
 	}
@@ -69,12 +73,15 @@ func Migrate(ctx context.Context, conn *pgx.Conn, extensions []relay.Extension, 
 		_, failed := conn.Exec(ctx, "SELECT pg_advisory_unlock($1, $2)", int32(LockMigrate), space)
 		err = errors.Join(err, failed)
 	}()
-	have, files, err := of(ctx, conn)
+	have, files, err := p.of(ctx, conn)
 	if err != nil {
 		return err
 	}
 	for number := have + 1; number <= len(files); number++ {
-		if err := runFile(ctx, conn, files[number-1], number, partition); err != nil {
+		if err := mayRunWith(ctx, conn, space, p.Together[number-1], fmt.Sprint("schema ", number)); err != nil {
+			return err
+		}
+		if err := p.runFile(ctx, conn, files[number-1], number, partition); err != nil {
 			if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42501" {
 				return fmt.Errorf("this role may not create the tables: %w; connect once as the role that owns the schema %s",
 					err, *name)
@@ -83,35 +90,15 @@ func Migrate(ctx context.Context, conn *pgx.Conn, extensions []relay.Extension, 
 		}
 	}
 	for _, x := range extensions {
-		if err := extend(ctx, conn, x); err != nil {
+		if err := extend(ctx, conn, x, space); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// of returns the number of the database's schema, 0 if it has none, and the names of all schema files.
-func of(ctx context.Context, conn *pgx.Conn) (have int, files []string, err error) {
-	if files, err = fs.Glob(Files, "*.sql"); err != nil {
-		return 0, nil, err
-	}
-	var exists bool
-	err = conn.QueryRow(ctx, "SELECT to_regclass(quote_ident(current_schema()) || '.setting') IS NOT NULL").Scan(&exists)
-	if err != nil || !exists {
-		return 0, files, err
-	}
-	if have, err = Number(ctx, conn, Version); err != nil {
-		return 0, nil, err
-	}
-	if have > len(files) {
-		return 0, nil, fmt.Errorf("the database has schema %d, but this program supports only schemas up to %d; "+
-			"it was written by a newer version, so use that version", have, len(files))
-	}
-	return have, files, nil
-}
-
-func runFile(ctx context.Context, conn *pgx.Conn, file string, number int, partition int64) error {
-	text, err := Files.ReadFile(file)
+func (p Program) runFile(ctx context.Context, conn *pgx.Conn, file string, number int, partition int64) error {
+	text, err := fs.ReadFile(p.Files, file)
 	if err != nil {
 		return err
 	}
@@ -129,23 +116,24 @@ func runFile(ctx context.Context, conn *pgx.Conn, file string, number int, parti
 				return err
 			}
 		}
-		return setNumber(ctx, tx, Version, number)
+		return errors.Join(setNumber(ctx, tx, Version, number), setNumber(ctx, tx, together, p.Together[number-1]))
 	})
 }
 
-// extend runs the migrations of x that were not run yet.
-func extend(ctx context.Context, conn *pgx.Conn, x relay.Extension) error {
+// extend runs the migrations of x that were not run yet. Nodes that know x with fewer tables may not run then.
+func extend(ctx context.Context, conn *pgx.Conn, x relay.Extension, space int32) error {
 	if slices.Contains(reserved, x.Name) {
 		return fmt.Errorf("an extension cannot be named %s, because tables of the store have that name; "+
 			"choose another name", x.Name)
 	}
-	have, err := Number(ctx, conn, ExtensionPrefix+x.Name)
+	have, err := numberOf(ctx, conn, x)
 	if err != nil {
 		return err
 	}
-	if have > len(x.Migrations) {
-		return fmt.Errorf("the tables of %s have run %d migrations, but this program has only %d; "+
-			"they were written by a newer version, so use that version", x.Name, have, len(x.Migrations))
+	if 0 < have && have < len(x.Migrations) {
+		if err := mayRunWith(ctx, conn, space, maxVersion+1, "the new tables of "+x.Name); err != nil {
+			return err
+		}
 	}
 	for number := have + 1; number <= len(x.Migrations); number++ {
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
