@@ -397,8 +397,9 @@ func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, 
 }
 
 // Post signs d and posts it. A draft with a home goes to that relay. A REQUEST without one goes to the home that RELAYS
-// R-11 chooses. A MANIFEST goes to all given relays, with the same bytes. Any other draft goes to the first given relay
-// that answers. Errors: those of Client.Post; of a MANIFEST, that of the last relay, if no relay has taken it.
+// R-11 chooses. A MANIFEST goes to all given relays, with the same bytes; if its payload names no relays, it names those
+// that answer now. Any other draft goes to the first given relay that answers. Errors: those of Client.Post; of a
+// MANIFEST, that of the last relay, if no relay has taken it.
 func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
 	if d.Home != nil {
 		p, err := n.at(ctx, *d.Home)
@@ -421,8 +422,10 @@ func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelop
 	return n.first(ctx).Post(ctx, d)
 }
 
-func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
-	e, err := d.Sign(n.signer, n.given[0].now())
+func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (e *envelope.Envelope, _ Receipt, err error) {
+	if d.Payload, err = envelope.WithRelays(d.Payload, n.ownRelays(ctx)); err == nil {
+		e, err = d.Sign(n.signer, n.given[0].now())
+	}
 	if err != nil {
 		return nil, Receipt{}, err
 	}
