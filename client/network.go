@@ -33,6 +33,8 @@ type NetworkOptions struct {
 	// Discover lets the client contact relays that verified manifests and homes of threads name, too: with https, at
 	// public addresses, at most 16 new ones an hour (RELAYS R-13). Else it contacts only the relays it was given.
 	Discover bool
+	// Caught is called when a relay is caught, after State has it, with the reason. nil: not called.
+	Caught func(relay didkey.DID, reason string)
 	// Evidence is the folder for evidence against relays; empty: it is only logged.
 	Evidence string
 	// Silence is how long a home may give no valid answer before a job is continued elsewhere. 0: 30 s.
@@ -264,6 +266,9 @@ func (n *Network) catch(relay didkey.DID, reason string, evidence *proof.Evidenc
 	n.log.Error("a relay was caught and is not used any more", "relay", relay, "reason", reason)
 	if err := n.state.Catch(relay, reason); err != nil {
 		n.log.Error("the state cannot be saved", "error", err)
+	}
+	if n.opts.Caught != nil {
+		n.opts.Caught(relay, reason)
 	}
 	if evidence == nil || n.opts.Evidence == "" {
 		return

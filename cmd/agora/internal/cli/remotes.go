@@ -104,8 +104,9 @@ func (p NetworkPoster) Network(env Environment, key envelope.Signer, attempts in
 	return p.Remotes.Network(key, o)
 }
 
-// AskingNetwork is Network for a command that only asks, and never works. It uses no relay that agora work has caught.
-// Its State is in memory, because several commands may ask with one key at the same time.
+// AskingNetwork is Network for a command that only asks, and never works. Its State is in memory, because several
+// commands may ask with one key at the same time. But the state file of agora work says which relays were caught, and
+// gets those that this command catches.
 func (p NetworkPoster) AskingNetwork(env Environment, key envelope.Signer, o client.NetworkOptions) (*client.Network,
 	error) {
 	file, err := StateFile(p.Key)
@@ -120,6 +121,11 @@ func (p NetworkPoster) AskingNetwork(env Environment, key envelope.Signer, o cli
 	for relay, reason := range caught {
 		if err := o.State.Catch(relay, reason); err != nil {
 			return nil, err
+		}
+	}
+	o.Caught = func(relay didkey.DID, reason string) {
+		if err := noteCaught(file, key.DID(), relay, reason); err != nil {
+			env.Say("the relay %s was caught, and the next command will not know it: %v", relay, err)
 		}
 	}
 	return p.Network(env, key, Attempts, o)
