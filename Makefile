@@ -108,7 +108,7 @@ install-test:
 
 # Tests the clients in other languages with the test vectors and a relay. Needs the packages that ci/install installs.
 interop:
-	go run ./testvectors/interop/run -timeout 5m
+	go run ./testvectors/interop/run -timeout 6m
 
 # Tests the JavaScript package and its type declarations, with clients in JavaScript the tools of channels and of agora
 # mcp, and follows the recipes of the docs in JavaScript. Needs Node, and the packages that ci/install installs. The vectors of Wycheproof are in a Go module. It is

@@ -353,6 +353,29 @@ func (s *State) finish(k deal.Key, o deal.Outcome, now time.Time) error {
 	return s.sync()
 }
 
+// Finish records the outcome of an accepted job whose Handler.Work has ended Serve, because the work is done elsewhere.
+// thread is the thread of the REQUEST that Work got. If the client continues the job, Serve posts the outcome there. It
+// returns the first outcome that was recorded; nil: the job is not known. Errors: those of writing the file.
+func (s *State) Finish(threadID string, client didkey.DID, outcome envelope.Payload) (envelope.Payload, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for j := range s.book.Jobs {
+		if j.Client != client || j.Newest.Thread != threadID || !j.Accepted || j.Over && j.Outcome == nil {
+			continue
+		}
+		if j.Outcome != nil {
+			return payloadOf(*j.Outcome), nil
+		}
+		text, err := json.Marshal(outcome)
+		if err != nil {
+			return nil, err
+		}
+		s.book.Finish(j.Key, deal.Outcome{Type: envelope.TypeOf(outcome), Payload: text}, time.Now())
+		return outcome, s.sync()
+	}
+	return nil, nil
+}
+
 func (s *State) ended(k deal.Key, at deal.Place, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

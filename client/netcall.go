@@ -48,7 +48,9 @@ type leg struct {
 	call  *Call
 	peer  *peer
 	home  envelope.Home
-	ended error // with Lost: the error if no other relay takes the job
+	ended error  // with Lost: the error if no other relay takes the job
+	cut   bool   // ctx has ended before the relay had answered to the REQUEST
+	open  *Offer // an ACCEPT of this offer is signed, and ctx has ended before the relay had answered; nil: none is
 }
 
 // Request opens a thread at the home that RELAYS R-11 chooses: the first usable one of the recipient's relays, or of
@@ -120,7 +122,8 @@ func (j *NetworkCall) begin(request *envelope.Envelope) {
 
 // open posts a REQUEST at a relay and adds its thread. It repeats the same bytes for as long as a home may be silent.
 // It returns an error if the REQUEST was refused or ctx has ended. If the relay does not answer, the thread is added
-// as silent, because the relay may have the REQUEST.
+// as silent, because the relay may have the REQUEST. If ctx ends, the thread of a continuation is added too: openAgain
+// posts its REQUEST once more.
 func (j *NetworkCall) open(ctx context.Context, p *peer, opts RequestOptions, continues envelope.Hash) error {
 	a, err := p.about(ctx, aboutAge)
 	if err != nil {
@@ -134,12 +137,13 @@ func (j *NetworkCall) open(ctx context.Context, p *peer, opts RequestOptions, co
 		return err
 	}
 	err = j.insist(within, p, call.links.request, err)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
 	l := &leg{Leg: &deal.Leg{Home: a.home.DID, Opened: time.Now()}, call: call, peer: p, home: *a.home}
 	switch {
 	case err == nil:
+	case ctx.Err() != nil && continues == (envelope.Hash{}):
+		return ctx.Err()
+	case ctx.Err() != nil:
+		l.cut = true
 	case Unanswered(err) || within.Err() != nil:
 		l.Sent(began)
 	default:
@@ -149,7 +153,7 @@ func (j *NetworkCall) open(ctx context.Context, p *peer, opts RequestOptions, co
 		j.begin(call.links.request)
 	}
 	j.add(l)
-	return nil
+	return ctx.Err()
 }
 
 // insist posts an envelope again while the relay does not answer, until ctx ends. err is the error of the last post.
@@ -289,25 +293,32 @@ func (j *NetworkCall) decide(l *leg, offer Offer) error {
 	return j.order.Decide(l.Leg, offer.Agent, amount)
 }
 
-// accept signs and posts an ACCEPT. It repeats the same bytes for as long as the home may be silent.
+// accept signs and posts an ACCEPT. It repeats the same bytes for as long as the home may be silent, also after an
+// accept that ctx has ended.
 func (j *NetworkCall) accept(ctx context.Context, l *leg, offer Offer) error {
 	within, cancel := context.WithTimeout(ctx, j.network.opts.Silence)
 	defer cancel()
 	began := time.Now()
-	err := l.call.Accept(within, offer)
+	var err error
+	if l.open == nil {
+		err = l.call.Accept(within, offer)
+	} else {
+		_, err = l.peer.PostEnvelope(within, l.call.links.accept)
+	}
 	if l.call.links.accept != nil {
 		err = j.insist(within, l.peer, l.call.links.accept, err)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	l.call.agent = offer.Agent // also if it is unknown whether the relay has the ACCEPT
+	l.open = nil
 	switch {
 	case err == nil:
 		l.call.stored = true
 		return nil
+	case ctx.Err() != nil:
+		l.open = &offer
+		return ctx.Err()
 	case Unanswered(err) || within.Err() != nil:
 		l.Sent(began)
 		j.notify()
@@ -354,39 +365,6 @@ func (j *NetworkCall) Result(ctx context.Context) (*Result, error) {
 		return result, nil
 	}
 	return nil, err
-}
-
-// acceptAgain accepts the agent's offer in a thread that continues the job, and returns nil. It returns nil at once
-// in a thread with an ACCEPT.
-func (j *NetworkCall) acceptAgain(ctx context.Context, l *leg) error {
-	j.mu.Lock()
-	decided := l.Decided
-	j.mu.Unlock()
-	if decided {
-		return nil
-	}
-	for offer, err := range l.call.Offers(ctx) {
-		if err != nil {
-			return err
-		}
-		j.mu.Lock()
-		l.Offered = true
-		err = j.decide(l, offer)
-		j.mu.Unlock()
-		if err != nil {
-			j.network.log.Warn("an offer was not accepted", "agent", offer.Agent, "reason", err)
-			continue
-		}
-		if err := j.accept(ctx, l, offer); err != nil {
-			j.mu.Lock()
-			l.Lost = "has refused the ACCEPT"
-			j.notify()
-			j.mu.Unlock()
-			j.network.log.Warn("the ACCEPT of a continued job was refused", "thread", l.call.Thread, "error", err)
-		}
-		return nil
-	}
-	return nil
 }
 
 // Cancel cancels the newest thread, as Call.Cancel does.

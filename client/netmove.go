@@ -108,6 +108,9 @@ func (j *NetworkCall) run(ctx context.Context, on func(context.Context, *leg) er
 		}
 		for _, l := range added {
 			running.Go(func() {
+				if j.openAgain(ctx, l) != nil {
+					return
+				}
 				if err := on(ctx, l); err != nil {
 					stop(err)
 				}
@@ -160,17 +163,18 @@ func (j *NetworkCall) move(ctx context.Context, reason string) error {
 	if next == nil {
 		return from.ended
 	}
-	if err := j.open(ctx, next, opts, j.root); err != nil {
+	err = j.open(ctx, next, opts, j.root)
+	to := j.newest()
+	if to == from {
 		j.network.log.Warn("a relay does not take the continued job", "relay", next.url, "error", err)
 		return ctx.Err()
 	}
-	to := j.newest()
 	if j.network.opts.Moved == nil {
 		j.network.log.Warn("a job was continued at another relay", "from", from.home.URL, "to", to.home.URL, "reason", reason)
 	} else {
 		j.network.opts.Moved(Move{From: from.home, To: to.home, Thread: to.call.Thread, Reason: reason})
 	}
-	return nil
+	return ctx.Err()
 }
 
 // nextHome returns the relay after the present one, in a circle; nil: there is no other. If the present one is not in

@@ -175,6 +175,16 @@ func (j *NetworkCall) Acceptance(offer Offer) (envelope.Draft, error) {
 	return j.legs[0].call.Acceptance(offer) // which says that the offer belongs to another request
 }
 
+// Agent returns the agent for which an ACCEPT was signed; empty: none was.
+func (j *NetworkCall) Agent() didkey.DID {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.order.Agent
+}
+
+// Proved reports whether the home of the newest thread has proved the last message that was posted there.
+func (j *NetworkCall) Proved() bool { return j.newest().call.Proved }
+
 // State reads the state of the newest thread, as Call.State does. It waits as Record does.
 func (j *NetworkCall) State(ctx context.Context) (CallState, error) {
 	record, err := j.Record(ctx)

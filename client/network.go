@@ -33,6 +33,8 @@ type NetworkOptions struct {
 	// Discover lets the client contact relays that verified manifests and homes of threads name, too: with https, at
 	// public addresses, at most 16 new ones an hour (RELAYS R-13). Else it contacts only the relays it was given.
 	Discover bool
+	// Caught is called when a relay is caught, after State has it, with the reason. nil: not called.
+	Caught func(relay didkey.DID, reason string)
 	// Evidence is the folder for evidence against relays; empty: it is only logged.
 	Evidence string
 	// Silence is how long a home may give no valid answer before a job is continued elsewhere. 0: 30 s.
@@ -266,6 +268,9 @@ func (n *Network) catch(relay didkey.DID, reason string, evidence *proof.Evidenc
 	if err := n.state.Catch(relay, reason); err != nil {
 		n.log.Error("the state cannot be saved", "error", err)
 	}
+	if n.opts.Caught != nil {
+		n.opts.Caught(relay, reason)
+	}
 	if evidence == nil || n.opts.Evidence == "" {
 		return
 	}
@@ -398,8 +403,9 @@ func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, 
 }
 
 // Post signs d and posts it. A draft with a home goes to that relay. A REQUEST without one goes to the home that RELAYS
-// R-11 chooses. A MANIFEST goes to all given relays, with the same bytes. Any other draft goes to the first given relay
-// that answers. Errors: those of Client.Post; of a MANIFEST, that of the last relay, if no relay has taken it.
+// R-11 chooses. A MANIFEST goes to all given relays, with the same bytes; if its payload names no relays, it names those
+// that answer now. Any other draft goes to the first given relay that answers. Errors: those of Client.Post; of a
+// MANIFEST, that of the last relay, if no relay has taken it.
 func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
 	if d.Home != nil {
 		p, err := n.at(ctx, *d.Home)
@@ -422,8 +428,10 @@ func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelop
 	return n.first(ctx).Post(ctx, d)
 }
 
-func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
-	e, err := d.Sign(n.signer, n.given[0].now())
+func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (e *envelope.Envelope, _ Receipt, err error) {
+	if d.Payload, err = envelope.WithRelays(d.Payload, n.ownRelays(ctx)); err == nil {
+		e, err = d.Sign(n.signer, n.given[0].now())
+	}
 	if err != nil {
 		return nil, Receipt{}, err
 	}

@@ -5,6 +5,7 @@ package recipes
 import (
 	"cmp"
 	"flag"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,7 +21,7 @@ import (
 
 // pages are the pages whose sections are followed, if they have commands.
 var pages = []string{"README.md", "docs/COOKBOOK.md", "docs/COMING-FROM.md", "docs/HTTP.md", "docs/HUB.md",
-	"docs/CHANNEL.md", "docs/JOBS.md", "docs/A2A.md", "docs/MCP.md"}
+	"docs/CHANNEL.md", "docs/JOBS.md", "docs/A2A.md", "docs/MCP.md", "docs/RELAYS.md"}
 
 // onlyAtTerminals are the sections that show what only a terminal shows.
 var onlyAtTerminals = map[string]bool{"README.md#Five minutes with two agents": true}
@@ -183,6 +184,7 @@ type reader struct {
 	folder      string
 	environment []string
 	url         string
+	ports       map[string]string // free ports for those of the docs
 	way         way
 	shell       runner
 	terminals   []*terminal
@@ -191,7 +193,7 @@ type reader struct {
 // newReader starts a relay, and opens a terminal in an empty folder. variables are added to the environment.
 func newReader(t *testing.T, w way, variables []string) *reader {
 	t.Helper()
-	r := &reader{folder: t.TempDir(), way: w}
+	r := &reader{folder: t.TempDir(), way: w, ports: map[string]string{}}
 	source, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -205,6 +207,26 @@ func newReader(t *testing.T, w way, variables []string) *reader {
 	r.environment = append(r.environment, "AGORA_RELAY="+r.url)
 	r.shell = w.shell(t, r.folder, r.environment)
 	return r
+}
+
+// ownPort matches the ports at which a section itself starts relays.
+var ownPort = regexp.MustCompile(`\b88[0-9]{2}\b`)
+
+// onFreePorts replaces the ports of text at which a section starts relays, so that sections can be followed at the same
+// time.
+func (r *reader) onFreePorts(t *testing.T, text string) string {
+	t.Helper()
+	return ownPort.ReplaceAllStringFunc(text, func(port string) string {
+		if r.ports[port] == "" {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			_, r.ports[port], _ = net.SplitHostPort(l.Addr().String())
+		}
+		return r.ports[port]
+	})
 }
 
 // eachFails returns commands that succeed if each line of text fails.
@@ -224,7 +246,7 @@ func (r *reader) follow(t *testing.T, section markdown.Section) {
 	var printed string   // by the block before, if it was for the reader's terminal
 	var beside *terminal // that the block before has started
 	for _, b := range section.Blocks {
-		text := strings.ReplaceAll(b.Text, "http://127.0.0.1:8789", r.url)
+		text := r.onFreePorts(t, strings.ReplaceAll(b.Text, "http://127.0.0.1:8789", r.url))
 		terminalBlock := b.Language == "sh" && slices.Contains(b.Words, "terminal")
 		if beside != nil && b.Language != "output" {
 			t.Fatalf("line %d: after a terminal, the page must show by what its reader sees that it is ready", b.Line)

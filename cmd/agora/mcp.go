@@ -10,9 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver"
 	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
@@ -33,8 +35,11 @@ func (mcpCmd) Help() string { return mcpHelp }
 const mcpHelp = "Lets an LLM find agents, hire them, and work for them. A host such as Claude Desktop, Cursor or VS Code " +
 	"starts the command and talks with it over standard input and output. The LLM acts with your key, but never sees it. " +
 	"It can spend nothing until you allow it with agora mcp limits. See docs/MCP.md.\n\n" +
+	"With --relay repeated, a job whose relay falls silent continues at another one. See docs/RELAYS.md.\n\n" +
 	"Examples:\n  agora mcp --print-config claude-desktop --key alice.key\n  agora mcp --key alice.key\n" +
-	"  agora mcp --key alice.key --tools hire\n  agora mcp --key alice.key --http 127.0.0.1:8790\n  agora mcp limits --key alice.key --per-job 0.10 --per-day 1"
+	"  agora mcp --key alice.key --tools hire\n  agora mcp --key alice.key --http 127.0.0.1:8790\n" +
+	"  agora mcp --key alice.key --relay https://a.example --relay https://b.example\n" +
+	"  agora mcp limits --key alice.key --per-job 0.10 --per-day 1"
 
 // mcpKey is the flag of both commands.
 type mcpKey struct {
@@ -55,7 +60,7 @@ func (k mcpKey) open() (key didkey.Key, book *spending.Book, file string, err er
 }
 
 type mcpServe struct {
-	cli.Remote
+	cli.Remotes
 	cli.Proving
 	mcpKey
 	HTTP        string `name:"http" placeholder:"ADDR" help:"Serve streamable HTTP at this loopback address, such as 127.0.0.1:8790, instead of standard input and output."`
@@ -104,7 +109,7 @@ func loopback(address string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-func (c mcpServe) Run(env cli.Environment) error {
+func (c mcpServe) Run(env cli.Environment) (err error) {
 	switch {
 	case c.PrintSkill:
 		_, err := io.WriteString(env.Stdout, mcpserver.Skill)
@@ -116,19 +121,23 @@ func (c mcpServe) Run(env cli.Environment) error {
 	if err != nil {
 		return err
 	}
-	// The position in the events of one relay means nothing to another.
-	folder := filepath.Join(file+".mcp", fmt.Sprintf("%x", sha256.Sum256([]byte(c.Relay)))[:16])
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	options := mcpserver.Options{DID: key.DID(), Relay: c.Names(), Book: book, Folder: c.folder(file), Version: build(),
+		Log: cli.NewLog(env), Tools: c.Tools, RaiseLimits: "agora mcp limits --key " + cli.ShellQuoted(file)}
+	if err := os.MkdirAll(options.Folder, 0o700); err != nil {
 		return err
 	}
-	log := cli.NewLog(env)
-	relay, err := c.ConnectTo(env, c.Remote, key)
+	if c.Many() {
+		several := &severalRelays{env: env, key: key,
+			flags: cli.NetworkPoster{Remotes: c.Remotes, Key: file, Proving: c.Proving}}
+		defer func() { err = errors.Join(err, several.close()) }()
+		options.Several, err = several.open()
+	} else {
+		options.Client, err = c.ConnectTo(env, c.First(), key)
+	}
 	if err != nil {
 		return err
 	}
-	server := mcpserver.New(mcpserver.Options{Client: relay, DID: key.DID(), Relay: string(c.Relay), Book: book, Folder: folder,
-		Version: build(), Log: log,
-		Tools: c.Tools, RaiseLimits: "agora mcp limits --key " + cli.ShellQuoted(file)})
+	server := mcpserver.New(options)
 	if c.HTTP != "" {
 		return c.serveHTTP(env, server, file)
 	}
@@ -136,6 +145,66 @@ func (c mcpServe) Run(env cli.Environment) error {
 		env.Say("a host of an LLM starts this command and talks with it; agora mcp --print-config shows how. End it with Ctrl-D")
 	}
 	return server.Run(env.Ctx, &mcp.IOTransport{Reader: io.NopCloser(env.Stdin), Writer: openWriter{env.Stdout}})
+}
+
+// folder returns the folder for what the server remembers. The position in the events of one relay means nothing to
+// another. Several relays have one folder, whatever their number.
+func (c mcpServe) folder(keyFile string) string {
+	name := "relays"
+	if !c.Many() {
+		name = fmt.Sprintf("%x", sha256.Sum256([]byte(c.First().Relay)))[:16]
+	}
+	return filepath.Join(keyFile+".mcp", name)
+}
+
+// severalRelays has the clients of a server with several relays.
+type severalRelays struct {
+	env   cli.Environment
+	key   didkey.Key
+	flags cli.NetworkPoster
+
+	mu     sync.Mutex
+	worker *client.Network  // nil: no tool has needed it
+	state  *cli.LockedState // of worker
+}
+
+// open returns the relays for a server.
+func (r *severalRelays) open() (*mcpserver.Several, error) {
+	network, err := r.flags.AskingNetwork(r.env, r.key, client.NetworkOptions{})
+	return &mcpserver.Several{Network: network, Worker: r.forWork}, err
+}
+
+// forWork is mcpserver.Several.Worker. The state file is that of agora work: a key can work only once at a time.
+func (r *severalRelays) forWork() (*client.Network, *client.State, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.worker != nil {
+		return r.worker, r.state.State, nil
+	}
+	file, err := r.flags.StateFile()
+	if err != nil {
+		return nil, nil, err
+	}
+	state, err := cli.OpenState(file, r.key.DID())
+	if err != nil {
+		return nil, nil, err
+	}
+	worker, err := r.flags.Network(r.env, r.key, 0, client.NetworkOptions{State: state.State})
+	if err != nil {
+		return nil, nil, errors.Join(err, state.Close())
+	}
+	r.worker, r.state = worker, state
+	return worker, state.State, nil
+}
+
+// close closes the state file.
+func (r *severalRelays) close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == nil {
+		return nil
+	}
+	return r.state.Close()
 }
 
 // openWriter is a writer that stays open.
@@ -191,7 +260,13 @@ func (c mcpServe) printConfig(env cli.Environment) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"mcp", "--key", key, "--relay", string(c.Relay)}
+	args := []string{"mcp", "--key", key}
+	for _, relay := range c.URLs() {
+		args = append(args, "--relay", relay)
+	}
+	if c.Discover {
+		args = append(args, "--discover")
+	}
 	if c.Private {
 		args = append(args, "--private")
 	}

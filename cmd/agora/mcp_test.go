@@ -83,9 +83,13 @@ type mcpProcess struct {
 	session *mcp.ClientSession
 }
 
-func startMCP(t *testing.T, key, relay string) *mcpProcess {
+func startMCP(t *testing.T, key string, relays ...string) *mcpProcess {
 	t.Helper()
-	p := &mcpProcess{t: t, key: key, cmd: exec.Command("agora", "mcp", "--key", key, "--relay", relay)}
+	args := []string{"mcp", "--key", key}
+	for _, relay := range relays {
+		args = append(args, "--relay", relay)
+	}
+	p := &mcpProcess{t: t, key: key, cmd: exec.Command("agora", args...)}
 	var err error
 	p.session, err = mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
 		&mcp.CommandTransport{Command: p.cmd}, nil)
@@ -266,6 +270,55 @@ func TestMCPKilled(t *testing.T) {
 	alice.call("follow_up", map[string]any{"thread": first.Thread, "wait_seconds": 30}, &done)
 	if done.State != "done" || !strings.Contains(done.Result.Text, "HELLO") {
 		t.Errorf("done: %+v", done)
+	}
+}
+
+// TestMCPSeveral hires and works over two relays, of which the first dies before the job and comes back with the last
+// message. An agent announces itself at all of them (RELAYS R-10). Only one process can take jobs with a key (R-12).
+func TestMCPSeveral(t *testing.T) {
+	a, b := startRelayProcess(t), startRelayProcess(t)
+	folder := t.TempDir()
+	bobKey := filepath.Join(folder, "bob.key")
+	alice, bob := startMCP(t, filepath.Join(folder, "alice.key"), a.URL, b.URL), startMCP(t, bobKey, a.URL, b.URL)
+	service := map[string]any{"intent": "echo", "price_usd": 0}
+	bob.call("offer_work", map[string]any{"name": "Bob", "services": []any{service}}, nil)
+	for _, relay := range []string{a.URL, b.URL} {
+		reader, err := client.New(relay, nil, client.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err := reader.Agents(t.Context(), client.AgentQuery{Intent: "echo"})
+		if err != nil || len(page.Agents) != 1 || strings.Count(string(page.Agents[0].Manifests[0].Payload), `"url"`) != 2 {
+			t.Fatalf("%s has %+v, %v; want a MANIFEST with both relays", relay, page.Agents, err)
+		}
+	}
+	a.kill()
+	waited := make(chan error, 1)
+	var job nextJobView
+	go func() { waited <- bob.try("next_job", map[string]any{"wait_seconds": 60}, &job) }()
+	var v askedView
+	alice.call("ask", map[string]any{"intent": "echo", "input": "hello", "wait_seconds": 30}, &v)
+	if len(v.Offers) != 1 {
+		t.Fatalf("asked while the first relay is down: %+v", v)
+	}
+	alice.call("accept_offer", map[string]any{"thread": v.Thread, "offer": v.Offers[0].Offer, "wait_seconds": 0}, &v)
+	if err := <-waited; err != nil || v.State != "working" || job.ThreadID.Text != v.Thread {
+		t.Fatalf("accepted: %+v, %+v, %v", v, job, err)
+	}
+	second := startMCP(t, bobKey, a.URL, b.URL)
+	err := second.try("next_job", map[string]any{"wait_seconds": 0}, nil)
+	if err == nil || !strings.Contains(err.Error(), "uses the state file") {
+		t.Errorf("a second process with the key takes jobs: %v", err)
+	}
+	a.start(strings.TrimPrefix(a.URL, "http://"))
+	bob.call("deliver", map[string]any{"thread": job.Thread, "client": job.Client, "output": "HELLO"}, nil)
+	if alice.call("follow_up", map[string]any{"thread": v.Thread, "wait_seconds": 30}, &v); v.State != "done" {
+		t.Errorf("delivered: %+v", v)
+	}
+	bob.kill()
+	second.call("next_job", map[string]any{"wait_seconds": 0}, &job)
+	if !job.Waiting {
+		t.Errorf("after a restart of the agent the job comes again: %+v", job)
 	}
 }
 

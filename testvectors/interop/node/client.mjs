@@ -1,12 +1,12 @@
 // A client. It requests a service, accepts the first offer within its budget, and prints the output of the result.
 //   node client.mjs RELAY INTENT PARAMS [AGENT]
-// With AGORA_SEAL=1 only the agent can read what it asks. AGORA_CLOCK_OFFSET is how many seconds its clock is ahead.
-import { canonicalize, Client, identity, newThread, parse, UnknownOutcome } from '../../../sdk/js/node.js';
+// RELAY may have several URLs, with spaces between them. With AGORA_SEAL=1 only the agent can read what it asks. AGORA_CLOCK_OFFSET is how many seconds its clock is ahead.
+import { canonicalize, identity, newThread, parse, UnknownOutcome } from '../../../sdk/js/node.js';
+import { open } from './open.mjs';
 
-const [url, intent, params, to] = process.argv.slice(2);
-const { AGORA_CLOCK_OFFSET: offset = 0, AGORA_SEAL: seal } = process.env;
-const client = new Client(url, { me: await identity(), clock: () => Date.now() + Number(offset) * 1000 });
-const options = { to, maxCost: 0.01, seal: seal === '1', thread: newThread() };
+const [urls, intent, params, to] = process.argv.slice(2);
+const client = open(urls, await identity());
+const options = { to, maxCost: 0.01, seal: process.env.AGORA_SEAL === '1', thread: newThread() };
 
 // After an unknown outcome the same thread is continued, so nothing is asked or accepted twice.
 for (;;) {

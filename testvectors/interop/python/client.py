@@ -2,6 +2,7 @@
 
     python3 client.py RELAY INTENT PARAMS [DID]
 
+RELAY may have several URLs, with spaces between them.
 With AGORA_SEAL=1 it seals its messages to the agent DID.
 """
 import asyncio
@@ -9,15 +10,15 @@ import os
 import sys
 
 import package
-from agora_relay import Client, Identity, UnknownOutcome, canonicalize, parse
+from agora_relay import Identity, UnknownOutcome, canonicalize, parse
 
-url, intent, params = sys.argv[1:4]
+urls, intent, params = sys.argv[1:4]
 agent = sys.argv[4] if len(sys.argv) > 4 else None
 seal = os.environ.get("AGORA_SEAL") == "1"
 
 
 async def main():
-    async with Client(url, Identity.generate(), clock=package.clock) as client:
+    async with package.connect(urls, Identity.generate()) as client:
         try:
             call = await client.request(intent, parse(params.encode()), to=agent, max_cost=0.01, seal=seal)
         except UnknownOutcome as err:

@@ -87,6 +87,9 @@ func run(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if err := t.moved(ctx, binary, filepath.Join(temp, "moved"), languages, logs); err != nil {
+		return err
+	}
 	for _, err := range missing {
 		fmt.Println("not run:", err)
 	}

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,12 +33,25 @@ type party struct {
 	ask     func(ctx context.Context, at place, q question) ([]byte, error)
 }
 
-// place is where a party is: the URL of its relay, and how far its clock is ahead. worked is called with the thread each
-// time an agent works; nil: not called. The stand-in for the SDK does not call it.
+// place is where a party is: the URL of its relay, and how far its clock is ahead. relay may have several URLs, with
+// spaces between them. worked is called with the thread each time an agent works; nil: not called. The work ends when
+// there is a file with the name hold; empty: at once. The stand-in for the SDK knows neither of these.
 type place struct {
 	relay  string
 	clock  time.Duration
 	worked func(thread string)
+	hold   string
+}
+
+// held waits until the work may end, or ctx ends.
+func (p place) held(ctx context.Context) error {
+	for p.hold != "" && ctx.Err() == nil {
+		if _, err := os.Stat(p.hold); err == nil {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond) // the agents in other languages look at the file in the same way
+	}
+	return ctx.Err()
 }
 
 // question is what a client asks for. If did is not empty, only the agent with this DID is asked. A sealed question
@@ -115,50 +130,81 @@ func (p pair) converse(ctx context.Context, at place) error {
 // echo returns the output of an agent.
 func echo(by, params string) string { return fmt.Sprintf(`{"by":%q,"echo":%s}`, by, params) }
 
-func newClient(at place) (*client.Client, didkey.DID, error) {
+// goParty is what the clients of one relay and of several have in common, with the DID of the party. request opens a
+// thread with client.Client.Request or client.Network.Request.
+type goParty struct {
+	did     didkey.DID
+	serve   func(context.Context, client.ServeOptions, client.Handler) error
+	request func(context.Context, client.RequestOptions) (goCall, error)
+}
+
+// goCall is what client.Call and client.NetworkCall have in common.
+type goCall interface {
+	Offers(context.Context) iter.Seq2[client.Offer, error]
+	Accept(context.Context, client.Offer) error
+	Result(context.Context) (*client.Result, error)
+}
+
+func newParty(at place) (goParty, error) {
 	key, err := didkey.Generate()
 	if err != nil {
-		return nil, "", err
+		return goParty{}, err
 	}
-	c, err := client.New(at.relay, key, client.Options{Now: func() time.Time { return time.Now().Add(at.clock) }})
-	return c, key.DID(), err
+	options := client.Options{Now: func() time.Time { return time.Now().Add(at.clock) }}
+	if urls := strings.Fields(at.relay); len(urls) > 1 {
+		n, err := client.NewNetwork(urls, key, client.NetworkOptions{Options: options, Silence: silence})
+		if err != nil {
+			return goParty{}, err
+		}
+		return goParty{key.DID(), n.Serve, func(ctx context.Context, o client.RequestOptions) (goCall, error) {
+			return n.Request(ctx, o)
+		}}, nil
+	}
+	c, err := client.New(at.relay, key, options)
+	if err != nil {
+		return goParty{}, err
+	}
+	return goParty{key.DID(), c.Serve, func(ctx context.Context, o client.RequestOptions) (goCall, error) {
+		return c.Request(ctx, o)
+	}}, nil
 }
 
 // serveGo runs an agent that uses the Go client.
 func serveGo(ctx context.Context, running *sync.WaitGroup, logs *os.File, at place, intent string) (string, error) {
-	c, did, err := newClient(at)
+	c, err := newParty(at)
 	if err != nil {
 		return "", err
 	}
+	manifest := envelope.Manifest{ID: "cap_go", Name: "go", Intents: []envelope.Intent{{ID: intent}}}
 	// The agent starts with the oldest message on the relay, so it misses no REQUEST.
 	running.Go(func() {
-		err := c.Serve(ctx, client.ServeOptions{Intents: []string{intent}}, client.Handler{
+		err := c.serve(ctx, client.ServeOptions{Intents: []string{intent}, Manifest: manifest}, client.Handler{
 			Quote: func(context.Context, client.Job) (envelope.Offer, error) {
 				return envelope.Offer{Price: &envelope.Price{Amount: 0.001, Currency: "USD"}, ETASeconds: 1}, nil
 			},
-			Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
+			Work: func(ctx context.Context, job client.Job) (envelope.Result, error) {
 				if at.worked != nil {
 					at.worked(job.Envelope.Thread)
 				}
-				return envelope.Result{Output: json.RawMessage(echo("go", string(job.Request.Params)))}, nil
+				return envelope.Result{Output: json.RawMessage(echo("go", string(job.Request.Params)))}, at.held(ctx)
 			},
 		})
 		if ctx.Err() == nil {
 			fmt.Fprintln(logs, "the go agent ended:", err) // its conversations will fail too
 		}
 	})
-	return string(did), nil
+	return string(c.did), nil
 }
 
 // askGo runs a client that uses the Go client. The id that it gives to the thread is also the request_id, because the
 // SDK's agents send only the request_id. In a thread with another id their messages would not belong to the thread.
 func askGo(ctx context.Context, at place, q question) ([]byte, error) {
-	c, _, err := newClient(at)
+	c, err := newParty(at)
 	if err != nil {
 		return nil, err
 	}
 	budget := 0.01
-	call, err := c.Request(ctx, client.RequestOptions{Thread: envelope.NewID("req", time.Now()), Intent: q.intent,
+	call, err := c.request(ctx, client.RequestOptions{Thread: envelope.NewID("req", time.Now()), Intent: q.intent,
 		Params: json.RawMessage(params), Recipient: didkey.DID(q.did), Seal: q.sealed,
 		Constraints: &envelope.Constraints{MaxCostUSD: &budget}})
 	if err != nil {

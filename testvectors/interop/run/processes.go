@@ -43,7 +43,8 @@ func findLanguages(ctx context.Context) (found []language, missing []error) {
 
 // environment returns the environment variables that tell a program of testvectors/interop where it is, and what it asks.
 func environment(at place, q question) []string {
-	env := []string{fmt.Sprintf("AGORA_CLOCK_OFFSET=%v", at.clock.Seconds())}
+	env := []string{fmt.Sprintf("AGORA_CLOCK_OFFSET=%v", at.clock.Seconds()), "AGORA_HOLD=" + at.hold,
+		fmt.Sprintf("AGORA_SILENCE=%v", silence.Seconds())}
 	if q.sealed {
 		env = append(env, "AGORA_SEAL=1")
 	}

@@ -88,6 +88,13 @@ func (w *worklog) add(thread string) {
 	w.times[thread]++
 }
 
+// threads returns for how many threads there was work.
+func (w *worklog) threads() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.times)
+}
+
 // check returns an error unless there was work for so many threads, once for each.
 func (w *worklog) check(threads int) error {
 	w.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -22,8 +23,12 @@ type Remotes struct {
 // Many reports whether the command talks to several relays.
 func (r Remotes) Many() bool { return len(r.URLs()) > 1 || r.Discover }
 
-// URLs returns the URLs of the relays, each once.
+// URLs returns the URLs of the relays, each once. An empty list, which an empty AGORA_RELAY gives, stands for the
+// default.
 func (r Remotes) URLs() (all []string) {
+	if len(r.Relay) == 0 {
+		return []string{RelayURL}
+	}
 	for _, one := range r.Relay {
 		if !slices.Contains(all, string(one)) {
 			all = append(all, string(one))
@@ -33,7 +38,7 @@ func (r Remotes) URLs() (all []string) {
 }
 
 // First returns the flags of the preferred relay.
-func (r Remotes) First() Remote { return Remote{Relay: r.Relay[0], Private: r.Private} }
+func (r Remotes) First() Remote { return Remote{Relay: URLText(r.URLs()[0]), Private: r.Private} }
 
 // Names returns the URLs of the relays for people.
 func (r Remotes) Names() string { return strings.Join(r.URLs(), ", ") }
@@ -96,7 +101,35 @@ func (p NetworkPoster) Network(env Environment, key envelope.Signer, attempts in
 	if o.Options, err = p.options(env, client.Options{Logger: NewLog(env), Attempts: attempts}); err != nil {
 		return nil, err
 	}
+	o.Evidence = filepath.Dir(p.Key)
 	return p.Remotes.Network(key, o)
+}
+
+// AskingNetwork is Network for a command that only asks, and never works. Its State is in memory, because several
+// commands may ask with one key at the same time. But the state file of agora work says which relays were caught, and
+// gets those that this command catches.
+func (p NetworkPoster) AskingNetwork(env Environment, key envelope.Signer, o client.NetworkOptions) (*client.Network,
+	error) {
+	file, err := StateFile(p.Key)
+	if err != nil {
+		return nil, err
+	}
+	caught, err := client.CaughtIn(file, key.DID())
+	if err != nil {
+		return nil, err
+	}
+	o.State = client.NewState()
+	for relay, reason := range caught {
+		if err := o.State.Catch(relay, reason); err != nil {
+			return nil, err
+		}
+	}
+	o.Caught = func(relay didkey.DID, reason string) {
+		if err := noteCaught(file, key.DID(), relay, reason); err != nil {
+			env.Say("the relay %s was caught, and the next command will not know it: %v", relay, err)
+		}
+	}
+	return p.Network(env, key, Attempts, o)
 }
 
 // Connect returns a client of the relay, or of all relays if there are several, that signs with key.

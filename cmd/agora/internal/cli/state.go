@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/gofrs/flock"
 
@@ -24,9 +26,19 @@ func NewState() *LockedState { return &LockedState{State: client.NewState()} }
 
 // OpenState opens the state file of this identity, or creates it, and locks it. Errors: another command has it open;
 // those of client.OpenState.
-func OpenState(path string, me didkey.DID) (*LockedState, error) {
+func OpenState(path string, me didkey.DID) (*LockedState, error) { return openState(path, me, 0) }
+
+// openState is OpenState, and waits for so long until another command has closed the file.
+func openState(path string, me didkey.DID, patience time.Duration) (*LockedState, error) {
 	s := &LockedState{lock: flock.New(path+".lock", flock.SetPermissions(0o600))}
 	locked, err := s.lock.TryLock()
+	if err == nil && !locked && patience > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if locked, err = s.lock.TryLockContext(ctx, 10*time.Millisecond); ctx.Err() != nil {
+			err = nil // it is still locked
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("locking the state file: %w", err)
 	}
@@ -46,6 +58,18 @@ func (s *LockedState) Close() error {
 		return nil
 	}
 	return errors.Join(s.State.Close(), s.lock.Unlock())
+}
+
+// notePatience is how long a command waits that has caught a relay, while another one notes the same.
+const notePatience = 2 * time.Second
+
+// noteCaught notes a caught relay in a state file, which other commands read.
+func noteCaught(path string, me, relay didkey.DID, reason string) error {
+	s, err := openState(path, me, notePatience)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.Catch(relay, reason), s.Close())
 }
 
 // stateFolder returns the folder for state files beside the key file, and creates it.

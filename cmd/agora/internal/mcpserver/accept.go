@@ -28,8 +28,18 @@ func (s *Server) acceptOffer(ctx context.Context, r *mcp.CallToolRequest, in acc
 	if err != nil {
 		return v, err
 	}
+	defer s.release(q)
 	waiting, stop := s.waiting(ctx, r, p, wait, "waiting for the result")
 	defer stop()
+	if q.moves() { // an ACCEPT is signed, so the job has its agent
+		if q.chosen.offer != in.Offer && !accepted(record, s.DID, in.Offer) {
+			return v, noted{errClosed, "The thread is " + s.threads.name(q.Thread) + ". Call follow_up to see its state."}
+		}
+		if v, err = s.result(ctx, waiting, q); err == nil {
+			v.show(p)
+		}
+		return v, err
+	}
 	offers, err := s.openOffers(ctx, q, record)
 	i := slices.IndexFunc(offers, func(o client.Offer) bool { return handle(o.Envelope) == in.Offer })
 	switch {
@@ -43,7 +53,8 @@ func (s *Server) acceptOffer(ctx context.Context, r *mcp.CallToolRequest, in acc
 	default:
 		v, err = s.accept(ctx, waiting, q, offers[i], p.last)
 		if errors.Is(err, errClosed) { // another call may just have accepted the same offer
-			if record, err := s.Client.Thread(ctx, q.Thread, s.DID); err == nil && accepted(record, s.DID, in.Offer) {
+			if record, err := q.Record(ctx); err == nil && accepted(record, s.DID, in.Offer) {
+				s.release(q)
 				return s.followUp(ctx, r, threadIn{in.Thread, in.Wait}, p)
 			}
 		}
@@ -72,7 +83,7 @@ func accepted(record *client.Thread, me didkey.DID, offer string) bool {
 // accept reserves the price of an offer, accepts the offer, and waits for the result. last says that the call will not be
 // tried again if it is not known whether the relay has the ACCEPT.
 func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer, last bool) (requestView, error) {
-	record, err := s.Client.Thread(ctx, q.Thread, s.DID)
+	record, err := q.Record(ctx)
 	if err != nil {
 		return requestView{}, err
 	}
@@ -82,23 +93,20 @@ func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer,
 	if err := s.refuses(ctx, q, o); err != nil {
 		return requestView{}, err
 	}
-	draft, err := q.Acceptance(o)
-	if err != nil {
-		return requestView{}, err
-	}
 	amount, err := s.Book.Reserve(ctx, s.job(q, o))
 	if err != nil {
 		return requestView{}, local(err)
 	}
-	if accept, ok := draft.Payload.(envelope.Accept); ok { // promise exactly what is reserved
-		promised := inUSD(amount)
-		accept.Terms.PriceUSD = &promised
-		draft.Payload = accept
+	if amount > 0 { // promise exactly what is reserved
+		o.Price = &envelope.Price{Amount: inUSD(amount), Currency: o.Price.Currency}
 	}
-	_, receipt, err := s.Client.Post(ctx, draft)
-	proved := receipt.Proved != nil
+	if q.chosen != nil {
+		q.chosen.offer = handle(o.Envelope)
+	}
+	err = q.Accept(ctx, o)
+	proved := q.proved()
 	if envelope.CodeOf(err) == envelope.CodeInvalidTransition && !errors.Is(err, client.ErrUnknownOutcome) {
-		record, failed := s.Client.Thread(ctx, q.Thread, s.DID)
+		record, failed := q.Record(ctx)
 		if failed == nil && accepted(record, s.DID, handle(o.Envelope)) { // by another call
 			err = nil
 		}
@@ -117,13 +125,11 @@ func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer,
 	case err != nil:
 		return requestView{}, err
 	}
-	accepted, err := s.Client.Resume(ctx, q.Thread) // now it knows the agent, from the signed ACCEPT
-	if err != nil {
-		return requestView{Thread: s.threads.name(q.Thread), State: stateWorking, Agent: string(o.Agent),
-			Next: nextWorking, Proved: &proved}, nil
+	v, err := s.result(ctx, waiting, q)
+	if err != nil && client.Unanswered(err) {
+		v, err = requestView{Thread: s.threads.name(q.Thread), State: stateWorking, Agent: string(o.Agent),
+			Next: nextWorking}, nil
 	}
-	accepted.AllowPlain = q.AllowPlain
-	v, err := s.result(ctx, waiting, request{accepted, q.intent})
 	v.Proved = &proved
 	return v, err
 }

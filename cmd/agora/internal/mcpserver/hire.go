@@ -162,7 +162,7 @@ func (s *Server) ask(ctx context.Context, r *mcp.CallToolRequest, in askIn, p *p
 	defer stop()
 	s.threads.madeHere(o.Thread)
 	expected := s.expect(ctx, o)
-	call, err := s.Client.Request(ctx, o)
+	q, err := s.open(ctx, o)
 	if errors.Is(err, client.ErrUnknownOutcome) && p.last {
 		v = requestView{Thread: s.threads.name(o.Thread), State: stateUnknown,
 			Next: "It is not known whether the relay has got the request. Call follow_up with this thread. If it says that there is no such thread, ask again."}
@@ -172,14 +172,16 @@ func (s *Server) ask(ctx context.Context, r *mcp.CallToolRequest, in askIn, p *p
 	if err != nil {
 		return v, err
 	}
+	defer s.release(q)
 	offering, enough := context.WithTimeout(waiting, expected.patience(in.WaitSeconds != nil))
 	defer enough()
-	v, err = s.proceed(ctx, offering, waiting, request{call, in.Intent}, cmp.Or(in.Accept, "show"), p.last)
+	v, err = s.proceed(ctx, offering, waiting, q, cmp.Or(in.Accept, "show"), p.last)
 	if err != nil {
 		return v, noted{err, "The request is open as thread " + s.threads.name(o.Thread) + ". Call follow_up or cancel with it."}
 	}
 	if v.Proved == nil { // no offer was accepted
-		v.Proved = &call.Proved
+		proved := q.proved()
+		v.Proved = &proved
 	}
 	if v.State == stateWaiting {
 		expected.explain(s, &v)

@@ -20,7 +20,7 @@ type expectation struct {
 
 // expect reads the directory.
 func (s *Server) expect(ctx context.Context, opts client.RequestOptions) expectation {
-	o, err := s.Client.Outlook(ctx, opts)
+	o, err := s.relays.Outlook(ctx, opts)
 	if err != nil { // the request says what is wrong with the relay
 		s.Log.Debug("the directory was not read", "error", err)
 	}

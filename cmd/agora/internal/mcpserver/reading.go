@@ -77,7 +77,7 @@ func (s *Server) findAgents(ctx context.Context, _ *mcp.CallToolRequest, in find
 	if err != nil {
 		return out, mistake("after must be what the last call has returned as more")
 	}
-	found, err := s.Client.Agents(ctx, client.AgentQuery{Intent: in.Intent, Text: in.Text, Online: in.Online, Cursor: string(after),
+	found, err := s.relays.Agents(ctx, client.AgentQuery{Intent: in.Intent, Text: in.Text, Online: in.Online, Cursor: string(after),
 		Limit: pageAgents})
 	if err != nil {
 		return out, err
@@ -201,11 +201,11 @@ func (s *Server) inbox(ctx context.Context, _ *mcp.CallToolRequest, in inboxIn, 
 		cursor = ""
 	}
 	filter := client.Filter{Recipient: s.DID}
-	found, err := s.Client.Events(ctx, filter, cursor, pageMessages)
+	found, err := s.relays.Events(ctx, filter, cursor, pageMessages)
 	if refusal, ok := errors.AsType[*envelope.Error](err); ok && refusal.Reason() == envelope.ReasonUnknownCursor {
 		p.Say("The relay has lost its data, so these are the oldest messages that it has.")
 		cursor = ""
-		found, err = s.Client.Events(ctx, filter, cursor, pageMessages)
+		found, err = s.relays.Events(ctx, filter, cursor, pageMessages)
 	}
 	if err != nil {
 		return out, err
@@ -275,7 +275,7 @@ func (s *Server) readMessage(ctx context.Context, _ *mcp.CallToolRequest, in rea
 		if id, err = did("agent", in.Agent); err != nil {
 			return v, err
 		}
-		a, err := s.Client.Agent(ctx, id)
+		a, err := s.relays.Agent(ctx, id)
 		if err != nil {
 			return v, err
 		}
@@ -312,11 +312,11 @@ func (s *Server) anyThread(ctx context.Context, id, whose string) (*client.Threa
 		if err != nil {
 			return nil, err
 		}
-		return s.Client.Thread(ctx, id, opener)
+		return s.relays.Thread(ctx, id, opener)
 	}
-	record, err := s.Client.Thread(ctx, id, s.DID)
+	record, err := s.relays.Thread(ctx, id, s.DID)
 	if envelope.CodeOf(err) == envelope.CodeThreadNotFound {
-		return s.Client.Thread(ctx, id, "")
+		return s.relays.Thread(ctx, id, "")
 	}
 	return record, err
 }

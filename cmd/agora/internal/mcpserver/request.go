@@ -20,39 +20,82 @@ import (
 
 // request is a request of this identity.
 type request struct {
-	*client.Call
-	intent string // empty: the relay no longer shows the REQUEST
+	call
+	Thread string  // as the LLM knows it; a job that has moved is in another thread now, see call.place
+	intent string  // empty: the relay no longer shows the REQUEST
+	chosen *chosen // what a call before has done with a job that is kept; nil: it is not kept
+	done   func()  // lets other calls use the request
 }
 
-// resume returns a request that this identity made earlier, and the relay's record of it.
+// chosen is the offer that was accepted, as the LLM knows it; empty: none was since the server has started.
+type chosen struct{ offer string }
+
+// open makes a request, or goes on with the one that an earlier try of the same call has made. The caller releases it.
+func (s *Server) open(ctx context.Context, o client.RequestOptions) (request, error) {
+	if q, ok, err := s.jobs.take(ctx, o.Thread); ok {
+		return q, err
+	}
+	c, err := s.relays.request(ctx, o)
+	if err != nil {
+		return request{}, err
+	}
+	return s.jobs.keep(ctx, request{call: c, Thread: o.Thread, intent: o.Intent})
+}
+
+// release lets other calls use the request. It can be called again.
+func (s *Server) release(q request) {
+	if _, newest := q.place(); newest != q.Thread {
+		s.threads.madeHere(newest)
+	}
+	q.done()
+}
+
+// resume returns a request that this identity made earlier, and the relay's record of it. The caller releases it.
 func (s *Server) resume(ctx context.Context, id string) (request, *client.Thread, error) {
 	id, err := s.threads.id(id)
 	if err != nil {
 		return request{}, nil, err
 	}
-	record, err := s.Client.Thread(ctx, id, s.DID)
+	q, kept, err := s.jobs.take(ctx, id)
+	if !kept {
+		q, err = s.read(ctx, id)
+	}
+	if err != nil {
+		return request{}, nil, err
+	}
+	record, err := q.Record(ctx)
+	if err == nil {
+		err = s.settle(ctx, q, record)
+	}
+	if err != nil {
+		s.release(q)
+		return request{}, nil, err
+	}
+	return q, record, nil
+}
+
+// read reads a request from the relay that has its thread.
+func (s *Server) read(ctx context.Context, id string) (request, error) {
+	c, err := s.relays.resume(ctx, id)
 	if envelope.CodeOf(err) == envelope.CodeThreadNotFound {
-		return request{}, nil, mistake("You have made no request with this thread at %s, or it ended long ago.", s.Relay)
+		return request{}, mistake("You have made no request with this thread at %s, or it ended long ago.", s.Relay)
 	}
 	if err != nil {
-		return request{}, nil, err
+		return request{}, err
 	}
-	call, err := s.Client.Resume(ctx, id)
+	record, err := c.Record(ctx)
 	if err != nil {
-		return request{}, nil, err
+		return request{}, err
 	}
-	if err := s.settle(ctx, record); err != nil {
-		return request{}, nil, err
-	}
-	r := request{Call: call}
+	q := request{call: c, Thread: id}
 	sent := record.Request()
 	if sent != nil {
-		r.intent = sent.PayloadString("intent")
+		q.intent = sent.PayloadString("intent")
 	}
 	if sent == nil || sent.Sealed() {
-		call.Limit(nil) // its constraints cannot be read; the spending limits hold anyway
+		c.Limit(nil) // its constraints cannot be read; the spending limits hold anyway
 	}
-	return r, record, nil
+	return s.jobs.keep(ctx, q)
 }
 
 // relayPatience is how long a tool waits for a relay that need not wait itself.
@@ -86,7 +129,8 @@ func (s *Server) look(ctx, waiting context.Context, id string) (requestView, err
 	if err != nil {
 		return requestView{}, err
 	}
-	if record.State == thread.Pending {
+	defer s.release(q)
+	if record.State == thread.Pending && !q.moves() {
 		return s.pending(ctx, waiting, q, record)
 	}
 	return s.result(ctx, waiting, q)
@@ -128,6 +172,7 @@ func (s *Server) cancel(ctx context.Context, _ *mcp.CallToolRequest, in cancelIn
 	if err != nil {
 		return v, err
 	}
+	defer s.release(q)
 	if record.State == thread.Pending || record.State == thread.Active {
 		err = q.Cancel(ctx, in.Reason)
 		if envelope.CodeOf(err) == envelope.CodeInvalidTransition && !errors.Is(err, client.ErrUnknownOutcome) {
@@ -211,12 +256,14 @@ func whyNot(err error) string {
 }
 
 func (s *Server) job(q request, o client.Offer) spending.Job {
-	return spending.Job{Relay: s.Relay, Thread: q.Thread, Offer: handle(o.Envelope), Agent: o.Agent, Intent: q.intent, Price: o.Price}
+	relay, id := q.place()
+	return spending.Job{Relay: relay, Thread: id, Offer: handle(o.Envelope), Agent: o.Agent, Intent: q.intent,
+		Price: o.Price}
 }
 
 // offersView shows the offers that are still open, as the relay claims. The claim decides only what is shown.
 func (s *Server) offersView(ctx context.Context, q request, offers []client.Offer) (requestView, error) {
-	record, err := s.Client.Thread(ctx, q.Thread, s.DID)
+	record, err := q.Record(ctx)
 	if err != nil {
 		return requestView{}, err
 	}
@@ -269,7 +316,7 @@ func (s *Server) result(ctx, waiting context.Context, q request) (requestView, e
 		return requestView{}, err
 	}
 	if state.State == thread.Failed {
-		record, err := s.Client.Thread(ctx, q.Thread, s.DID)
+		record, err := q.Record(ctx)
 		if err != nil {
 			return requestView{}, err
 		}
@@ -279,7 +326,8 @@ func (s *Server) result(ctx, waiting context.Context, q request) (requestView, e
 		}
 	}
 	v := requestView{Thread: s.threads.name(q.Thread), State: stateWorking, Agent: string(state.Agent), Next: nextWorking}
-	if state.State != thread.Active { // the message that ended it is at the relay, so also wait_seconds 0 shows it
+	ended := state.State != thread.Active && (state.State != thread.Pending || !q.moves())
+	if ended { // the message that ended it is at the relay, so also wait_seconds 0 shows it
 		at, cancel := context.WithTimeout(ctx, relayPatience)
 		defer cancel()
 		waiting = at
@@ -322,17 +370,18 @@ func (s *Server) ended(ctx context.Context, q request, err error) (requestView, 
 	default:
 		return v, err
 	}
-	record, err := s.Client.Thread(ctx, q.Thread, s.DID)
+	record, err := q.Record(ctx)
 	if err != nil {
 		return v, nil // the record is needed only to settle, which the next follow_up does too
 	}
-	return v, s.settle(ctx, record)
+	return v, s.settle(ctx, q, record)
 }
 
 // settle ends the reservations for agents that have signed that they do not do the job.
-func (s *Server) settle(ctx context.Context, record *client.Thread) error {
+func (s *Server) settle(ctx context.Context, q request, record *client.Thread) error {
+	relay, _ := q.place()
 	for _, agent := range refusing(record, s.DID) {
-		if err := s.Book.Release(ctx, s.Relay, record.ID, agent); err != nil {
+		if err := s.Book.Release(ctx, relay, record.ID, agent); err != nil {
 			return local(err)
 		}
 	}

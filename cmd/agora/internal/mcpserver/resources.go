@@ -70,7 +70,7 @@ func (s *Server) agentPage(ctx context.Context, id string, p *page) error {
 	if err != nil {
 		return err
 	}
-	a, err := s.Client.Agent(ctx, who)
+	a, err := s.relays.Agent(ctx, who)
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,6 @@
 // Package mcpserver lets an LLM take part in Agora: it is an MCP server with tools to find agents, hire them, and work
-// for others. One Server acts for one identity at one relay.
+// for others. One Server acts for one identity at one relay, or at several (RELAYS): then a job continues at another
+// relay if its own falls silent, and the LLM notices nothing.
 //
 // The LLM is not trusted with two things. It never sees the key: nothing that the server sends or logs is derived from
 // it, except signatures. And it cannot spend more than the person allows: package spending checks every ACCEPT, and no
@@ -27,13 +28,14 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// Options of a Server. Client, DID, Relay, Book and Folder are required.
+// Options of a Server. Client or Several, DID, Relay, Book and Folder are required.
 type Options struct {
-	Client *client.Client // signs with the key of DID
-	DID    didkey.DID
-	Relay  string         // the relay's URL
-	Book   *spending.Book // of DID
-	Folder string         // for what the server must remember: cursors and the declared services. It must exist
+	Client  *client.Client // signs with the key of DID
+	Several *Several       // instead of Client: several relays
+	DID     didkey.DID
+	Relay   string         // the relay's URL, or those of all relays for people
+	Book    *spending.Book // of DID
+	Folder  string         // for what the server must remember: cursors and the declared services. It must exist
 	// RaiseLimits is the command with which the person raises the spending limits, without the amounts.
 	RaiseLimits string
 	Tools       string // ToolsHire or ToolsWork: only these tools; empty: all
@@ -46,6 +48,15 @@ type Options struct {
 	Patience time.Duration
 }
 
+// Several are several relays.
+type Several struct {
+	Network *client.Network // for all tools but next_job; signs with the key of DID
+	// Worker returns the client for next_job, and its State, which has a file: what the agent has worked on must outlive
+	// the process. It is called when a tool needs it, and returns the same each time. Errors: for example, another
+	// process works with this key.
+	Worker func() (*client.Network, *client.State, error)
+}
+
 // The sets of tools. Each also has inbox, read_message and verify.
 const (
 	ToolsHire = "hire" // find agents, and let them work
@@ -56,6 +67,8 @@ const (
 type Server struct {
 	Options
 	mcp     *mcp.Server
+	relays  relays
+	jobs    *jobs // nil: there is one relay
 	threads *threads
 	running context.Context // ends when the context of Run or RunHTTP does; all tools end with it
 	end     context.CancelFunc
@@ -77,7 +90,10 @@ func New(o Options) *Server {
 	if o.Patience == 0 {
 		o.Patience = 20 * time.Second
 	}
-	s := &Server{Options: o, threads: newThreads(o.Folder)}
+	s := &Server{Options: o, threads: newThreads(o.Folder), relays: oneRelay{o.Client, o.Relay}}
+	if o.Several != nil {
+		s.relays, s.jobs = manyRelays{o.Several.Network}, &jobs{byThread: map[string]*keptJob{}}
+	}
 	s.running, s.end = context.WithCancel(context.Background())
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "agora", Title: "Agora", Version: o.Version}, &mcp.ServerOptions{
 		Instructions: s.instructions(), Capabilities: &mcp.ServerCapabilities{}, Logger: o.Log, PageSize: 100,

@@ -121,7 +121,7 @@ func (s *Server) offerWork(ctx context.Context, _ *mcp.CallToolRequest, in offer
 
 // announce posts the manifest and saves the declaration.
 func (s *Server) announce(ctx context.Context, d *declared) (proved bool, err error) {
-	_, receipt, err := s.Client.Post(ctx, envelope.Draft{Payload: d.Manifest})
+	_, receipt, err := s.relays.Post(ctx, envelope.Draft{Payload: d.Manifest})
 	if err != nil {
 		return false, err
 	}
@@ -176,7 +176,7 @@ func (s *Server) nextJob(ctx context.Context, r *mcp.CallToolRequest, in Wait, p
 	}
 	payload := s.payloadOf(job.Envelope, 0, longText)
 	v = jobView{Thread: s.threads.name(job.Envelope.Thread), ThreadID: s.threadID(job.Envelope), Client: string(job.Envelope.Sender.ID), Intent: job.Request.Intent, Request: &payload}
-	if record, err := s.Client.Thread(ctx, job.Envelope.Thread, job.Envelope.Sender.ID); err == nil { // only for the deadline
+	if record, err := s.relays.Thread(ctx, job.Envelope.Thread, job.Envelope.Sender.ID); err == nil { // only for the deadline
 		v.Deadline = record.Deadline
 	}
 	p.Say("A job for your service %s, in thread %s, from client %s.", v.Intent, v.Thread, v.Client)
@@ -200,7 +200,17 @@ func (s *Server) serve(ctx context.Context, services []service) (*client.Job, er
 		intents = append(intents, v.Intent)
 	}
 	var taken *client.Job // calls of Work come one after the other
-	err := s.Client.Serve(ctx, client.ServeOptions{Intents: intents, Concurrency: 1,
+	var relay interface {
+		Serve(ctx context.Context, opts client.ServeOptions, handler client.Handler) error
+	} = s.Client
+	if s.Several != nil {
+		network, _, err := s.Several.Worker()
+		if err != nil {
+			return nil, local(err)
+		}
+		relay = network // which keeps its positions in its State
+	}
+	err := relay.Serve(ctx, client.ServeOptions{Intents: intents, Concurrency: 1,
 		Cursor: client.FileCursor(filepath.Join(s.Folder, "work.cursor"))}, client.Handler{
 		Quote: func(_ context.Context, job client.Job) (envelope.Offer, error) {
 			v := offered[job.Request.Intent]
@@ -237,7 +247,7 @@ type failIn struct {
 
 type endedOut struct {
 	Thread string `json:"thread"` // its name
-	State  string `json:"state"`  // COMPLETED or ERROR
+	State  string `json:"state"`  // COMPLETED, ERROR, or saved: the relay does not answer, see Server.saved
 	Proved bool   `json:"proved"` // the relay has proved that it has stored the message
 }
 
@@ -246,25 +256,20 @@ func (s *Server) deliver(ctx context.Context, _ *mcp.CallToolRequest, in deliver
 	if err != nil {
 		return endedOut{}, err
 	}
-	return s.endJob(ctx, in.jobIn, p, envelope.TypeResult, func(requestID string) envelope.Payload {
-		return envelope.Result{RequestID: requestID, Status: cmp.Or(in.Status, "success"), Output: output}
-	})
+	return s.endJob(ctx, in.jobIn, p, envelope.Result{Status: cmp.Or(in.Status, "success"), Output: output})
 }
 
 func (s *Server) failJob(ctx context.Context, _ *mcp.CallToolRequest, in failIn, p *page) (endedOut, error) {
 	if in.Reason == "" {
 		return endedOut{}, mistake("reason must not be empty")
 	}
-	return s.endJob(ctx, in.jobIn, p, envelope.TypeError, func(requestID string) envelope.Payload {
-		return envelope.Failure{RequestID: requestID, Code: envelope.AgentCode(cmp.Or(in.Code, string(envelope.AgentInternal))),
-			Message: in.Reason}
-	})
+	code := envelope.AgentCode(cmp.Or(in.Code, string(envelope.AgentInternal)))
+	return s.endJob(ctx, in.jobIn, p, envelope.Failure{Code: code, Message: in.Reason})
 }
 
-// endJob posts the message of type t that ends a job.
-func (s *Server) endJob(
-	ctx context.Context, in jobIn, p *page, t envelope.Type, payload func(requestID string) envelope.Payload,
-) (endedOut, error) {
+// endJob posts the outcome of a job. With several relays it is first recorded: a client whose relay has died gets it
+// when it continues the job elsewhere, and the work is not done again.
+func (s *Server) endJob(ctx context.Context, in jobIn, p *page, outcome envelope.Payload) (endedOut, error) {
 	opener, err := did("client", in.Client)
 	if err != nil {
 		return endedOut{}, err
@@ -273,16 +278,23 @@ func (s *Server) endJob(
 	if err != nil {
 		return endedOut{}, err
 	}
-	record, err := s.Client.Thread(ctx, id, opener)
+	outcome, recorded, err := s.record(id, opener, outcome)
 	if err != nil {
 		return endedOut{}, err
 	}
-	out := endedOut{Thread: s.threads.name(id), State: string(thread.Completed)}
+	relay, record, err := s.threadOf(ctx, id, opener)
+	if err != nil {
+		if recorded && client.Unanswered(err) && p.last {
+			return s.saved(id, p), nil
+		}
+		return endedOut{}, err
+	}
+	t, out := envelope.TypeOf(outcome), endedOut{Thread: s.threads.name(id), State: string(thread.Completed)}
 	if t == envelope.TypeError {
 		out.State = string(thread.Failed)
 	}
 	if record.State == thread.Active && record.Agent == s.DID {
-		_, receipt, err := s.Client.Post(ctx, record.Join(envelope.Draft{Payload: payload(record.RequestID),
+		_, receipt, err := relay.Post(ctx, record.Join(envelope.Draft{Payload: answering(outcome, record.RequestID),
 			Recipient: opener,
 			Thread:    id, Seal: sealedTo(record, s.DID)}))
 		switch {
@@ -290,13 +302,15 @@ func (s *Server) endJob(
 			out.Proved = receipt.Proved != nil
 			p.Say("Sent. The job in thread %s has ended: %s. Next: call next_job.", out.Thread, out.State)
 			return out, nil
+		case recorded && client.Unanswered(err) && p.last:
+			return s.saved(id, p), nil
 		case errors.Is(err, client.ErrUnknownOutcome) && p.last:
 			return out, mistake("It is not known whether the relay has got the message. Call the tool again with the same " +
 				"arguments; only one result counts.")
 		case envelope.CodeOf(err) != envelope.CodeInvalidTransition:
 			return out, err
 		}
-		if record, err = s.Client.Thread(ctx, id, opener); err != nil { // it has just ended
+		if record, err = relay.Thread(ctx, id, opener); err != nil { // it has just ended
 			return out, err
 		}
 	}
@@ -306,6 +320,56 @@ func (s *Server) endJob(
 	}
 	return out, mistake("The job in thread %s can no longer be delivered: the client has cancelled it, its time is over, or it "+
 		"never was yours. Call next_job for another one.", out.Thread)
+}
+
+// record records the outcome of a job, if there are several relays. It returns the first outcome that was recorded, if
+// the job is known.
+func (s *Server) record(
+	id string, opener didkey.DID, outcome envelope.Payload,
+) (first envelope.Payload, ok bool, err error) {
+	if s.Several == nil {
+		return outcome, false, nil
+	}
+	_, state, err := s.Several.Worker()
+	if err == nil {
+		first, err = state.Finish(id, opener, outcome)
+	}
+	if err != nil || first == nil {
+		return outcome, false, local(err)
+	}
+	return first, true, nil
+}
+
+// threadOf reads a thread, and returns the client of the relay that has it.
+func (s *Server) threadOf(ctx context.Context, id string, opener didkey.DID) (*client.Client, *client.Thread, error) {
+	relay, err := s.relays.at(ctx, id, opener)
+	if err != nil {
+		return nil, nil, err
+	}
+	record, err := relay.Thread(ctx, id, opener)
+	return relay, record, err
+}
+
+// saved says that the outcome of a job is recorded, and its relay does not answer.
+func (s *Server) saved(id string, p *page) endedOut {
+	out := endedOut{Thread: s.threads.name(id), State: "saved"}
+	p.Say("The relay of the thread %s does not answer. What you have delivered is saved. The server sends it while "+
+		"next_job waits, when the relay is back, or when the client continues at another relay. Next: call next_job.",
+		out.Thread)
+	return out
+}
+
+// answering returns an outcome as the answer to the REQUEST with this request_id.
+func answering(outcome envelope.Payload, requestID string) envelope.Payload {
+	switch o := outcome.(type) {
+	case envelope.Result:
+		o.RequestID = requestID
+		return o
+	case envelope.Failure:
+		o.RequestID = requestID
+		return o
+	}
+	return outcome
 }
 
 // sealedTo reports whether the answers in a thread must be sealed: its client has sealed a message to me.

@@ -35,7 +35,7 @@ func (c AskCmd) market(env cli.Environment, key didkey.Key, moved func(client.Mo
 		relay, err := c.One().Connect(env, key)
 		return oneRelay{relay}, err
 	}
-	n, err := c.Network(env, key, cli.Attempts, client.NetworkOptions{Silence: c.Silence, Moved: moved})
+	n, err := c.AskingNetwork(env, key, client.NetworkOptions{Silence: c.Silence, Moved: moved})
 	return manyRelays{n}, err
 }
 

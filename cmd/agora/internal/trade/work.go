@@ -268,7 +268,7 @@ func (c WorkCmd) worker(env cli.Environment, key didkey.Key, state *client.State
 	if !c.Many() {
 		return c.One().ConnectPatiently(env, key)
 	}
-	return c.Network(env, key, 0, client.NetworkOptions{State: state, Evidence: filepath.Dir(c.Key)})
+	return c.Network(env, key, 0, client.NetworkOptions{State: state})
 }
 
 // maxMessage returns the size of the largest message that all relays take, in bytes. Of a relay that does not answer
