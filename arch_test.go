@@ -67,7 +67,7 @@ var allowedImports = map[string][]string{
 	"gateway/hub/skill":                     {},
 	"gateway/hub":                           {"internal/jsontext", "envelope", "gateway", "gateway/hub/skill", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
 	"gateway/channel":                       {"internal/hostname", "internal/jsontext", "internal/untrusted", "didkey", "envelope", "thread", "gateway", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
-	"gateway/a2a":                           {"internal/a2a", "internal/jsontext", "didkey", "envelope", "thread", "gateway", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
+	"gateway/a2a":                           {"internal/a2a", "internal/hostname", "internal/jsontext", "didkey", "envelope", "thread", "gateway", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
 	"gateway/jobs/credits":                  {},
 	"gateway/jobs":                          {"internal/jsontext", "didkey", "envelope", "gateway", "gateway/jobs/credits", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
 	"gateway/jobs/jobsclient":               {"internal/exchange", "envelope", "gateway/jobs/credits"},

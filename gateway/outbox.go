@@ -184,11 +184,16 @@ func nanos(t time.Time) int64 {
 
 // Add puts a job at the end of a lane, in the Update of the operation that needs it. Call Wake after that Update.
 func (o *Outbox) Add(tx relay.ExtTx, lane, ref int64) error {
+	return o.AddSince(tx, lane, ref, o.core.Relay.Now())
+}
+
+// AddSince is Add for what has waited since a time. The age of the job counts from then on.
+func (o *Outbox) AddSince(tx relay.ExtTx, lane, ref int64, since time.Time) error {
 	n, err := Next(tx, outboxCounter)
 	if err != nil {
 		return err
 	}
-	r := jobRow{Job: Job{N: n, Lane: lane, Ref: ref, Created: o.core.Relay.Now()}}
+	r := jobRow{Job: Job{N: n, Lane: lane, Ref: ref, Created: since}}
 	_, err = tx.Exec("INSERT INTO gate_outbox (n, gateway, lane, ref, created, attempt, due, dead, failure, sum) "+
 		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", r.values(o.gateway)...)
 	return err

@@ -189,10 +189,10 @@ func (s slot) post(ctx context.Context, c Call) (Response, error) {
 	if err != nil {
 		return Response{}, Blocked
 	}
+	req.Header.Set("Content-Type", "application/json")
 	for name, values := range c.Header {
 		req.Header[name] = values
 	}
-	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Idempotency-Key", c.ID)
 	req.Header.Set("User-Agent", o.userAgent)
 	answered, err := o.client.Do(req)

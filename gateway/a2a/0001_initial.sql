@@ -138,6 +138,21 @@ CREATE TABLE a2a_artifact (
 );
 CREATE UNIQUE INDEX a2a_artifact_by_id ON a2a_artifact (task, id);
 
+-- Where callers want the events of tasks to be sent. A row has at most one job in the outbox. When that is done, the next
+-- events become a job.
+CREATE TABLE a2a_push (
+	n       BIGINT NOT NULL PRIMARY KEY, -- also its lane in the outbox "a2a"
+	task    BIGINT NOT NULL,
+	id      TEXT   NOT NULL, -- the caller's
+	config  BYTEA  NOT NULL, -- JSON: the URL, the token and the key, encrypted
+	version BIGINT NOT NULL, -- grows with each new config
+	begins  BIGINT NOT NULL, -- the event in whose place the task is sent; 0: none
+	done    BIGINT NOT NULL, -- the last event that was sent, or could not be
+	until   BIGINT NOT NULL, -- the job sends the events after done, up to this one; done: there is no job
+	sum     BIGINT NOT NULL
+);
+CREATE UNIQUE INDEX a2a_push_by_id ON a2a_push (task, id);
+
 -- One row: the last event of the relay whose effects are stored here.
 CREATE TABLE a2a_position (
 	id  BIGINT NOT NULL PRIMARY KEY, -- 1

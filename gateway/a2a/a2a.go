@@ -32,7 +32,10 @@ const (
 	maxBytes      = 256 << 20
 	maxProgress   = 256 << 10 // bytes of a body of POST …/events
 	turnLife      = 24 * time.Hour
-	fullRetry     = time.Minute         // Retry-After of an endpoint or a caller with too many unfinished tasks
+	fullRetry     = time.Minute // Retry-After of an endpoint or a caller with too many unfinished tasks
+	maxPushes     = 10          // of one task
+	maxPosts      = 512         // at a time; maxOwnPosts: for one caller
+	maxOwnPosts   = 16
 	unheard       = 90 * 24 * time.Hour // after that an endpoint is deleted
 	historyLength = 50                  // if the caller does not say how many messages it wants
 )
@@ -41,12 +44,14 @@ const (
 var (
 	endpointRate = relay.Rate{PerSecond: 20.0 / 3600, Burst: 20} // new endpoints from one address
 	taskRate     = relay.Rate{PerSecond: 10.0 / 60, Burst: 20}   // new tasks of anonymous callers from one address
+	postRate     = relay.Rate{PerSecond: 50.0 / 60, Burst: 10}   // pushes of anonymous callers to one host: 60 a minute
 )
 
 // The names of the limits in answers with status 429, beside envelope.LimitRequests.
 const (
 	limitEndpoints  = "endpoints"
 	limitKeys       = "keys"
+	limitPushes     = "pushes"
 	limitNewTasks   = "newTasks"
 	limitUnfinished = "unfinishedTasks"
 )
@@ -77,6 +82,9 @@ type Gateway struct {
 	news     *gateway.News // by the number of the task
 	closed   *gateway.News // by the number of the endpoint: callers must be checked again
 
+	pushes    *gateway.Outbox       // a lane is a push configuration
+	pushPosts *admission.CallerRate // of anonymous callers, by host
+
 	keys      int   // how many keys an endpoint may have
 	taskBytes int64 // how many bytes a task may have
 
@@ -93,7 +101,11 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 		news: gateway.NewNews(), closed: gateway.NewNews(), keys: maxKeys, taskBytes: maxTaskBytes,
 		newEndpoints: admission.NewAddressRate(limitEndpoints, "creates endpoints", endpointRate),
 		newTasks:     admission.NewAddressRate(limitNewTasks, "creates tasks", taskRate),
+		pushPosts:    admission.NewCallerRate(limitPushes, "pushes to this host come", postRate),
 		kick:         make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	courier := courier{g, new(sync.Map)}
+	g.pushes = gateway.NewOutbox(c, "a2a", gateway.NewOutgoing(c.Outgoing), courier)
+	g.pushes.Share(maxPosts, maxOwnPosts, courier.payer)
 	g.follower = &gateway.Follower{Core: c, Position: position, SetPosition: setPosition, Handle: g.handle}
 	return g, g.follower.Start(ctx)
 }
@@ -101,11 +113,12 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 // URL returns the base URL of the gateway: that of the relay, with /a2a.
 func (g *Gateway) URL() string { return g.url }
 
-// Run sends turns to agents, follows their answers, and removes what has expired, until ctx ends.
+// Run sends turns to agents, follows their answers, pushes events to callers, and removes what has expired, until ctx ends.
 func (g *Gateway) Run(ctx context.Context) {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { g.follower.Run(ctx) })
 	tasks.Go(func() { g.sendWaiting(ctx) })
+	tasks.Go(func() { g.pushes.Run(ctx) })
 	tasks.Go(func() { g.sweep(ctx) })
 	tasks.Wait()
 }

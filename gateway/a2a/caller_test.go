@@ -21,13 +21,18 @@ func TestTasksOfOthers(t *testing.T) {
 		signer := newKey(t)
 		alice := caller{agent: a, key: a.newKey("alice")}
 		id := text(alice.sayAtOnce("hello"), "id")
+		alice.push(id, "p", "https://a.example/")
 		unknown := "tsk_" + strings.Repeat("a", 26)
 		for _, c := range []caller{{agent: a, key: a.newKey("bob")}, {agent: a}, {agent: a, did: &signer}} {
 			for method, params := range map[string]func(id string) any{
-				"GetTask":         func(id string) any { return object{"id": id} },
-				"CancelTask":      func(id string) any { return object{"id": id} },
-				"SubscribeToTask": func(id string) any { return object{"id": id} },
-				"SendMessage":     func(id string) any { return object{"message": message("x", "taskId", id)} },
+				"GetTask":                          func(id string) any { return object{"id": id} },
+				"CancelTask":                       func(id string) any { return object{"id": id} },
+				"SubscribeToTask":                  func(id string) any { return object{"id": id} },
+				"SendMessage":                      func(id string) any { return object{"message": message("x", "taskId", id)} },
+				"CreateTaskPushNotificationConfig": func(id string) any { return object{"taskId": id, "url": "https://a.example/"} },
+				"ListTaskPushNotificationConfigs":  func(id string) any { return object{"taskId": id} },
+				"GetTaskPushNotificationConfig":    func(id string) any { return object{"taskId": id, "id": "p"} },
+				"DeleteTaskPushNotificationConfig": func(id string) any { return object{"taskId": id, "id": "p"} },
 			} {
 				body := func(id string) object {
 					return object{"jsonrpc": "2.0", "id": 1, "method": method, "params": params(id)}

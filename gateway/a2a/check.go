@@ -11,7 +11,8 @@ func check(q relay.Querier, found func(where, what string)) error {
 		gateway.NewTable(usageTable, 1, usageColumns), gateway.NewTable(keyTable, 1, keyColumns),
 		gateway.NewTable(contextTable, 1, contextColumns), gateway.NewTable(taskTable, 1, taskColumns),
 		gateway.NewTable(turnTable, 1, turnColumns), gateway.NewTable(eventTable, 2, eventColumns),
-		gateway.NewTable(artifactTable, 2, artifactColumns), gateway.NewTable(positionTable, 1, positionColumns)); err != nil {
+		gateway.NewTable(artifactTable, 2, artifactColumns), gateway.NewTable(pushTable, 1, pushColumns),
+		gateway.NewTable(positionTable, 1, positionColumns)); err != nil {
 		return err
 	}
 	if err := gateway.CheckRelations(q, found, relations...); err != nil {
@@ -26,6 +27,7 @@ func check(q relay.Querier, found func(where, what string)) error {
 		contextCounter:  "SELECT MAX(n) FROM a2a_context",
 		taskCounter:     "SELECT MAX(n) FROM a2a_task",
 		turnCounter:     "SELECT MAX(n) FROM a2a_turn",
+		pushCounter:     "SELECT MAX(n) FROM a2a_push",
 	} {
 		if err := gateway.CheckCounter(q, found, counter, largest); err != nil {
 			return err
@@ -58,6 +60,8 @@ var relations = []gateway.Relation{
 	{Table: artifactTable, What: "belongs to a task that does not exist, or its content is missing",
 		Broken: "SELECT a.place FROM a2a_artifact a LEFT JOIN a2a_task t ON t.n = a.task LEFT JOIN a2a_event e " +
 			"ON e.task = a.task AND e.seq = a.base AND e.artifact = a.place WHERE t.n IS NULL OR t.endpoint > 0 AND e.seq IS NULL"},
+	{Table: pushTable, What: "belongs to a task that does not exist",
+		Broken: "SELECT p.n FROM a2a_push p LEFT JOIN a2a_task t ON t.n = p.task WHERE t.n IS NULL"},
 	{Table: usageTable, What: "does not count the tasks of its endpoint",
 		Broken: "SELECT u.endpoint FROM a2a_usage u WHERE u.ended <> " +
 			"(SELECT COUNT(*) FROM a2a_task t WHERE t.endpoint = u.endpoint AND t.ended > 0) OR u.bytes <> " +

@@ -17,7 +17,8 @@ import (
 func (f *fixture) fill() {
 	a := f.agent(wire.Keys)
 	a.serve(echo)
-	caller{agent: a, key: a.newKey("alice")}.say("hello")
+	alice := caller{agent: a, key: a.newKey("alice")}
+	alice.push(text(alice.say("hello"), "id"), "p", "https://a.example/")
 	synctest.Wait()
 }
 
@@ -38,7 +39,8 @@ func TestCheckFindsRelations(t *testing.T) {
 		for table, want := range map[string][]string{
 			"a2a_endpoint": {"a2a_key 1 belongs to an endpoint that does not exist", "a2a_task 1 belongs to an endpoint that does not exist"},
 			"a2a_context":  {"a2a_task 1 belongs to a conversation that does not exist"},
-			"a2a_task":     {"a2a_turn 1 belongs to a task that does not exist", "a2a_event 1 belongs to a task that does not exist"},
+			"a2a_task": {"a2a_turn 1 belongs to a task that does not exist", "a2a_event 1 belongs to a task that does not exist",
+				"a2a_push 1 belongs to a task that does not exist"},
 			"a2a_event":    {"a2a_task 1 has no event with its status", "a2a_task 1 does not know its newest event"},
 			"gate_key":     {"a2a_key 1 has no key in gate_key"},
 			"gate_counter": {`gate_counter name="a2a_task" its last number is 0, but 1 is in use; it would give numbers a second time`},

@@ -29,7 +29,7 @@ func TestErrors(t *testing.T) {
 		{[]string{"CancelTask", `{"id":"x"}`, "POST", "/tasks/x:cancel", "null"}, nil, wire.TaskNotFound, 404, "TASK_NOT_FOUND"},
 		{[]string{"GetExtendedAgentCard", `{}`, "GET", "/extendedAgentCard", ""}, nil, wire.UnsupportedOperation, 400, "UNSUPPORTED_OPERATION"},
 		{[]string{"ListTaskPushNotificationConfigs", `{"taskId":"x"}`, "GET", "/tasks/x/pushNotificationConfigs", ""}, nil,
-			wire.PushNotificationNotSupported, 400, "PUSH_NOTIFICATION_NOT_SUPPORTED"},
+			wire.TaskNotFound, 404, "TASK_NOT_FOUND"},
 		{send(`{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"}]}}`), nil, wire.ExtensionSupportRequired, 400,
 			"EXTENSION_SUPPORT_REQUIRED"},
 		{send(`{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"url":"http://127.0.0.1/","mediaType":"image/png"}]}}`),

@@ -93,11 +93,10 @@ func (g *Gateway) apply(o *gateway.Op, u turn, e endpoint, f effect) error {
 			return err
 		}
 		o.Then(g.wakeTurns)
-		o.Then(func() { g.news.Tell(t.n) })
 		if err := t.setStatus(o, wire.Working, nil, 0); err != nil {
 			return err
 		}
-		return updateTask(o.ExtTx, t)
+		return g.save(o, t)
 	}
 	return nil
 }

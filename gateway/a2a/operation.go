@@ -139,12 +139,13 @@ func (p *operation) run() error {
 	case "GetExtendedAgentCard":
 		return wire.Errorf(wire.UnsupportedOperation, "This agent has no extended card; its card is public.")
 	}
-	return wire.Errorf(wire.PushNotificationNotSupported, "This relay sends no push notifications.")
+	return p.runPush()
 }
 
 // changes reports whether an operation may change something.
 func changes(m wire.Method) bool {
-	return !slices.Contains([]string{"GetTask", "ListTasks", "SubscribeToTask", "GetExtendedAgentCard"}, m.Name)
+	return !slices.Contains([]string{"GetTask", "ListTasks", "SubscribeToTask", "GetExtendedAgentCard",
+		"GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs"}, m.Name)
 }
 
 // checkVersion refuses a version of A2A that the relay does not have. A request that names none is one of 1.0.

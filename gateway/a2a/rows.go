@@ -7,7 +7,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// This file and rows_task.go read and write the rows of the tables. Each row type has the columns of its table, in their
+// This file, rows_task.go and rows_push.go read and write the rows of the tables. Each row type has the columns of its table, in their
 // order, without the checksum. The functions that find a row return the zero row if there is none.
 
 // The counters of the rows' numbers.
@@ -17,6 +17,7 @@ const (
 	contextCounter  = "a2a_context"
 	taskCounter     = "a2a_task"
 	turnCounter     = "a2a_turn"
+	pushCounter     = "a2a_push"
 )
 
 // flag is how a column stores a bool.

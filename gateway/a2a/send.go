@@ -38,7 +38,9 @@ func (p *operation) sendMessage() error {
 		return err
 	}
 	if s.Configuration.Push != nil {
-		return wire.Errorf(wire.PushNotificationNotSupported, "This relay sends no push notifications.")
+		if err := p.checkPush("configuration.taskPushNotificationConfig.", s.Configuration.Push); err != nil {
+			return err
+		}
 	}
 	repeat, given, err := gateway.ParseRepeat(p.r, "A2A "+string(p.endpoint.did)+" "+p.method.Name, p.caller.payer, p.params)
 	if err != nil {
@@ -260,17 +262,22 @@ func (p *operation) store(o *gateway.Op, s *sending) (n int64, err error) {
 	if err := t.add(o, event{kind: said, said: true, body: w.message}); err != nil {
 		return 0, err
 	}
+	if s.Configuration.Push != nil {
+		if err := p.setPush(o, t, *s.Configuration.Push, t.seq+1); err != nil {
+			return 0, err
+		}
+	}
 	if err := t.setStatus(o, wire.Submitted, nil, 0); err != nil {
 		return 0, err
 	}
-	save := updateTask
 	if t.turn == 1 {
-		save = insertTask
+		if err := insertTask(o.ExtTx, t); err != nil {
+			return 0, err
+		}
 	}
-	if err := save(o.ExtTx, t); err != nil {
+	if err := p.save(o, t); err != nil {
 		return 0, err
 	}
-	o.Then(func() { p.news.Tell(t.n) })
 	if u.state, err = p.hand(o, s.checked, u, fresh); err != nil {
 		return 0, err
 	}

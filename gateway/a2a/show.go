@@ -209,6 +209,12 @@ func someEvents(q relay.Querier, text string, args ...any) (some []event, more b
 	return some, len(some) == pieceRows, err
 }
 
+// eventsAfter returns the next events of a task, without the messages of the caller. They are newer than a time.
+func eventsAfter(q relay.Querier, task, after, newer int64) (some []event, more bool, err error) {
+	return someEvents(q, "SELECT "+eventColumns+" FROM a2a_event WHERE task = ? AND seq > ? AND kind > 0 AND at > ? "+
+		"ORDER BY seq LIMIT ?", task, after, newer, pieceRows)
+}
+
 var errPieceFull = errors.New("the piece is full")
 
 // messagesAfter returns the next messages of a task, up to an event.

@@ -174,8 +174,7 @@ func (s *stream) writeNext(ctx context.Context) (more, over bool, err error) {
 		if _, _, err := s.findCaller(q, s.r, s.from, s.signer); err != nil { // the key may have ended
 			return err
 		}
-		events, more, err = someEvents(q, "SELECT "+eventColumns+" FROM a2a_event WHERE task = ? AND seq > ? AND kind > 0 "+
-			"ORDER BY seq LIMIT ?", s.first.task.n, s.after, pieceRows)
+		events, more, err = eventsAfter(q, s.first.task.n, s.after, 0)
 		return err
 	}); err != nil {
 		return false, false, err

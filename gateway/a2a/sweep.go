@@ -139,7 +139,7 @@ func (g *Gateway) duties() []duty {
 		{"SELECT 1 FROM a2a_usage WHERE (ended > 10000 OR bytes > 268435456) AND endpoint < ? LIMIT 1", 0, dropMost},
 		{"SELECT 1 FROM a2a_endpoint WHERE deleted > 0 AND deleted <= ? LIMIT 1", 0, g.removeEndpoint},
 		{"SELECT 1 FROM a2a_key WHERE deleted > 0 AND deleted <= ? LIMIT 1", 0, removeKeys},
-		{"SELECT 1 FROM a2a_task WHERE endpoint = 0 AND created <= ? LIMIT 1", 0, removeTask},
+		{"SELECT 1 FROM a2a_task WHERE endpoint = 0 AND created <= ? LIMIT 1", 0, g.removeTask},
 	}
 }
 
@@ -251,10 +251,19 @@ func removeKeys(o *gateway.Op, _ int64) (more bool, err error) {
 }
 
 // removeTask removes some rows of a dropped task, and at last the task and its conversation.
-func removeTask(o *gateway.Op, _ int64) (more bool, err error) {
+func (g *Gateway) removeTask(o *gateway.Op, _ int64) (more bool, err error) {
 	t, err := find(o, (*task).fields, "SELECT "+taskColumns+" FROM a2a_task WHERE endpoint = 0 "+
 		"AND ended > 0 ORDER BY ended, n LIMIT 1")
 	if err != nil || t.n == 0 {
+		return false, err
+	}
+	pushes, err := pushesOf(o, t.n)
+	for _, p := range pushes {
+		if err == nil {
+			err = g.dropPush(o, p)
+		}
+	}
+	if err != nil {
 		return false, err
 	}
 	for _, text := range []string{

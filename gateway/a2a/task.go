@@ -121,8 +121,16 @@ func (g *Gateway) finish(o *gateway.Op, t task, u turn, out outcome) error {
 	if err := t.setStatus(o, out.state, out.message, endsTurn); err != nil {
 		return err
 	}
+	return g.save(o, t)
+}
+
+// save stores a task that has new events, and tells those who wait for them.
+func (g *Gateway) save(o *gateway.Op, t task) error {
 	o.Then(func() { g.news.Tell(t.n) })
-	return updateTask(o.ExtTx, t)
+	if err := updateTask(o.ExtTx, t); err != nil {
+		return err
+	}
+	return g.queuePushes(o, t)
 }
 
 // progressed reports whether the agent has sent events in the first turn of a task: before, there are the message of the

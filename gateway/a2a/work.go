@@ -210,6 +210,5 @@ func (g *Gateway) progress(o *gateway.Op, r *http.Request, agent didkey.DID, eve
 			return t, err
 		}
 	}
-	o.Then(func() { g.news.Tell(t.n) })
-	return t, updateTask(o.ExtTx, t)
+	return t, g.save(o, t)
 }

@@ -300,6 +300,23 @@ var a2aLists = map[string]list{
 		}
 		return s.signed(owner, "GET", path+"/keys", "")
 	}},
+	"/a2a/{agent}/tasks/{id}/pushNotificationConfigs": {true, func(s *listSite) gatetest.Call {
+		owner, path := s.endpoint("")
+		key := s.do(s.signed(owner, "POST", path+"/keys", `{"name":"alice"}`))["key"].(string)
+		s.sendTask(path, key, 0)
+		var id string
+		s.update(func(tx relay.ExtTx) error {
+			return tx.Query(func(scan gateway.Scanner) error { return scan(&id) }, "SELECT id FROM a2a_task ORDER BY n DESC LIMIT 1")
+		})
+		push := gatetest.Call{Method: "POST", Path: path + "/tasks/" + id + "/pushNotificationConfigs", Key: key}
+		for n := range 10 {
+			push.Body = object{"id": fmt.Sprint(n) + strings.Repeat("x", 120), "url": "https://a.example/" + strings.Repeat("x", 2000), "token": strings.Repeat("x", 1024),
+				"authentication": object{"scheme": strings.Repeat("x", 64), "credentials": strings.Repeat("x", 4096)}}
+			s.do(push)
+		}
+		push.Method, push.Body = "GET", nil
+		return push
+	}},
 	"/a2a/work/{turn}": {true, func(s *listSite) gatetest.Call {
 		owner, path := s.endpoint("")
 		s.sendTask(path, "", 0)

@@ -16,7 +16,10 @@ const (
 	MaxPage     = 100
 	DefaultPage = 50
 	maxHistory  = 1 << 30
-	maxPushID   = 128
+
+	maxPushID          = 128
+	maxPushToken       = 1024
+	maxPushCredentials = 4096
 )
 
 // Send is the params of SendMessage and SendStreamingMessage.
@@ -165,12 +168,27 @@ func pushOf(r *reader) (Push, error) {
 	if len(p.ID) > maxPushID {
 		r.fail("id", "must have 1 to %d bytes", maxPushID)
 	}
+	if !headerForm.MatchString(p.Token) || len(p.Token) > maxPushToken {
+		r.fail("token", "must have at most %d printable ASCII characters", maxPushToken)
+	}
 	return p, r.err
 }
+
+// What a header may have: a scheme, and other text.
+var (
+	schemeForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$")
+	headerForm = regexp.MustCompile(`^[ -~]*$`)
+)
 
 func parsePushAuthentication(path string, text []byte) (PushAuthentication, error) {
 	r := read(path, text)
 	a := PushAuthentication{r.text("scheme", true), r.text("credentials", false)}
+	if !schemeForm.MatchString(a.Scheme) {
+		r.fail("scheme", "must be the name of a scheme, such as Bearer")
+	}
+	if !headerForm.MatchString(a.Credentials) || len(a.Credentials) > maxPushCredentials {
+		r.fail("credentials", "must have at most %d printable ASCII characters", maxPushCredentials)
+	}
 	return a, r.err
 }
 
