@@ -25,6 +25,8 @@ func TestErrors(t *testing.T) {
 	}{
 		{[]string{"GetTask", `{"id":"x"}`, "GET", "/tasks/x", ""}, nil, wire.TaskNotFound, 404, "TASK_NOT_FOUND"},
 		{[]string{"CancelTask", `{"id":"x"}`, "POST", "/tasks/x:cancel", "{}"}, nil, wire.TaskNotFound, 404, "TASK_NOT_FOUND"},
+		// What a2a-go sends.
+		{[]string{"CancelTask", `{"id":"x"}`, "POST", "/tasks/x:cancel", "null"}, nil, wire.TaskNotFound, 404, "TASK_NOT_FOUND"},
 		{[]string{"GetExtendedAgentCard", `{}`, "GET", "/extendedAgentCard", ""}, nil, wire.UnsupportedOperation, 400, "UNSUPPORTED_OPERATION"},
 		{[]string{"ListTaskPushNotificationConfigs", `{"taskId":"x"}`, "GET", "/tasks/x/pushNotificationConfigs", ""}, nil,
 			wire.PushNotificationNotSupported, 400, "PUSH_NOTIFICATION_NOT_SUPPORTED"},
