@@ -33,7 +33,8 @@ func call(ctx context.Context, base, key string, input bool) error {
 	}
 	ctx = a2aclient.AttachSessionID(ctx, "session")
 	for _, binding := range []a2a.TransportProtocol{a2a.TransportProtocolJSONRPC, a2a.TransportProtocolHTTPJSON} {
-		client, err := a2aclient.NewFromCard(ctx, card, a2aclient.WithCallInterceptors(&a2aclient.AuthInterceptor{Service: keys}),
+		client, err := a2aclient.NewFromCard(ctx, card,
+			a2aclient.WithCallInterceptors(&a2aclient.AuthInterceptor{Service: keys}),
 			a2aclient.WithConfig(a2aclient.Config{PreferredTransports: []a2a.TransportProtocol{binding}}))
 		if err == nil {
 			c := &caller{Client: client}
@@ -49,8 +50,8 @@ func call(ctx context.Context, base, key string, input bool) error {
 	return nil
 }
 
-// parseKeyed parses the card of an endpoint that wants a key. a2a-go 2.3.1 cannot: it expects the scopes of a requirement
-// as an array, but ProtoJSON has {"list":[…]}.
+// parseKeyed parses the card of an endpoint that wants a key. a2a-go 2.3.1 cannot: it expects the scopes of a
+// requirement as an array, but ProtoJSON has {"list":[…]}.
 func parseKeyed(text []byte) (*a2a.AgentCard, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(text, &members); err != nil {
@@ -92,7 +93,8 @@ func (c *caller) all(ctx context.Context, input bool) error {
 	steps := []struct {
 		name string
 		run  func(context.Context) error
-	}{{"send", c.send}, {"stream", c.stream}, {"cancel", c.cancel}, {"input", c.input}, {"list", c.list}, {"errors", c.errors}}
+	}{{"send", c.send}, {"stream", c.stream}, {"cancel", c.cancel}, {"input", c.input}, {"list", c.list},
+		{"errors", c.errors}}
 	for _, step := range steps {
 		if step.name == "input" && !input {
 			continue

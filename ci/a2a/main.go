@@ -1,12 +1,13 @@
-// Command a2a is an A2A client and an A2A server of others: both are made with a2a-go, the SDK of the A2A project, which
-// knows nothing of Agora.
+// Command a2a is an A2A client and an A2A server of others: both are made with a2a-go, the SDK of the A2A project,
+// which knows nothing of Agora.
 //
 //	go -C ci/a2a run . serve
 //	go -C ci/a2a run . call BASE [input]
 //
 // serve prints the URL at which it listens. call checks an endpoint whose agent does what serve does, in both bindings.
-// BASE is the endpoint's URL, with the slash; the environment variable A2A_KEY has the key, or is empty if everybody may
-// call. input says that the agent can ask for input. call prints what is wrong, and then fails. The first word of a message says what the agent does:
+// BASE is the endpoint's URL, with the slash; the environment variable A2A_KEY has the key, or is empty if everybody
+// may call. input says that the agent can ask for input. call prints what is wrong, and then fails. The first word of a
+// message says what the agent does:
 //
 //	echo TEXT    an artifact with the text
 //	chunks A B   an artifact in pieces: A, then B

@@ -28,18 +28,20 @@ const (
 	a2aEnd        = 2 * time.Minute // until all tasks have ended
 )
 
-// TestA2AKillLoop kills a relay and an agora work again and again, while callers send messages. It tests that no task that
-// was answered is lost, that each has one REQUEST and one answer, and that work is repeated only after a kill of the
-// agent (A-14, A-24). In the end, agora check must find nothing.
+// TestA2AKillLoop kills a relay and an agora work again and again, while callers send messages. It tests that no task
+// that was answered is lost, that each has one REQUEST and one answer, and that work is repeated only after a kill of
+// the agent (A-14, A-24). In the end, agora check must find nothing.
 func TestA2AKillLoop(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	address := l.Addr().String() // the endpoint has it in its URL
 	must(t, l.Close())
-	relay := newServer(t, "--addr", address, "--a2a", "--log-level", "warn", "--pending-timeout", "24h", "--active-timeout", "24h")
+	relay := newServer(t, "--addr", address, "--a2a", "--log-level", "warn", "--pending-timeout", "24h",
+		"--active-timeout", "24h")
 	relay.start()
 	r := random(t)
-	load := &a2aLoad{t: t, runs: filepath.Join(t.TempDir(), "runs"), answered: map[string]string{}, stop: make(chan struct{})}
+	load := &a2aLoad{t: t, runs: filepath.Join(t.TempDir(), "runs"), answered: map[string]string{},
+		stop: make(chan struct{})}
 	endpoint, agent, startAgent := workEndpoint(t, "http://"+address, `read -r text || test -n "$text"
 printf '%s\n' "$text" >>'`+load.runs+`'
 sleep 0.02
@@ -120,8 +122,11 @@ func (l *a2aLoad) call(caller int) {
 		}
 		text := fmt.Sprintf("caller %d, message %d", caller, n)
 		var answer struct{ Task a2aTask }
-		status, err := l.ask(http.MethodPost, "/message:send", map[string]any{"configuration": map[string]any{"returnImmediately": true},
-			"message": map[string]any{"messageId": "m", "role": "ROLE_USER", "parts": []any{map[string]string{"text": text}}}}, &answer)
+		status, err := l.ask(http.MethodPost, "/message:send", map[string]any{
+			"configuration": map[string]any{"returnImmediately": true},
+			"message": map[string]any{"messageId": "m", "role": "ROLE_USER",
+				"parts": []any{map[string]string{"text": text}}},
+		}, &answer)
 		l.mu.Lock()
 		if l.sent++; err == nil && status == http.StatusOK {
 			l.answered[answer.Task.ID] = text
@@ -158,8 +163,8 @@ func (l *a2aLoad) tasks() (all []a2aTask) {
 	}
 }
 
-// audit waits until all tasks have ended, and compares them with what was sent, with what is stored, and with the runs of
-// the program.
+// audit waits until all tasks have ended, and compares them with what was sent, with what is stored, and with the runs
+// of the program.
 func (l *a2aLoad) audit(relay *server, agentKills int) {
 	t := l.t
 	var tasks []a2aTask

@@ -101,7 +101,8 @@ func workEndpoint(t testing.TB, relay, script string) (e a2aEndpoint, agent *run
 	key := filepath.Join(t.TempDir(), "work.key")
 	agora(t, "keygen", key)
 	start = func() *running {
-		return run(t, "working for", binary, "work", "--key", key, "--relay", relay, "--intent", "sample.do", "--input", "text",
+		return run(t, "working for", binary, "work", "--key", key, "--relay", relay, "--intent", "sample.do",
+			"--input", "text",
 			"--concurrency", strconv.Itoa(workConcurrency), "--attempts", "1000", "--grace", "1s", "--", "sh", "-c", script)
 	}
 	agent = start()
@@ -134,9 +135,9 @@ func exposed(t testing.TB, relay string, public bool, server ...string) a2aEndpo
 	return e
 }
 
-// TestA2AClients lets the SDKs of the A2A project for Go and JavaScript call an agora work, and servers that are made with
-// both SDKs behind agora a2a expose: cards, both bindings, sending, streams, input, cancel and lists (A-2, A-5, A-8, A-16,
-// make a2a runs it.
+// TestA2AClients lets the SDKs of the A2A project for Go and JavaScript call an agora work, and servers that are made
+// with both SDKs behind agora a2a expose: cards, both bindings, sending, streams, input, cancel and lists (A-2, A-5,
+// make a2a runs it.
 func TestA2AClients(t *testing.T) {
 	client := filepath.Join(t.TempDir(), "a2a.exe")
 	if out, err := exec.Command("go", "build", "-C", "../a2a", "-o", client, ".").CombinedOutput(); err != nil {
@@ -148,7 +149,8 @@ func TestA2AClients(t *testing.T) {
 	must(t, err)
 	work, _, _ := workEndpoint(t, at, sampleWords)
 	for name, endpoint := range map[string]a2aEndpoint{
-		"work": work, "GoServer": exposed(t, at, true, client, "serve"), "JavaScriptServer": exposed(t, at, false, "node", a2aServerJS),
+		"work": work, "GoServer": exposed(t, at, true, client, "serve"),
+		"JavaScriptServer": exposed(t, at, false, "node", a2aServerJS),
 	} {
 		for language, line := range map[string][]string{"Go": {client, "call"}, "JavaScript": {"node", a2aClientJS}} {
 			t.Run(name+"From"+language, func(t *testing.T) {

@@ -1,10 +1,10 @@
-// Command tck is the agent that the TCK of the A2A project tests (github.com/a2aproject/a2a-tck, branch 1.0-dev). It is an
-// ordinary agent of Agora: it takes its work from a relay with agora serve --a2a. Everybody may call it.
+// Command tck is the agent that the TCK of the A2A project tests (github.com/a2aproject/a2a-tck, branch 1.0-dev). It is
+// an ordinary agent of Agora: it takes its work from a relay with agora serve --a2a. Everybody may call it.
 //
 //	go run ./ci/tck RELAY
 //
-// It prints the URL for --sut-host. docs/A2A.md says how the TCK is run. What the agent does is what the TCK's scenarios
-// say for the beginning of the messageId.
+// It prints the URL for --sut-host. docs/A2A.md says how the TCK is run. What the agent does is what the TCK's
+// scenarios say for the beginning of the messageId.
 package main
 
 import (
@@ -57,20 +57,24 @@ func run(ctx context.Context, relay string) error {
 		return err
 	}
 	endpoint := a2a.NewEndpoint(a.gateway, key.DID())
-	card := endpoint.FromManifest(envelope.Manifest{Name: "TCK", Version: "1.0.0", Description: "The agent that the TCK tests.",
-		Intents: []envelope.Intent{{ID: a2a.MessageIntent, Name: "What the TCK's scenarios say"}}}, a2a.Public)
+	card := endpoint.FromManifest(envelope.Manifest{Name: "TCK", Version: "1.0.0",
+		Description: "The agent that the TCK tests.",
+		Intents:     []envelope.Intent{{ID: a2a.MessageIntent, Name: "What the TCK's scenarios say"}}}, a2a.Public)
 	card.DefaultInputModes = []string{"*/*"} // CORE-SEND-003 sends a type that it has made up, and expects success
 	signed, err := endpoint.Sign(card, a2a.Public, key)
 	if err != nil {
 		return err
 	}
-	settings := jsontext.Compact(map[string]any{"card": json.RawMessage(signed), "access": a2a.Public, "mode": a2a.ModeMessage, "listed": false})
-	if err := a.relay.CallA2A(ctx, client.GatewayCall{Method: http.MethodPut, Path: "/" + key.DID().Multibase() + "/endpoint",
+	settings := jsontext.Compact(map[string]any{"card": json.RawMessage(signed), "access": a2a.Public,
+		"mode": a2a.ModeMessage, "listed": false})
+	if err := a.relay.CallA2A(ctx, client.GatewayCall{Method: http.MethodPut,
+		Path: "/" + key.DID().Multibase() + "/endpoint",
 		Body: settings, Repeatable: true}); err != nil {
 		return err
 	}
 	fmt.Println(endpoint.Base())
-	return a.relay.Serve(ctx, client.ServeOptions{Intents: []string{a2a.MessageIntent}, Concurrency: 50}, client.Handler{Work: a.work})
+	return a.relay.Serve(ctx, client.ServeOptions{Intents: []string{a2a.MessageIntent}, Concurrency: 50},
+		client.Handler{Work: a.work})
 }
 
 // work does what the scenario of a message says.

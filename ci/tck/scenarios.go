@@ -20,14 +20,15 @@ type scenario struct {
 
 // scenarios are those of the TCK, by the beginning of the messageId. The longest one that fits counts.
 var scenarios = map[string]scenario{
-	"tck-complete-task":     {output: a2a.Output{Message: said("Hello from TCK")}},
-	"tck-artifact-text":     made(a2a.TextPart("Generated text content")),
-	"tck-artifact-file":     made(file),
-	"tck-artifact-file-url": made(a2a.Part{URL: "https://example.com/output.txt", Filename: "output.txt", MediaType: "text/plain"}),
-	"tck-artifact-data":     made(a2a.DataPart(json.RawMessage(`{"key":"value","count":42}`))),
-	"tck-message-response":  {output: a2a.Output{Message: said("Direct message response"), Direct: true}},
-	"tck-input-required":    {status: "input-required", output: a2a.Output{Message: said("Say more.")}},
-	"tck-reject-task":       {status: "rejected", output: a2a.Output{Message: said("rejected")}},
+	"tck-complete-task": {output: a2a.Output{Message: said("Hello from TCK")}},
+	"tck-artifact-text": made(a2a.TextPart("Generated text content")),
+	"tck-artifact-file": made(file),
+	"tck-artifact-file-url": made(a2a.Part{URL: "https://example.com/output.txt", Filename: "output.txt",
+		MediaType: "text/plain"}),
+	"tck-artifact-data":    made(a2a.DataPart(json.RawMessage(`{"key":"value","count":42}`))),
+	"tck-message-response": {output: a2a.Output{Message: said("Direct message response"), Direct: true}},
+	"tck-input-required":   {status: "input-required", output: a2a.Output{Message: said("Say more.")}},
+	"tck-reject-task":      {status: "rejected", output: a2a.Output{Message: said("rejected")}},
 
 	"tck-stream-001":           streamed(false, a2a.TextPart("Stream hello from TCK")),
 	"tck-stream-002":           {},
@@ -41,7 +42,8 @@ var scenarios = map[string]scenario{
 }
 
 // file is a part with the bytes of a file.
-var file = a2a.Part{Raw: base64.StdEncoding.EncodeToString([]byte("file content")), Filename: "output.txt", MediaType: "text/plain"}
+var file = a2a.Part{Raw: base64.StdEncoding.EncodeToString([]byte("file content")), Filename: "output.txt",
+	MediaType: "text/plain"}
 
 // said returns a message of the agent.
 func said(text string) *a2a.Message {
@@ -53,8 +55,8 @@ func made(part a2a.Part) scenario {
 	return scenario{output: a2a.Output{Artifacts: []a2a.Artifact{{ArtifactID: "tck", Parts: []a2a.Part{part}}}}}
 }
 
-// streamed is a scenario with an artifact whose parts are sent as progress. chunks says that each part is a chunk, and that
-// the last one is named as such.
+// streamed is a scenario with an artifact whose parts are sent as progress. chunks says that each part is a chunk, and
+// that the last one is named as such.
 func streamed(chunks bool, parts ...a2a.Part) (s scenario) {
 	for i, part := range parts {
 		s.progress = append(s.progress, a2a.Progress{Artifact: &a2a.ArtifactUpdate{Append: i > 0,

@@ -73,8 +73,8 @@ func (g *Gateway) restRoutes(agent string, main bool) (all []httpapi.Route) {
 	return all
 }
 
-// readREST reads a request of HTTP+JSON: the params are in the path, and in the query or the body. A body that is empty or
-// null has none.
+// readREST reads a request of HTTP+JSON: the params are in the path, and in the query or the body. A body that is empty
+// or null has none.
 func (p *operation) readREST(body []byte) (err error) {
 	params := json.RawMessage("{}")
 	if p.r.Method == http.MethodPost && len(body) > 0 && string(bytes.TrimSpace(body)) != "null" {

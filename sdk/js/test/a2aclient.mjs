@@ -16,9 +16,9 @@ const fetchImpl = createAuthenticatingFetchWithRetry(fetch, {
 });
 
 /**
- * A-5: the SDK accepts the signature of the card, with the key of the DID in the URL, and no other card. If the card has
- * security schemes, the verifier of SDK 1.3.0 must get it as it was sent: it drops the schemes of a card that the SDK
- * itself has read.
+ * A-5: the SDK accepts the signature of the card, with the key of the DID in the URL, and no other card. If the card
+ * has security schemes, the verifier of SDK 1.3.0 must get it as it was sent: it drops the schemes of a card that the
+ * SDK itself has read.
  */
 async function signature() {
   const keys = await (await fetch(`${base}jwks.json`)).json();
@@ -51,9 +51,9 @@ class Caller {
 
   request(text, taskId = '', configuration = undefined) {
     if (!taskId) this.tasks++;
-    return { tenant: '', metadata: undefined, configuration, message: { messageId: crypto.randomUUID(), contextId: this.contextId, taskId,
-      role: Role.ROLE_USER, metadata: undefined, extensions: [], referenceTaskIds: [],
-      parts: [{ content: { $case: 'text', value: text }, metadata: undefined, filename: '', mediaType: '' }] } };
+    return { tenant: '', metadata: undefined, configuration, message: { messageId: crypto.randomUUID(),
+      contextId: this.contextId, taskId, role: Role.ROLE_USER, metadata: undefined, extensions: [],
+      referenceTaskIds: [], parts: [{ content: { $case: 'text', value: text }, metadata: undefined, filename: '', mediaType: '' }] } };
   }
 
   async send() {
@@ -81,14 +81,15 @@ class Caller {
 
   /** Cancels a task that works, and follows it meanwhile. */
   async cancel() {
-    const { id } = await this.client.sendMessage(this.request('hold', '', { returnImmediately: true, acceptedOutputModes: [],
-      taskPushNotificationConfig: undefined, historyLength: undefined }));
+    const { id } = await this.client.sendMessage(this.request('hold', '', { returnImmediately: true,
+      acceptedOutputModes: [], taskPushNotificationConfig: undefined, historyLength: undefined }));
     let last, canceled = false;
     for await (const { payload } of this.client.resubscribeTask({ tenant: '', id })) {
       last = payload.value.status.state;
       if (last === TaskState.TASK_STATE_WORKING && !canceled) {
         canceled = true;
-        mustBe(await this.client.cancelTask({ tenant: '', id, metadata: undefined }), TaskState.TASK_STATE_CANCELED, '');
+        mustBe(await this.client.cancelTask({ tenant: '', id, metadata: undefined }),
+          TaskState.TASK_STATE_CANCELED, '');
       }
     }
     assert.equal(last, TaskState.TASK_STATE_CANCELED);
@@ -108,8 +109,9 @@ class Caller {
     const seen = new Set();
     let pageToken = '';
     do {
-      const page = await this.client.listTasks({ tenant: '', contextId: this.contextId, status: TaskState.TASK_STATE_UNSPECIFIED,
-        pageSize: 1, pageToken, historyLength: undefined, statusTimestampAfter: undefined, includeArtifacts: undefined });
+      const page = await this.client.listTasks({ tenant: '', contextId: this.contextId,
+        status: TaskState.TASK_STATE_UNSPECIFIED, pageSize: 1, pageToken, historyLength: undefined,
+        statusTimestampAfter: undefined, includeArtifacts: undefined });
       assert.equal(page.totalSize, this.tasks);
       for (const task of page.tasks) seen.add(task.id);
       pageToken = page.nextPageToken;
@@ -118,7 +120,8 @@ class Caller {
   }
 
   async errors() {
-    await assert.rejects(this.client.getTask({ tenant: '', id: 'unknown', historyLength: undefined }), TaskNotFoundError);
+    await assert.rejects(this.client.getTask({ tenant: '', id: 'unknown', historyLength: undefined }),
+      TaskNotFoundError);
   }
 }
 

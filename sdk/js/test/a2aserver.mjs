@@ -19,11 +19,14 @@ class Sample {
     if (task) words = ['echo', ...words]; // the answer to ask
     const status = (state, text) => bus.publish(AgentEvent.statusUpdate({ ...ids, metadata: undefined, status: {
       state, timestamp: new Date().toISOString(), message: text === undefined ? undefined :
-        { messageId: crypto.randomUUID(), role: Role.ROLE_AGENT, parts: [part(text)], ...ids, referenceTaskIds: [], ...lists },
+        { messageId: crypto.randomUUID(), role: Role.ROLE_AGENT, parts: [part(text)], ...ids, referenceTaskIds: [],
+          ...lists },
     } }));
-    const artifact = (text, append) => bus.publish(AgentEvent.artifactUpdate({ ...ids, append, lastChunk: false, metadata: undefined,
+    const artifact = (text, append) => bus.publish(AgentEvent.artifactUpdate({ ...ids, append, lastChunk: false,
+      metadata: undefined,
       artifact: { artifactId: 'a1', name: '', description: '', parts: [part(text)], ...lists } }));
-    bus.publish(AgentEvent.task(task ?? { id: taskId, contextId, artifacts: [], history: [userMessage], metadata: undefined,
+    bus.publish(AgentEvent.task(task ?? { id: taskId, contextId, artifacts: [], history: [userMessage],
+      metadata: undefined,
       status: { state: TaskState.TASK_STATE_SUBMITTED, timestamp: new Date().toISOString(), message: undefined } }));
     status(TaskState.TASK_STATE_WORKING);
     switch (words[0]) {
