@@ -145,7 +145,8 @@ class Agent {
       }
     } else if (home && this.desk.state.caught(home.did)) why = 'its home has lied, and is not used any more';
     else if (e.type === 'CANCEL' || e.type === 'ERROR') {
-      const run = this.running.get(key), known = run?.request ?? this.queue.find(e.sender.id, threadOf(e))?.event ?? this.requests.get(key);
+      const run = this.running.get(key), queued = this.queue.find(e.sender.id, threadOf(e));
+      const known = run?.request ?? queued?.event ?? this.requests.get(key);
       if (known) why = flaw(e, known.meta?.home, [await hashOf(known), run && await hashOf(run.event)]);
     }
     if (why) this.client.log(`the ${e.type} ${e.id} of ${e.sender.id} is ignored: ${why}`);
