@@ -27,6 +27,7 @@ export class Desk {
     this.signal = this.stop.signal;
     this.workSlots = new Slots(concurrency);
     this.working = new Map(); // the tasks, by the names of their jobs
+    this.owners = new Map(); // the runs in the newest threads with an ACCEPT, by the names of their jobs
     this.tasks = new Set();
     // Network sets these: where a REQUEST is answered whose home is another relay; whether a REQUEST is to be handled,
     // and then what to call when it was; how the manifest is posted, and how long until it is again.
@@ -80,13 +81,36 @@ export class Desk {
     book.expire(this.client.now());
     const next = book.accepted(key, thread, this.client.now());
     if (next === 'old') throw new Moved();
+    const isNewest = book.get(key).thread.accept === run.accept;
+    if (isNewest) this.#own(name, run);
     if (next === 'answer') return book.get(key).outcome;
     if (next === 'cancelled') return failed(CANCELLED);
-    const isNew = !this.working.has(name), isNewest = book.get(key).thread.accept === run.accept;
+    const isNew = !this.working.has(name);
     if (isNew) this.working.set(name, new Task(this, key, name, job));
     const task = this.working.get(name);
-    if (isNew || isNewest) task.give(run, deadline);
+    if (isNew || isNewest) task.until(deadline);
     return task.wait(run.signal);
+  }
+
+  // Makes run the owner of a job. The run in the thread of the first REQUEST ends if it was the owner, also if it still
+  // posts the outcome. Another one goes on to post it.
+  #own(name, run) {
+    const before = this.owners.get(name);
+    if (before !== run && before?.job.thread.first) before.stop.abort(new Moved());
+    this.owners.set(name, run);
+  }
+
+  /** The outcome of the job whose newest thread with an ACCEPT this is; undefined: it is not known. The agent needs it
+   *  if the REQUEST has expired. */
+  outcomeAt({ client, thread, event }) {
+    const home = event.meta?.home?.did ?? '';
+    return [...this.state.book.jobs].find((job) =>
+      job.client === client && job.thread.id === thread && job.thread.home === home)?.outcome;
+  }
+
+  /** Is called when a run does nothing more. */
+  done(run) {
+    if (run.job && this.owners.get(run.job.name) === run) this.owners.delete(run.job.name);
   }
 
   /** Ends the part of a run in its job, because the client has ended the thread. The work ends too, unless a newer
@@ -100,7 +124,6 @@ export class Desk {
 // A job that is being worked on.
 class Task {
   #desk;
-  #owner; // the run in the newest thread with an ACCEPT
   #timer;
   #work; // the controller of the work
   #done;
@@ -118,11 +141,8 @@ class Task {
     desk.start(this.#done.catch((err) => { if (!this.stop.signal.aborted) throw err; }));
   }
 
-  /** Makes run the owner. deadline is that of its thread. The run in the thread of the first REQUEST ends if it was the
-   *  owner. Another one still posts the outcome. */
-  give(run, deadline) {
-    if (this.#owner !== run && this.#owner?.job.thread.first) this.#owner.stop.abort(new Moved());
-    this.#owner = run;
+  /** Ends the work some time after the deadline of a thread. */
+  until(deadline) {
     clearTimeout(this.#timer);
     if (!deadline) return;
     const left = Date.parse(deadline) - this.#desk.client.now() + SKEW;

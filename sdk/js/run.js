@@ -175,8 +175,9 @@ export class Run {
   // Does the work, unless that was done, and posts the outcome.
   async finish(request, accept, { deadline, requestId }) {
     if (!this.outcome) {
-      const { type, payload } = request ? await this.perform(request, accept, deadline) : failed(new AgentError(
-        'UNAVAILABLE', 'the REQUEST has expired, so the agent can no longer read it; send a new REQUEST'));
+      const { type, payload } = request ? await this.perform(request, accept, deadline) :
+        this.agent.desk.outcomeAt(this) ?? failed(new AgentError('UNAVAILABLE',
+          'the REQUEST has expired, so the agent can no longer read it; send a new REQUEST'));
       this.outcome = [type, { ...payload, request_id: request ? request.payload.request_id : requestId }];
     }
     try { await this.post(...this.outcome); } catch (err) {

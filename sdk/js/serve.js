@@ -145,9 +145,9 @@ class Agent {
       }
     } else if (home && this.desk.state.caught(home.did)) why = 'its home has lied, and is not used any more';
     else if (e.type === 'CANCEL' || e.type === 'ERROR') {
-      const { request, accept } = this.running.get(key) ?? {};
-      const known = request ?? this.queue.find(e.sender.id, threadOf(e))?.event ?? this.requests.get(key);
-      if (known) why = flaw(e, known.meta?.home, [await hashOf(known), accept]);
+      const run = this.running.get(key), queued = this.queue.find(e.sender.id, threadOf(e));
+      const known = run?.request ?? queued?.event ?? this.requests.get(key);
+      if (known) why = flaw(e, known.meta?.home, [await hashOf(known), run && await hashOf(run.event)]);
     }
     if (why) this.client.log(`the ${e.type} ${e.id} of ${e.sender.id} is ignored: ${why}`);
     return why ? undefined : this;
@@ -260,6 +260,7 @@ class Agent {
         }
       }
     });
+    this.desk.done(run);
     if (this.signal.aborted) return; // the saved cursor stays before this ACCEPT, so the work is done after a restart
     if (run.ended) this.desk.leave(run);
     if (err !== undefined) this.client.log(`the agent does nothing more in a thread (thread ${thread})`, err);

@@ -155,3 +155,61 @@ test('R-18: after a crash, work that had ended is not repeated', async (t) => {
   again({ work: () => worked++ });
   assert.deepEqual([(await first.result()).payload.output, worked], ['before', 0]);
 });
+
+test('R-18: after a crash, work that had ended is delivered also if the REQUEST has expired', async (t) => {
+  const all = await parties();
+  all.agent.log = () => { all.agent.logged = true; };
+  const { first, again } = await crashed(t, all, true);
+  all.relay.events = all.relay.events.filter(({ type }) => type !== 'REQUEST');
+  again({ work: () => 'once more' });
+  assert.equal((await first.result()).payload.output, 'before');
+});
+
+// The end of the run in a thread, as the agent logs it.
+const endOf = ({ thread }, logged) => until(() => logged.some((text) =>
+  text.includes('does nothing more') && text.includes(thread)), `the end in ${thread}`);
+
+test('R-18: the run in the first thread ends when the job has moved, also while it posts the outcome', async (t) => {
+  const all = await parties(), { relay, agent } = all, { jobs, work } = slow(), logged = [];
+  agent.log = (text) => logged.push(text);
+  serving(t, agent, 'echo', { work });
+  const first = await open(all);
+  await until(() => jobs.length === 1);
+  let refused = 0;
+  relay.hook = (url, { method, body }, next) => {
+    const e = method === 'POST' ? JSON.parse(new TextDecoder().decode(body)) : {};
+    if (e.type !== 'RESULT' || e.thread.id !== first.thread) return next();
+    refused++;
+    return new Response('', { status: 503 });
+  };
+  jobs[0].end('done');
+  await until(() => refused > 0);
+  const second = await open(all, first.root);
+  assert.equal((await second.result()).payload.output, 'done');
+  await endOf(first, logged);
+  assert.equal(jobs.length, 1);
+});
+
+test('R-7: a CANCEL that comes while the agent reads the thread of an ACCEPT counts', async (t) => {
+  const all = await parties(), { relay, agent } = all, { jobs, work } = slow(), logged = [];
+  let isRead, goOn;
+  const held = new Promise((resolve) => { isRead = resolve; }), gate = new Promise((resolve) => { goOn = resolve; });
+  agent.log = (text) => logged.push(text);
+  serving(t, agent, 'echo', { work });
+  relay.hook = async ({ pathname }, options, next) => {
+    const response = await next();
+    if (pathname.startsWith('/threads/') && relay.of('ACCEPT').length === 1 && relay.of('CANCEL').length === 0) {
+      isRead();
+      await gate;
+    }
+    return response;
+  };
+  const first = await open(all);
+  await held;
+  const polls = relay.polls.length;
+  await first.cancel();
+  await until(() => relay.polls.length > polls); // the agent has handled the page with the CANCEL
+  goOn();
+  await endOf(first, logged);
+  assert.equal(jobs.length, 0);
+});

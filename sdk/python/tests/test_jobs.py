@@ -1,5 +1,6 @@
 """An agent whose client continues a job in another thread (RELAYS R-18)."""
 import asyncio
+import contextlib
 import json
 import pathlib
 import tempfile
@@ -199,7 +200,7 @@ class Continuations(JobTest):
         async with self.serving():
             for _ in range(2):
                 await self.accepted()
-            with self.assertRaisesRegex(AgentError, "UNAVAILABLE: the agent has accepted as many jobs"):
+            with self.assertRaisesRegex(AgentError, "UNAVAILABLE: this agent has as many accepted jobs"):
                 await self.accepted()
             self.go.set()
             await asyncio.sleep(5)
@@ -219,6 +220,48 @@ class Crashes(JobTest):
         self.addCleanup(made.close)
         return made
 
+    @contextlib.asynccontextmanager
+    async def crashing(self, **options):
+        """An agent whose file stays as it is at the end of the block, as after a crash."""
+        async with self.serving(**options):
+            yield
+            text = pathlib.Path(self.path).read_text()
+        pathlib.Path(self.path).write_text(text)
+
+    @virtual
+    async def test_orderly_ends(self):
+        """An agent that ends in order while it works repeats the work, and that counts as no attempt."""
+        self.setup()
+        for end in range(5):
+            async with self.serving(state=self.state(), attempts=1):
+                call = await self.accepted() if end == 0 else call
+                await asyncio.sleep(5)
+        self.go.set()
+        async with self.serving(state=self.state(), attempts=1):
+            self.assertEqual((await call.result(seconds=60)).output, "done")
+        self.assertEqual(len(self.works), 6)
+
+    @virtual
+    async def test_outcome_of_an_expired_request(self):
+        """After a crash, work that had ended is delivered also if the REQUEST has expired."""
+        relay, post, refusing = self.setup(), self.relay.post, [True]
+
+        def refuse(body):
+            if refusing and json.loads(body)["type"] == "RESULT":
+                return refusal("UNAVAILABLE", 503)
+            return post(body)
+
+        relay.post = refuse
+        self.go.set()
+        async with self.crashing(state=self.state()):
+            call = await self.accepted()
+            await asyncio.sleep(5)
+        refusing.clear()
+        relay.events = [(e, received) for e, received in relay.events if e["type"] != "REQUEST"]
+        async with self.serving(state=self.state()):
+            self.assertEqual((await call.result(seconds=60)).output, "done")
+        self.assertEqual(self.works, [1])
+
     @virtual
     async def test_attempts(self):
         """A job that had begun and not ended is repeated, attempts times in all; with attempts 1 it is never repeated
@@ -226,7 +269,7 @@ class Crashes(JobTest):
         for attempts in (1, 2):
             self.setup()
             for crash in range(attempts):
-                async with self.serving(state=self.state(), attempts=attempts):
+                async with self.crashing(state=self.state(), attempts=attempts):
                     call = await self.accepted() if crash == 0 else call
                     await asyncio.sleep(5)
                     self.assertEqual(len(self.works), crash + 1)

@@ -29,7 +29,9 @@ ATTEMPTS = 3  # how often the work of a job is begun
 MAX_EARLIER = 6  # ACCEPTs in older threads of a job; with so many, further threads are ignored
 NOWHERE = {"home": "", "id": "", "accept": "0" * 64, "first": False}  # the thread of a job without an ACCEPT
 
-INTERRUPTED = AgentError("INTERNAL_ERROR", "interrupted: the agent has ended each time while it worked on this job")
+INTERRUPTED = AgentError(
+    "INTERNAL_ERROR", "interrupted: the agent has ended each time while it worked on this job; send a new REQUEST"
+)
 CANCELLED = AgentError("UNAVAILABLE", "the job was cancelled after the work had begun; send a new REQUEST")
 
 
@@ -116,6 +118,13 @@ class Book:
         self._save(job, sync=True)
         return int(job["begun"])
 
+    def undo(self, key: JobKey) -> None:
+        """Takes back a begin, because the agent ends in order while it works."""
+        job = self.jobs.get(key)
+        if job is not None and job["begun"] > 0 and not job["over"]:
+            job["begun"] -= 1
+            self._save(job, sync=True)
+
     def finish(self, key: JobKey, type: str, payload: dict[str, Any], now: float) -> None:
         """Keeps the outcome of the work: the payload of a RESULT or an ERROR, without request_id."""
         job = self.jobs.get(key)
@@ -127,6 +136,14 @@ class Book:
         """The type and the payload of the outcome; None: it is not known."""
         outcome = self.jobs.get(key, {}).get("outcome")
         return (outcome["type"], dict(outcome["payload"])) if outcome else None
+
+    def outcome_at(self, client: str, thread: str, home: str) -> tuple[str, dict[str, Any]] | None:
+        """The outcome of the job whose newest thread with an ACCEPT this is; None: it is not known. The agent needs it
+        if the REQUEST has expired."""
+        for key, job in self.jobs.items():
+            if (key[0], job["thread"]["id"], job["thread"]["home"]) == (client, thread, home):
+                return self.outcome(key)
+        return None
 
     def ended(self, key: JobKey, thread: dict[str, Any], now: float) -> bool:
         """Records that a thread has ended without the outcome. Returns whether the work must stop: it must if this is

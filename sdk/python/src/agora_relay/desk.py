@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from .run import Run
     from .serve import Agent
 
-FULL = AgentError("UNAVAILABLE", "the agent has accepted as many jobs as it can keep; try again later")
+FULL = AgentError(
+    "UNAVAILABLE", "this agent has as many accepted jobs as it can remember; try again later"
+)
 MAX_IDS = 4096  # how many ids of messages are remembered, to log that one was used twice
 
 
@@ -131,6 +133,10 @@ class Desk:
                     self._finish(agent, key, "RESULT", delivery.payload())
                 except AgentError as err:
                     self._finish(agent, key, "ERROR", failure(err))
+                except asyncio.CancelledError:
+                    if agent.ending:
+                        self.book.undo(key)
+                    raise
             finally:
                 caller.after_threads(functools.partial(self.work_slots.release, key[0]))
         finally:

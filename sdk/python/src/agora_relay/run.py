@@ -90,8 +90,9 @@ class Run:
             if accept and request and not self._is_linked(accept, request, record):
                 pass
             elif accept and (accept.closed or request is None):
-                failed = NOT_OPENED if accept.closed else EXPIRED
-                await self._post("ERROR", failure(failed) | {"request_id": record.request_id})
+                known = None if accept.closed else self._known(accept)
+                type, payload = known or ("ERROR", failure(NOT_OPENED if accept.closed else EXPIRED))
+                await self._post(type, payload | {"request_id": record.request_id})
             elif accept and request:
                 await self._work(request, accept)
 
@@ -106,6 +107,11 @@ class Run:
             ):
                 return event
         return None
+
+    def _known(self, accept: Event) -> tuple[str, dict[str, Any]] | None:
+        """The outcome of the job with this ACCEPT, if the agent has worked before."""
+        home = home_of(accept.envelope)
+        return self._agent.desk.book.outcome_at(self.key[0], self.key[1], home["did"] if home else "")
 
     def _is_linked(self, accept: Event, request: Event, record: Thread) -> bool:
         """Whether an ACCEPT names the home of its REQUEST and an OFFER of this agent (RELAYS R-3, R-7, R-8)."""

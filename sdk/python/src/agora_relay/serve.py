@@ -98,6 +98,7 @@ class Agent:
     does."""
 
     desk: Desk
+    ending: bool
     intents: list[str]
     me: str
     pace: Pace
