@@ -134,20 +134,7 @@ type single struct {
 
 // singles returns the faults of a round. All jobs must be done in spite of one.
 func (s *system) singles() []single {
-	soon := func() { time.Sleep(time.Duration(s.random.IntN(25_000)) * time.Millisecond) }
-	dies := single{name: "the home of a job dies", happen: func(tasks []*task) func() {
-		soon()
-		return s.homeOf(tasks).hold()
-	}}
-	restored := single{name: "the home of a job is restored", happen: func(tasks []*task) func() {
-		time.Sleep(time.Duration(s.random.IntN(5_000)) * time.Millisecond)
-		r := s.homeOf(tasks)
-		r.backUp()
-		soon()
-		r.restoreBackup()
-		return s.nothing
-	}}
-	return []single{dies, dies, restored, restored, {name: "relays restart", happen: func(tasks []*task) func() {
+	return append(s.faultsOfHomes(), []single{{name: "relays restart", happen: func(tasks []*task) func() {
 		for range 3 {
 			time.Sleep(time.Duration(s.random.IntN(15_000)) * time.Millisecond)
 			s.homeOf(tasks).strike([]Fault{Kill, PowerLoss}[s.random.IntN(2)], s.random.IntN(20))
@@ -190,7 +177,28 @@ func (s *system) singles() []single {
 	}}, {name: "requests are late, come twice, and answers are lost", happen: func([]*task) func() {
 		s.lossy.Store(true)
 		return func() { s.lossy.Store(false) }
-	}}}
+	}}}...)
+}
+
+// faultsOfHomes returns faults of the relay where a job is.
+func (s *system) faultsOfHomes() []single {
+	soon := func() { time.Sleep(time.Duration(s.random.IntN(2500)) * tick) }
+	dies := single{name: "the home of a job dies", happen: func(tasks []*task) func() {
+		soon()
+		return s.homeOf(tasks).hold()
+	}}
+	restored := single{name: "the home of a job is restored", happen: func(tasks []*task) func() {
+		if s.random.IntN(2) == 0 { // else the backups have none of the jobs
+			time.Sleep(time.Duration(s.random.IntN(500)) * tick)
+		}
+		for _, r := range s.sites {
+			r.backUp()
+		}
+		soon()
+		s.homeOf(tasks).restoreBackup()
+		return s.nothing
+	}}
+	return []single{dies, dies, restored, restored}
 }
 
 // homeOf returns the relay where one of the jobs is now.
