@@ -226,8 +226,8 @@ func testHomeDies(t *testing.T, step string, comesBack bool) {
 	}
 }
 
-// TestResumedJobMoves: another process resumes a job after the ACCEPT of an OFFER that has a price. The home dies, or has
-// lost the ACCEPT. The job continues at another relay, for the same price (RELAYS ).
+// TestResumedJobMoves: another process resumes a job after the ACCEPT of an OFFER that has a price. The home dies, or
+// has lost the ACCEPT. The job continues at another relay, for the same price (RELAYS ).
 func TestResumedJobMoves(t *testing.T) {
 	for _, dies := range []bool{true, false} {
 		t.Run(fmt.Sprint("dies ", dies), func(t *testing.T) {

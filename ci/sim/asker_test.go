@@ -68,6 +68,9 @@ func (c *asker) end(crash bool) {
 	c.close(crash, func() error { c.running.Wait(); return nil })
 }
 
+// dieSoon lets the client crash at its next REQUEST or ACCEPT.
+func (c *asker) dieSoon() { c.program.dieSoon(envelope.TypeRequest, envelope.TypeAccept) }
+
 // moved is NetworkOptions.Moved. The program saves the new threads.
 func (c *asker) moved(m client.Move) {
 	c.count(func(t *tally) { t.Moves++ })
@@ -206,7 +209,7 @@ func (c *asker) choose(ctx context.Context, call *client.NetworkCall, t *task) (
 		}
 		if len(offers) > 1 {
 			if c.isFaithless(t.job) {
-				c.acceptToo(ctx, call, offers[0], t)
+				c.acceptToo(ctx, call, offers[t.job%2*(len(offers)-1)], t)
 			}
 			return offers[len(offers)-1], nil
 		}
@@ -222,8 +225,8 @@ func (c *asker) choose(ctx context.Context, call *client.NetworkCall, t *task) (
 	return client.Offer{}, errors.New("there is no offer")
 }
 
-// acceptToo accepts a second offer in the same thread, at the same time as the first, which no honest client does. The
-// relay must take only one ACCEPT.
+// acceptToo accepts a second offer in the same thread, or the same one again, at the same time as the first, which no
+// honest client does. The relay must take only one ACCEPT.
 func (c *asker) acceptToo(ctx context.Context, call *client.NetworkCall, offer client.Offer, t *task) {
 	id, home := call.Thread()
 	n := c.network

@@ -8,11 +8,18 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// ended ends a program, and starts it again after a pause.
-func (s *system) restart(end func(crash bool), begin func(), crash bool, pause time.Duration) {
-	end(crash)
-	time.Sleep(pause)
+// mortal is a program.
+type mortal interface {
 	begin()
+	end(crash bool)
+	dieSoon()
+}
+
+// restart ends a program, and starts it again after a pause.
+func restart(p mortal, crash bool, pause time.Duration) {
+	p.end(crash)
+	time.Sleep(pause)
+	p.begin()
 }
 
 // disturb lets the clients ask for jobs, and things fail for some minutes.
@@ -49,13 +56,13 @@ func (s *system) fail() {
 			r.backUp()
 		}
 	case 5, 6:
-		s.cutOff(s.party(), r, time.Duration(s.random.IntN(120))*time.Second)
+		s.cutOff(s.party(), r, time.Duration(s.random.IntN(120))*time.Second, s.random.IntN(3) == 0)
 	case 7, 8:
 		a := s.agents[s.random.IntN(len(s.agents))]
-		s.endSomehow(a.program, a.end, a.begin)
+		s.endSomehow(a.name, a)
 	case 9, 10:
 		c := s.clients[s.random.IntN(len(s.clients))]
-		s.endSomehow(c.program, c.end, c.begin)
+		s.endSomehow(c.name, c)
 	default:
 		c, step := s.clocks[s.random.IntN(len(s.clocks))], time.Duration(s.random.IntN(180)-90)*time.Second
 		s.Logf("%s: a clock is set by %v", time.Now().Format(time.TimeOnly), step)
@@ -71,9 +78,9 @@ func (s *system) party() *wire {
 	return s.parties[names[s.random.IntN(len(names))]]
 }
 
-// cutOff cuts a party off from a relay.
-func (s *system) cutOff(w *wire, r *site, d time.Duration) {
-	c := cut{time.Now().Add(d), s.random.IntN(2) == 0}
+// cutOff cuts a party off from a relay, or only its posts.
+func (s *system) cutOff(w *wire, r *site, d time.Duration, posts bool) {
+	c := cut{time.Now().Add(d), s.random.IntN(2) == 0, posts}
 	s.Logf("%s: %s is cut off from %s: %v", time.Now().Format(time.TimeOnly), w.name, r.host, c)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,15 +88,15 @@ func (s *system) cutOff(w *wire, r *site, d time.Duration) {
 }
 
 // endSomehow stops a program, or lets it crash, now or when it posts. It starts again.
-func (s *system) endSomehow(p *program, end func(bool), begin func()) {
+func (s *system) endSomehow(name string, p mortal) {
 	pause := []time.Duration{0, time.Second, 30 * time.Second}[s.random.IntN(3)]
 	how := s.random.IntN(3)
-	s.Logf("%s: %s ends (%d)", time.Now().Format(time.TimeOnly), p.name, how)
+	s.Logf("%s: %s ends (%d)", time.Now().Format(time.TimeOnly), name, how)
 	if how == 2 {
 		p.dieSoon()
-		time.Sleep(time.Duration(s.random.IntN(10_000)) * time.Millisecond)
+		time.Sleep(time.Duration(s.random.IntN(25)) * time.Second)
 	}
-	s.restart(end, begin, how > 0, pause)
+	restart(p, how > 0, pause)
 }
 
 // heal ends all faults.
@@ -127,20 +134,7 @@ type single struct {
 
 // singles returns the faults of a round. All jobs must be done in spite of one.
 func (s *system) singles() []single {
-	soon := func() { time.Sleep(time.Duration(s.random.IntN(25_000)) * time.Millisecond) }
-	dies := single{name: "the home of a job dies", happen: func(tasks []*task) func() {
-		soon()
-		return s.homeOf(tasks).hold()
-	}}
-	restored := single{name: "the home of a job is restored", happen: func(tasks []*task) func() {
-		time.Sleep(time.Duration(s.random.IntN(5_000)) * time.Millisecond)
-		r := s.homeOf(tasks)
-		r.backUp()
-		soon()
-		r.restoreBackup()
-		return s.nothing
-	}}
-	return []single{dies, dies, restored, restored, {name: "relays restart", happen: func(tasks []*task) func() {
+	return append(s.faultsOfHomes(), []single{{name: "relays restart", happen: func(tasks []*task) func() {
 		for range 3 {
 			time.Sleep(time.Duration(s.random.IntN(15_000)) * time.Millisecond)
 			s.homeOf(tasks).strike([]Fault{Kill, PowerLoss}[s.random.IntN(2)], s.random.IntN(20))
@@ -148,21 +142,27 @@ func (s *system) singles() []single {
 		return s.nothing
 	}}, {name: "the home of a job is cut off from a program", happen: func(tasks []*task) func() {
 		w := []*program{s.clients[0].program, s.clients[1].program, s.agents[s.random.IntN(3)].program}[s.random.IntN(3)].wire
-		s.cutOff(w, s.homeOf(tasks), jobBound)
+		s.cutOff(w, s.homeOf(tasks), jobBound, false)
 		return s.reconnect
 	}}, {name: "the agents do not reach a relay", directed: true, happen: func([]*task) func() {
 		r := s.sites[s.random.IntN(len(s.sites))]
 		for _, a := range s.agents {
-			s.cutOff(a.wire, r, jobBound)
+			s.cutOff(a.wire, r, jobBound, false)
+		}
+		return s.reconnect
+	}}, {name: "a relay gets no posts of the clients", happen: func([]*task) func() {
+		r := s.sites[s.random.IntN(len(s.sites))]
+		time.Sleep(time.Duration(s.random.IntN(600)) * tick)
+		for _, c := range s.clients {
+			s.cutOff(c.wire, r, jobBound, true)
 		}
 		return s.reconnect
 	}}, {name: "the agents crash", still: true, happen: func([]*task) func() {
-		for range 3 {
-			soon()
+		for range 2 { // an agent begins a job three times at most
 			a := s.agents[s.random.IntN(len(s.agents))]
 			a.dieSoon()
-			time.Sleep(5 * time.Second)
-			s.restart(a.end, a.begin, s.random.IntN(3) > 0, time.Second)
+			time.Sleep(time.Duration(1+s.random.IntN(25)) * time.Second)
+			restart(a, s.random.IntN(3) > 0, time.Second)
 		}
 		return s.nothing
 	}}, {name: "the clients crash", still: true, happen: func([]*task) func() {
@@ -171,13 +171,34 @@ func (s *system) singles() []single {
 			c := s.clients[s.random.IntN(2)]
 			c.dieSoon()
 			time.Sleep(3 * time.Second)
-			s.restart(c.end, c.begin, true, time.Second)
+			restart(c, true, time.Second)
 		}
 		return s.nothing
 	}}, {name: "requests are late, come twice, and answers are lost", happen: func([]*task) func() {
 		s.lossy.Store(true)
 		return func() { s.lossy.Store(false) }
-	}}}
+	}}}...)
+}
+
+// faultsOfHomes returns faults of the relay where a job is.
+func (s *system) faultsOfHomes() []single {
+	soon := func() { time.Sleep(time.Duration(s.random.IntN(2500)) * tick) }
+	dies := single{name: "the home of a job dies", happen: func(tasks []*task) func() {
+		soon()
+		return s.homeOf(tasks).hold()
+	}}
+	restored := single{name: "the home of a job is restored", happen: func(tasks []*task) func() {
+		if s.random.IntN(2) == 0 { // else the backups have none of the jobs
+			time.Sleep(time.Duration(s.random.IntN(500)) * tick)
+		}
+		for _, r := range s.sites {
+			r.backUp()
+		}
+		soon()
+		s.homeOf(tasks).restoreBackup()
+		return s.nothing
+	}}
+	return []single{dies, dies, restored, restored}
 }
 
 // homeOf returns the relay where one of the jobs is now.

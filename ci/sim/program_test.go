@@ -10,6 +10,7 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/fsync"
 )
 
@@ -29,7 +30,13 @@ type program struct {
 	random *rand.Rand
 	synced int64  // how much of the state file is durable
 	left   []byte // what a crash leaves of the state file
-	fatal  int    // at how many more posts the program crashes; 0: it does not
+	fatal  moment // when the program crashes; zero: it does not
+}
+
+// moment is the time before a program posts a message of this type, or after the relay has answered.
+type moment struct {
+	kind  envelope.Type
+	after bool
 }
 
 // programs are the programs that run now, by the paths of their state files.
@@ -70,22 +77,21 @@ func (p *program) open(moved func(client.Move)) (context.Context, *client.Networ
 	return ctx, p.network(p.key, p.wire, &p.clock, p.state, moved)
 }
 
-// posts is called before the program sends a message, and after the relay has answered.
-func (p *program) posts() {
+// posts is called at each moment.
+func (p *program) posts(now moment) {
 	p.mu.Lock()
-	p.fatal--
-	now := p.fatal == 0
+	fatal := p.fatal == now
 	p.mu.Unlock()
-	if now {
+	if fatal {
 		p.die()
 	}
 }
 
-// dieSoon lets the program crash at one of its next posts, before or after it.
-func (p *program) dieSoon() {
+// dieSoon lets the program crash when it posts a message of one of these types.
+func (p *program) dieSoon(kinds ...envelope.Type) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fatal = 1 + p.random.IntN(6)
+	p.fatal = moment{kinds[p.random.IntN(len(kinds))], p.random.IntN(2) == 0}
 }
 
 // die lets the program crash: what it does after this moment has no effect, and the end of the state file that was not
@@ -130,5 +136,5 @@ func (p *program) close(crash bool, wait func() error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.left, p.fatal, p.synced = nil, 0, sizeOf(p.path)
+	p.left, p.fatal, p.synced = nil, moment{}, sizeOf(p.path)
 }

@@ -28,7 +28,7 @@ func (s *system) disturbThreads() (stop func()) {
 	running.Go(func() {
 		for ctx.Err() == nil {
 			select {
-			case <-time.After(time.Duration(500+x.random.IntN(4000)) * time.Millisecond):
+			case <-time.After(time.Duration(50+x.random.IntN(400)) * tick):
 				x.act(ctx)
 			case <-ctx.Done():
 			}

@@ -73,6 +73,7 @@ func (t *tally) add(o tally) {
 
 // Times of a simulation.
 const (
+	tick          = 10 * time.Millisecond // delays are multiples of it, so that much happens at the same time
 	jobTTL        = time.Hour
 	activeTimeout = 10 * time.Minute
 	collecting    = 5 * time.Second
@@ -158,7 +159,7 @@ func (s *system) isCalm() bool {
 
 // newWire connects a party to the network.
 func (s *system) newWire(name string) *wire {
-	w := &wire{system: s, name: name, sent: map[string]uint64{}, cuts: map[string]cut{}, onPost: func() {}}
+	w := &wire{system: s, name: name, sent: map[string]uint64{}, cuts: map[string]cut{}, onPost: func(moment) {}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.parties[name] = w

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"hash/fnv"
@@ -29,7 +28,7 @@ type wire struct {
 	*system
 	name   string
 	pages  map[string]*pages // by host; nil: the pages are not checked
-	onPost func()            // called before a message is sent, and after the answer has come
+	onPost func(moment)
 
 	mu   sync.Mutex
 	dead bool // the party has crashed
@@ -41,6 +40,7 @@ type wire struct {
 type cut struct {
 	until time.Time
 	hangs bool // requests get no answer; else they fail at once
+	posts bool // only posts are affected
 }
 
 // pages are the pages of events that one reader has got from one relay, in order.
@@ -72,9 +72,9 @@ func (w *wire) draw(host string) (f fault) {
 	random, clean := rand.New(rand.NewPCG(w.seed^w.sent[host]<<32, name.Sum64())), !w.lossy.Load()
 	delay := func() time.Duration {
 		if clean || random.IntN(20) > 0 {
-			return time.Duration(random.IntN(50)) * time.Millisecond
+			return time.Duration(random.IntN(5)) * tick
 		}
-		return time.Duration(random.IntN(5000)) * time.Millisecond
+		return time.Duration(random.IntN(500)) * tick
 	}
 	f.there, f.back = delay(), delay()
 	if clean {
@@ -82,19 +82,19 @@ func (w *wire) draw(host string) (f fault) {
 	}
 	f.lost = random.IntN(15) == 0
 	if random.IntN(8) == 0 {
-		f.again = time.Duration(1+random.IntN(3000)) * time.Millisecond
+		f.again = time.Duration(1+random.IntN(300)) * tick
 	}
 	return f
 }
 
 // passes waits for d, and longer if the network is cut and does not say so. It fails if the party does not reach the
 // relay then.
-func (w *wire) passes(ctx context.Context, host string, d time.Duration) error {
+func (w *wire) passes(r *http.Request, host string, d time.Duration) error {
 	for {
 		select {
 		case <-time.After(d):
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-r.Context().Done():
+			return r.Context().Err()
 		}
 		w.mu.Lock()
 		dead, c := w.dead, w.cuts[host]
@@ -103,7 +103,7 @@ func (w *wire) passes(ctx context.Context, host string, d time.Duration) error {
 		switch {
 		case dead:
 			return errBroken
-		case left <= 0:
+		case left <= 0, c.posts && r.Method != http.MethodPost:
 			return nil
 		case !c.hangs:
 			return errCut
@@ -124,10 +124,10 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	s, f := w.site(r.URL.Host), w.draw(r.URL.Host)
 	if r.Method == http.MethodPost {
-		w.posts(r, body)
-		defer w.onPost()
+		kind := w.posts(r, body)
+		defer w.onPost(moment{kind, true})
 	}
-	if err := w.passes(r.Context(), s.host, f.there); err != nil {
+	if err := w.passes(r, s.host, f.there); err != nil {
 		return nil, err
 	}
 	if f.again > 0 && r.Method == http.MethodPost {
@@ -141,7 +141,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.passes(r.Context(), s.host, f.back); err != nil {
+	if err := w.passes(r, s.host, f.back); err != nil {
 		return nil, err
 	}
 	if f.lost {
@@ -150,18 +150,19 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, w.check(r, s, answer, began)
 }
 
-// posts checks a message before it is sent.
-func (w *wire) posts(r *http.Request, body []byte) {
-	defer w.onPost()
+// posts checks a message before it is sent, and returns its type.
+func (w *wire) posts(r *http.Request, body []byte) envelope.Type {
 	if w.isDead() || r.URL.Path != "/events" {
-		return
+		return ""
 	}
 	e, err := envelope.Parse(body, 0)
 	if err != nil {
 		w.Errorf("%s sends what is no message: %v", w.name, err)
-		return
+		return ""
 	}
 	w.sends(e, w)
+	w.onPost(moment{e.Type, false})
+	return e.Type
 }
 
 // check checks that a page of events has none that came before the cursor it was asked for, and none that had expired

@@ -41,6 +41,11 @@ func (a *worker) begin() {
 // end stops the agent, or lets it crash.
 func (a *worker) end(crash bool) { a.close(crash, func() error { return <-a.ended }) }
 
+// dieSoon lets the agent crash at its next OFFER or RESULT.
+func (a *worker) dieSoon() {
+	a.program.dieSoon(envelope.TypeOffer, envelope.TypeResult, envelope.TypeResult)
+}
+
 // quote is Handler.Quote. The agent asks for another price each time, but for one job only once.
 func (a *worker) quote(context.Context, client.Job) (envelope.Offer, error) {
 	a.mu.Lock()
@@ -60,7 +65,7 @@ func (a *worker) work(ctx context.Context, life *wire, job client.Job) (envelope
 	}
 	a.mu.Lock()
 	w := &work{by: a, life: life, id: a.random.Uint64() >> 12,
-		took: time.Duration(a.random.IntN(40_000)) * time.Millisecond}
+		took: time.Duration(a.random.IntN(4000)) * tick}
 	a.mu.Unlock()
 	a.beginWork(number, w)
 	select {
