@@ -54,7 +54,7 @@ lint:
 race:
 	bash ci/race
 
-# Runs the tests that need PostgreSQL 15, and those of the gateways, which repeat there what they do with SQLite, and
+# Runs the tests that need PostgreSQL 15 and PgBouncer, and those of the gateways, which repeat there what they do with SQLite, and
 # compare. See gateway/gatetest. PACKAGES=./gateway/hub runs only those.
 PACKAGES ?= ./store/postgres ./store/transfer ./gateway/...
 tests_with = ^($$(grep -l '^//go:build $(1)' $(2)/*_test.go | xargs grep -ho '^func Test\w*' | cut -c6- | paste -sd'|'))$$
