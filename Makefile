@@ -54,7 +54,7 @@ lint:
 race:
 	bash ci/race
 
-# Runs the tests that need PostgreSQL 15, and those of the gateways, which repeat there what they do with SQLite, and
+# Runs the tests that need PostgreSQL 15 and PgBouncer, and those of the gateways, which repeat there what they do with SQLite, and
 # compare. See gateway/gatetest. PACKAGES=./gateway/hub runs only those.
 PACKAGES ?= ./store/postgres ./store/transfer ./gateway/...
 tests_with = ^($$(grep -l '^//go:build $(1)' $(2)/*_test.go | xargs grep -ho '^func Test\w*' | cut -c6- | paste -sd'|'))$$
@@ -62,8 +62,8 @@ postgres:
 	bash ci/postgres $(TEST) $(PACKAGES)
 	bash ci/postgres $(TEST) -run "$(call tests_with,postgres,cmd/agora)" ./cmd/agora
 
-# Runs three nodes over three PostgreSQL servers, ends and separates them, and checks that no message is lost. Needs
-# PostgreSQL 15.
+# Runs three nodes over three PostgreSQL servers, ends and separates them, and checks that no message is lost. Also does
+# what docs/CLUSTER.md says about a lost primary. Takes a minute, half of it on the CPU. Needs PostgreSQL 15.
 cluster:
 	go test -tags cluster -short -count=1 -timeout 10m ./ci/faults/cluster
 

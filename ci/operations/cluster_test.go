@@ -31,7 +31,8 @@ func (n *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	gateway := !strings.HasPrefix(r.URL.Path, "/events") && r.URL.Path != "/health"
 	switch {
 	case r.URL.Path == "/health":
-		fmt.Fprintf(w, `{"ok":true,"node":{"state":"ok","role":%q}}`, map[bool]string{true: "leader", false: "follower"}[n.leads])
+		role := map[bool]string{true: "leader", false: "follower"}[n.leads]
+		fmt.Fprintf(w, `{"ok":true,"node":{"state":"ok","role":%q}}`, role)
 		return
 	case gateway && !n.leads:
 		w.Header().Set("Retry-After", "2")

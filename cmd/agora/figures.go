@@ -16,20 +16,28 @@ import (
 // nodeFigures are the figures of a node for agora admin status.
 type nodeFigures struct {
 	postgres.Health
-	LeaseChanges int64 `json:"leaseChanges"` // how often this node has begun or ceased to lead
-	postgres.Servers
+	LeaseChanges      int64 `json:"leaseChanges"` // how often this node has begun or ceased to lead
+	*postgres.Servers       // nil: they do not answer
 }
 
-// figuresOf returns the figures of a node.
+// figuresOf returns the figures of a node. With an error, it returns only those that the node knows itself.
 func figuresOf(ctx context.Context, node *postgres.Store) (f nodeFigures, err error) {
 	f.Health, f.LeaseChanges = node.Health(), node.LeaseChanges()
-	f.Servers, err = node.Servers(ctx)
+	servers, err := node.Servers(ctx)
+	if err == nil {
+		f.Servers = &servers
+	}
 	return f, err
 }
 
 // rows returns a table of the figures.
 func (f nodeFigures) rows() [][]string {
-	standbys := "unknown; GRANT pg_monitor to the role of the nodes"
+	rows := [][]string{{"node", fmt.Sprintf("%s, %s", f.Role, f.State)}, {"durability", f.Durability},
+		{"lag", fmt.Sprintf("%d events of other nodes", f.Lag)}, {"lease", cli.Count(f.LeaseChanges, "change")}}
+	if f.Servers == nil {
+		return rows
+	}
+	standbys := "unknown; the role of the nodes needs pg_monitor"
 	if f.Standbys != nil {
 		standbys = fmt.Sprintf("%d in sync, and a commit waits for %d", *f.Standbys, f.Required)
 	}
@@ -37,9 +45,7 @@ func (f nodeFigures) rows() [][]string {
 	if f.Backup != nil {
 		backup = "recorded at " + envelope.FormatTime(*f.Backup)
 	}
-	return [][]string{{"node", fmt.Sprintf("%s, %s", f.Role, f.State)}, {"durability", f.Durability},
-		{"lag", fmt.Sprintf("%d events of other nodes", f.Lag)}, {"lease", cli.Count(f.LeaseChanges, "change")},
-		{"standbys", standbys}, {"backup", backup}}
+	return append(rows, []string{"standbys", standbys}, []string{"backup", backup})
 }
 
 // nodeOptions returns what agora admin governs of a relay of several nodes; nil: it has one.

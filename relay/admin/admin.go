@@ -45,7 +45,9 @@ type Options struct {
 
 // NodeOptions are what an API governs of a relay of several nodes.
 type NodeOptions struct {
-	Figures func(ctx context.Context) (any, error) // figures of this node and of the database servers
+	// Figures returns figures of this node and of the database servers. If the servers do not answer, it returns those of
+	// the node, and the error.
+	Figures func(ctx context.Context) (any, error)
 	// RecordBackup records that the operator has made a backup of the database at a time.
 	RecordBackup func(ctx context.Context, at time.Time) error
 }
@@ -204,7 +206,8 @@ func (a *api) status(r *http.Request) (any, error) {
 	var err error
 	if a.Nodes != nil {
 		if s.Node, err = a.Nodes.Figures(r.Context()); err != nil {
-			return nil, err
+			s.Ready, s.Reason = false, cmp.Or(s.Reason, err.Error())
+			return s, nil // the operator asks because the database does not answer
 		}
 	}
 	s.Store, err = a.Stats(r.Context())

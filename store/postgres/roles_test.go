@@ -61,6 +61,10 @@ func TestLeastPrivileges(t *testing.T) {
 	_, err = s.Update(t.Context(), add(1, "a"))
 	must(t, err)
 	must(t, s.Nonces().Use(t.Context(), [16]byte{1}, time.Now(), time.Now())) // ts is a moment before now
+	must(t, s.RecordBackup(t.Context(), time.Now()))
+	if _, err := s.Checkpoint(t.Context()); err == nil || !strings.Contains(err.Error(), "pg_checkpoint") {
+		t.Errorf("a checkpoint by a role that may not make one: %v", err)
+	}
 	must(t, s.Expire(t.Context(), time.Now().Add(48*time.Hour), nil))
 	if found := partitions(t, place); found["event_p0"] != 0 || len(found) > 5 {
 		t.Errorf("after the sweep the partitions have %v events", found)

@@ -26,7 +26,7 @@ type Servers struct {
 	// Standbys is how many standbys stream and may confirm a commit. nil: the role of this node may not see it.
 	Standbys *int `json:"standbys"`
 	Required int  `json:"standbysRequired"` // for how many of them a commit waits
-	// Backup is when the last backup was begun, see RecordBackup. nil: none was recorded.
+	// Backup is when the last backup was made, see RecordBackup. nil: none was recorded.
 	Backup *time.Time `json:"lastBackup"`
 }
 
@@ -124,8 +124,8 @@ func requiredStandbys(names string) int {
 // backupSetting is the row of the table setting with the time of the last backup.
 const backupSetting = "backup"
 
-// RecordBackup records for all nodes that the operator has begun a backup at this time, with the tools of PostgreSQL. An
-// earlier time than the one that is recorded changes nothing.
+// RecordBackup records for all nodes that the operator has made a backup at this time, with the tools of PostgreSQL. A
+// time before the one that is recorded changes nothing.
 func (s *Store) RecordBackup(ctx context.Context, at time.Time) error {
 	return s.reading(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		// Times in UTC with the same number of digits sort like texts.

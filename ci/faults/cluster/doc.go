@@ -4,5 +4,6 @@
 // the same sequence.
 //
 // The tests have the build tag cluster and need PostgreSQL 15 in /usr/lib/postgresql/15/bin. As root they run it as the
-// user nobody, because it refuses to run as root. AGORA_CLUSTER_TIME is how long faults are caused, 40s by default.
+// user nobody, because it refuses to run as root. AGORA_CLUSTER_TIME is how long faults are caused. By default
+// each kind comes once. make nightly sets it to 20m.
 package cluster
