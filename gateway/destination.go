@@ -143,6 +143,16 @@ func (d Destinations) isOwn(u *url.URL, host string, port int) bool {
 	return err == nil && host == hostname.Of(own) && port == ownPort && u.Scheme == own.Scheme
 }
 
+// OwnPath returns the rest of a URL below base, which is the base URL of a gateway. own is false for any other URL. Hosts
+// are mapped before they are compared (G-38).
+func OwnPath(base, text string) (path string, own bool) {
+	u, err := url.Parse(text)
+	if err != nil || u.User != nil || u.RawQuery != "" || u.ForceQuery || strings.Contains(text, "#") {
+		return "", false
+	}
+	return strings.CutPrefix(hostname.Origin(u)+u.EscapedPath(), base)
+}
+
 // exceptsHost reports whether an exception covers a host, which is a name or an address.
 func (d Destinations) exceptsHost(host string) bool {
 	addr, err := netip.ParseAddr(host)

@@ -27,6 +27,7 @@ const (
 	ToolUser  Kind = "mt_" // an MCP client, for one delivery
 	Principal Kind = "cj_"
 	A2ACaller Kind = "aa_" // a caller of one A2A endpoint
+	A2AHook   Kind = "ah_" // a hook of an agent, which gets pushes of A2A servers
 	Operator  Kind = "op_"
 )
 
@@ -45,7 +46,7 @@ func NewKey(k Kind) string {
 
 // keyForm also has the ids of A2A tasks. Who knows the id of a task of an anonymous caller can do with it what that
 // caller can.
-var keyForm = regexp.MustCompile(`(?:c[as]_[0-9a-f]{32}|(?:ck|cm|sk|tok|mt|cj|aa|op)_[A-Za-z0-9_-]{43}|tsk_[a-z2-7]{26})`)
+var keyForm = regexp.MustCompile(`(?:c[as]_[0-9a-f]{32}|(?:ck|cm|sk|tok|mt|cj|aa|ah|op)_[A-Za-z0-9_-]{43}|tsk_[a-z2-7]{26})`)
 
 // Redact replaces each key in a text, such as a path, by "…", and each id of an A2A task. Logs must not contain them.
 func Redact(text string) string {

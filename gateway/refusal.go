@@ -1,8 +1,11 @@
 package gateway
 
 import (
+	"context"
 	"errors"
+	"math"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -39,6 +42,23 @@ func LimitReached(limit string, retryAfter time.Duration, format string, args ..
 	e := envelope.Errorf(envelope.CodeRateLimited, format, args...)
 	e.RetryAfter, e.Details = retryAfter, map[string]any{envelope.DetailLimit: limit}
 	return e
+}
+
+// ResponseTo returns the response that an HTTP request with this error would get, for an Answerer. answerTo is the Errors
+// of its Mount. It returns an error that others must not see.
+func ResponseTo(err error, answerTo func(error) (httpapi.ErrorAnswer, bool)) (Response, error) {
+	if err == nil {
+		return Response{Status: http.StatusOK}, nil
+	}
+	answer, known := answerTo(err)
+	if !known || errors.Is(err, context.Canceled) {
+		return Response{}, err
+	}
+	r := Response{Status: answer.Status}
+	if answer.RetryAfter > 0 {
+		r.RetryAfter = strconv.FormatInt(int64(math.Ceil(answer.RetryAfter.Seconds())), 10)
+	}
+	return r, nil
 }
 
 // RelayForm returns the answer to an error in the form of the relay's own errors. It also knows ErrOtherBody and the codes

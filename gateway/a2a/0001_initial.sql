@@ -153,6 +153,35 @@ CREATE TABLE a2a_push (
 );
 CREATE UNIQUE INDEX a2a_push_by_id ON a2a_push (task, id);
 
+-- The addresses to which A2A servers push events for agents that nobody can reach. gate_key has the hashes of their keys.
+CREATE TABLE a2a_hook (
+	n       BIGINT NOT NULL PRIMARY KEY,
+	id      TEXT   NOT NULL, -- hk_…
+	owner   TEXT   NOT NULL, -- a DID
+	label   TEXT   NOT NULL,
+	created BIGINT NOT NULL,
+	sum     BIGINT NOT NULL
+);
+CREATE UNIQUE INDEX a2a_hook_by_id ON a2a_hook (id);
+CREATE INDEX a2a_hook_by_owner ON a2a_hook (owner, n);
+
+-- What hooks got. Each event was handed to the owner as a REQUEST. The contents are in that envelope only.
+CREATE TABLE a2a_notice (
+	n       BIGINT NOT NULL PRIMARY KEY,
+	id      TEXT   NOT NULL, -- ntf_…, the id of the REQUEST and of its thread
+	hook    BIGINT NOT NULL,
+	subject BYTEA  NOT NULL, -- SHA-256 of the Idempotency-Key and the body
+	source  BIGINT NOT NULL, -- which network sent it, see gateway.Core.Source
+	created BIGINT NOT NULL,
+	done    BIGINT NOT NULL, -- 1: the owner has answered
+	sum     BIGINT NOT NULL
+);
+CREATE UNIQUE INDEX a2a_notice_by_id ON a2a_notice (id);
+CREATE INDEX a2a_notice_by_subject ON a2a_notice (hook, subject);
+CREATE INDEX a2a_notice_open ON a2a_notice (hook, created) WHERE done = 0;
+CREATE INDEX a2a_notice_done ON a2a_notice (hook, source) WHERE done = 1;
+CREATE INDEX a2a_notice_by_created ON a2a_notice (created);
+
 -- One row: the last event of the relay whose effects are stored here.
 CREATE TABLE a2a_position (
 	id  BIGINT NOT NULL PRIMARY KEY, -- 1

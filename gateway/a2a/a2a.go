@@ -36,6 +36,10 @@ const (
 	maxPushes     = 10          // of one task
 	maxPosts      = 512         // at a time; maxOwnPosts: for one caller
 	maxOwnPosts   = 16
+	maxHooks      = 20                  // of one DID
+	maxNotices    = 1000                // of one hook in a day that its owner has not answered
+	maxNotice     = 64 << 10            // bytes of an event for a hook
+	noticeLife    = 7 * 24 * time.Hour  // how long a repeated event is recognized
 	unheard       = 90 * 24 * time.Hour // after that an endpoint is deleted
 	historyLength = 50                  // if the caller does not say how many messages it wants
 )
@@ -44,6 +48,8 @@ const (
 var (
 	endpointRate = relay.Rate{PerSecond: 20.0 / 3600, Burst: 20} // new endpoints from one address
 	taskRate     = relay.Rate{PerSecond: 10.0 / 60, Burst: 20}   // new tasks of anonymous callers from one address
+	hookRate     = relay.Rate{PerSecond: 20.0 / 3600, Burst: 20} // new hooks from one address
+	noticeRate   = relay.Rate{PerSecond: 5, Burst: 50}           // events for one hook from one network
 	postRate     = relay.Rate{PerSecond: 50.0 / 60, Burst: 10}   // pushes of anonymous callers to one host: 60 a minute
 )
 
@@ -52,6 +58,7 @@ const (
 	limitEndpoints  = "endpoints"
 	limitKeys       = "keys"
 	limitPushes     = "pushes"
+	limitHooks      = "hooks"
 	limitNewTasks   = "newTasks"
 	limitUnfinished = "unfinishedTasks"
 )
@@ -90,6 +97,9 @@ type Gateway struct {
 
 	newEndpoints *admission.AddressRate
 	newTasks     *admission.AddressRate
+	newHooks     *admission.AddressRate
+	noticed      *admission.CallerRate // events for hooks, by the hook and the network
+	notices      int                   // how many a hook may have that its owner has not answered
 
 	kick chan struct{} // makes the sweep run now; has room for one
 	room chan struct{} // makes the gateway look for turns that can be sent; has room for one
@@ -101,10 +111,13 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 		news: gateway.NewNews(), closed: gateway.NewNews(), keys: maxKeys, taskBytes: maxTaskBytes,
 		newEndpoints: admission.NewAddressRate(limitEndpoints, "creates endpoints", endpointRate),
 		newTasks:     admission.NewAddressRate(limitNewTasks, "creates tasks", taskRate),
-		pushPosts:    admission.NewCallerRate(limitPushes, "pushes to this host come", postRate),
-		kick:         make(chan struct{}, 1), room: make(chan struct{}, 1)}
+		newHooks:     admission.NewAddressRate(limitHooks, "creates hooks", hookRate),
+		noticed:      admission.NewCallerRate("notices", "the events for this hook come", noticeRate), notices: maxNotices,
+		pushPosts: admission.NewCallerRate(limitPushes, "pushes to this host come", postRate),
+		kick:      make(chan struct{}, 1), room: make(chan struct{}, 1)}
 	courier := courier{g, new(sync.Map)}
 	g.pushes = gateway.NewOutbox(c, "a2a", gateway.NewOutgoing(c.Outgoing), courier)
+	g.pushes.Own = g.ownHook
 	g.pushes.Share(maxPosts, maxOwnPosts, courier.payer)
 	g.follower = &gateway.Follower{Core: c, Position: position, SetPosition: setPosition, Handle: g.handle}
 	return g, g.follower.Start(ctx)
@@ -138,7 +151,7 @@ func (g *Gateway) Mounts(prefix string) []httpapi.Mount {
 	const help = "docs/A2A.md lists the paths of this gateway"
 	cors := httpapi.Mount{Methods: []string{put, del},
 		Headers: []string{wire.VersionName, wire.ExtensionName, "Idempotency-Key"}}
-	agents, work := cors, cors
+	agents, work, hooks, hook := cors, cors, cors, cors
 	cors.Prefix, cors.Errors = prefix, answerTo
 	cors.Handler = gateway.NoReferrer(httpapi.Routes(help, g.routes(main)...))
 	agents.Prefix, agents.Errors = prefix+"/agents", gateway.RelayForm
@@ -148,7 +161,14 @@ func (g *Gateway) Mounts(prefix string) []httpapi.Mount {
 	work.Handler = gateway.NoReferrer(httpapi.Routes(help, slashed(
 		httpapi.Route{Path: "/{turn}", Methods: methods{get: g.getWork(main)}},
 		httpapi.Route{Path: "/{turn}/events", Methods: methods{post: g.postProgress(main)}})...))
-	return []httpapi.Mount{cors, agents, work}
+	hooks.Prefix, hooks.Errors = prefix+"/hooks", gateway.RelayForm
+	hooks.Handler = gateway.NoReferrer(httpapi.Routes(help, slashed(
+		httpapi.Route{Path: "", Methods: methods{get: g.getHooks(main), post: g.postHook(main)}},
+		httpapi.Route{Path: "/{hook}", Methods: methods{del: g.deleteHook(main)}})...))
+	hook.Prefix, hook.Errors = prefix+"/hook", hookAnswerTo
+	hook.Handler = gateway.NoReferrer(httpapi.Routes(help, slashed(
+		httpapi.Route{Path: "/{key}", Methods: methods{post: g.postNotice}})...))
+	return []httpapi.Mount{cors, agents, work, hooks, hook}
 }
 
 // routes returns the routes below the URL of the gateway.

@@ -50,6 +50,15 @@ func answerTo(err error) (httpapi.ErrorAnswer, bool) {
 	return answer, true
 }
 
+// hookAnswerTo is the Errors of the Mount of hooks. There every limit is answered with 503, because a server may repeat a
+// push only after a 5xx.
+func hookAnswerTo(err error) (httpapi.ErrorAnswer, bool) {
+	if e, ok := errors.AsType[*envelope.Error](err); ok && e.Code == envelope.CodeRateLimited {
+		err = envelope.NotStored("the hook takes no more events now; try again after Retry-After", e.RetryAfter)
+	}
+	return gateway.RelayForm(err)
+}
+
 // errorOf returns an error as A2A has it. ok is false for an error that strangers must not see.
 func errorOf(err error) (e *wire.Error, ok bool) {
 	if e, ok := errors.AsType[*wire.Error](err); ok {

@@ -12,6 +12,7 @@ func check(q relay.Querier, found func(where, what string)) error {
 		gateway.NewTable(contextTable, 1, contextColumns), gateway.NewTable(taskTable, 1, taskColumns),
 		gateway.NewTable(turnTable, 1, turnColumns), gateway.NewTable(eventTable, 2, eventColumns),
 		gateway.NewTable(artifactTable, 2, artifactColumns), gateway.NewTable(pushTable, 1, pushColumns),
+		gateway.NewTable(hookTable, 1, hookColumns), gateway.NewTable(noticeTable, 1, noticeColumns),
 		gateway.NewTable(positionTable, 1, positionColumns)); err != nil {
 		return err
 	}
@@ -21,6 +22,9 @@ func check(q relay.Querier, found func(where, what string)) error {
 	if err := gateway.CheckKeys(q, found, gateway.A2ACaller, keyTable, "SELECT n FROM a2a_key WHERE deleted = 0"); err != nil {
 		return err
 	}
+	if err := gateway.CheckKeys(q, found, gateway.A2AHook, hookTable, "SELECT n FROM a2a_hook"); err != nil {
+		return err
+	}
 	for counter, largest := range map[string]string{
 		endpointCounter: "SELECT MAX(n) FROM a2a_endpoint",
 		keyCounter:      "SELECT MAX(n) FROM a2a_key",
@@ -28,6 +32,8 @@ func check(q relay.Querier, found func(where, what string)) error {
 		taskCounter:     "SELECT MAX(n) FROM a2a_task",
 		turnCounter:     "SELECT MAX(n) FROM a2a_turn",
 		pushCounter:     "SELECT MAX(n) FROM a2a_push",
+		hookCounter:     "SELECT MAX(n) FROM a2a_hook",
+		noticeCounter:   "SELECT MAX(n) FROM a2a_notice",
 	} {
 		if err := gateway.CheckCounter(q, found, counter, largest); err != nil {
 			return err

@@ -19,6 +19,7 @@ func (f *fixture) fill() {
 	a.serve(echo)
 	alice := caller{agent: a, key: a.newKey("alice")}
 	alice.push(text(alice.say("hello"), "id"), "p", "https://a.example/")
+	f.want(f.notify(f.hook(newKey(f.t)), pushedStatus), 200, "")
 	synctest.Wait()
 }
 

@@ -34,7 +34,10 @@ func (g *Gateway) handle(ctx context.Context, posted relay.Posted) error {
 		e, err = endpointByNumber(q, u.endpoint)
 		return err
 	})
-	if err != nil || u.n == 0 || e.deleted != 0 || e.did != posted.Envelope.Sender.ID || u.state == waiting || u.state == over {
+	if err == nil && u.n == 0 {
+		return g.handleNotice(ctx, posted)
+	}
+	if err != nil || e.deleted != 0 || e.did != posted.Envelope.Sender.ID || u.state == waiting || u.state == over {
 		return err
 	}
 	opened, err := posted.Envelope.Open(g.Key)

@@ -7,7 +7,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// This file, rows_task.go and rows_push.go read and write the rows of the tables. Each row type has the columns of its table, in their
+// This file, rows_task.go, rows_push.go and rows_hook.go read and write the rows of the tables. Each row type has the columns of its table, in their
 // order, without the checksum. The functions that find a row return the zero row if there is none.
 
 // The counters of the rows' numbers.
@@ -18,6 +18,8 @@ const (
 	taskCounter     = "a2a_task"
 	turnCounter     = "a2a_turn"
 	pushCounter     = "a2a_push"
+	hookCounter     = "a2a_hook"
+	noticeCounter   = "a2a_notice"
 )
 
 // flag is how a column stores a bool.

@@ -140,6 +140,7 @@ func (g *Gateway) duties() []duty {
 		{"SELECT 1 FROM a2a_endpoint WHERE deleted > 0 AND deleted <= ? LIMIT 1", 0, g.removeEndpoint},
 		{"SELECT 1 FROM a2a_key WHERE deleted > 0 AND deleted <= ? LIMIT 1", 0, removeKeys},
 		{"SELECT 1 FROM a2a_task WHERE endpoint = 0 AND created <= ? LIMIT 1", 0, g.removeTask},
+		{"SELECT 1 FROM a2a_notice WHERE created <= ? LIMIT 1", noticeLife, forgetNotices},
 	}
 }
 

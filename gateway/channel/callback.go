@@ -2,8 +2,6 @@ package channel
 
 import (
 	"context"
-	"errors"
-	"math"
 	"net/http"
 	"time"
 
@@ -170,28 +168,12 @@ func (g *Gateway) ownCallback(url string) gateway.Answerer {
 	return func(ctx context.Context, c gateway.Call) (gateway.Response, error) {
 		body, err := g.Relay.Object(self, c.Body, gateway.MaxBody)
 		if err != nil {
-			return g.response(err)
+			return gateway.ResponseTo(err, inboxAnswerTo)
 		}
 		t, err := g.findCallback(ctx, self, to)
 		if err == nil {
 			_, err = g.takeEvent(ctx, self, to, body, gateway.NewRepeat(callbackEndpoint, t.name(), c.ID, body), true)
 		}
-		return g.response(err)
+		return gateway.ResponseTo(err, inboxAnswerTo)
 	}
-}
-
-// response returns the response that an HTTP request with this error would get.
-func (g *Gateway) response(err error) (gateway.Response, error) {
-	if err == nil {
-		return gateway.Response{Status: http.StatusOK}, nil
-	}
-	answer, known := inboxAnswerTo(err)
-	if !known || errors.Is(err, context.Canceled) {
-		return gateway.Response{}, err
-	}
-	r := gateway.Response{Status: answer.Status}
-	if answer.RetryAfter > 0 {
-		r.RetryAfter = decimal(int64(math.Ceil(answer.RetryAfter.Seconds())))
-	}
-	return r, nil
 }

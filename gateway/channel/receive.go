@@ -318,8 +318,8 @@ func (g *Gateway) ownInbox(url string) gateway.Answerer {
 	return func(ctx context.Context, c gateway.Call) (gateway.Response, error) {
 		body, err := g.Relay.Object(self, c.Body, maxOwnBody)
 		if err != nil {
-			return g.response(err)
+			return gateway.ResponseTo(err, inboxAnswerTo)
 		}
-		return g.response(g.receive(context.WithoutCancel(ctx), self, key, body))
+		return gateway.ResponseTo(g.receive(context.WithoutCancel(ctx), self, key, body), inboxAnswerTo)
 	}
 }

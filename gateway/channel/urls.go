@@ -1,12 +1,10 @@
 package channel
 
 import (
-	"net/url"
 	"regexp"
 	"strconv"
-	"strings"
 
-	"github.com/agora-relay/agora/internal/hostname"
+	"github.com/agora-relay/agora/gateway"
 )
 
 // This file recognizes the URLs of this gateway.
@@ -16,19 +14,9 @@ var (
 	callbackPath = regexp.MustCompile(`^/channels/(ch_[a-z2-7]{26})/inbox/(tok_[A-Za-z0-9_-]{43})$`)
 )
 
-// ownPath returns the rest of a URL of this gateway, after its base URL. own is false for any other URL. Hosts are mapped
-// before they are compared (G-38).
-func (g *Gateway) ownPath(text string) (path string, own bool) {
-	u, err := url.Parse(text)
-	if err != nil || u.User != nil || u.RawQuery != "" || u.ForceQuery || strings.Contains(text, "#") {
-		return "", false
-	}
-	return strings.CutPrefix(hostname.Origin(u)+u.EscapedPath(), g.url)
-}
-
 // ownInboxKey returns the key in the URL of an inbox of this relay. own is false for any other URL.
 func (g *Gateway) ownInboxKey(text string) (key string, own bool) {
-	path, own := g.ownPath(text)
+	path, own := gateway.OwnPath(g.url, text)
 	found := inboxPath.FindStringSubmatch(path)
 	if !own || found == nil {
 		return "", false
@@ -38,7 +26,7 @@ func (g *Gateway) ownInboxKey(text string) (key string, own bool) {
 
 // ownCallbackURL returns what the URL of a callback of this service contains. own is false for any other URL.
 func (g *Gateway) ownCallbackURL(text string) (c callback, own bool) {
-	path, own := g.ownPath(text)
+	path, own := gateway.OwnPath(g.url, text)
 	found := callbackPath.FindStringSubmatch(path)
 	if !own || found == nil {
 		return callback{}, false

@@ -317,6 +317,16 @@ var a2aLists = map[string]list{
 		push.Method, push.Body = "GET", nil
 		return push
 	}},
+	"/a2a/hooks": {false, func(s *listSite) gatetest.Call {
+		owner, err := didkey.Generate()
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for range 20 {
+			s.do(s.signed(owner, "POST", "/a2a/hooks", fmt.Sprintf(`{"label":%q}`, strings.Repeat("x", 80))))
+		}
+		return s.signed(owner, "GET", "/a2a/hooks", "")
+	}},
 	"/a2a/work/{turn}": {true, func(s *listSite) gatetest.Call {
 		owner, path := s.endpoint("")
 		s.sendTask(path, "", 0)

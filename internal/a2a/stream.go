@@ -168,6 +168,14 @@ type Turn struct {
 	Work                string          `json:"work"`              // the URL of the turn
 }
 
+// Notification is the params of a REQUEST with the intent a2a.notification (A2A §8): what a hook got.
+type Notification struct {
+	Hook          string          `json:"hook"`  // its id
+	Event         json.RawMessage `json:"event"` // a Stream object
+	Token         string          `json:"token"`
+	Authorization string          `json:"authorization"` // the header of the push
+}
+
 // maxTurns is larger than the number of turns of every task.
 const maxTurns = 1 << 30
 

@@ -26,6 +26,7 @@ type Cmd struct {
 	Show      show      `cmd:"" help:"Show the endpoint of your agent."`
 	Unpublish unpublish `cmd:"" help:"Remove the endpoint of your agent."`
 	Keys      keys      `cmd:"" help:"Manage the keys with which others call your endpoint."`
+	Hook      hook      `cmd:"" help:"Get the pushes of A2A servers without an address of your own."`
 	Verify    verify    `cmd:"" help:"Check that a card is signed by a DID."`
 }
 
