@@ -11,6 +11,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,8 +69,8 @@ func TestCaughtIsRemembered(t *testing.T) {
 	alice := newAsker(t, front.URL)
 	both := func(command string, args ...string) string {
 		t.Helper()
-		code, output := runAgora(t.Context(), append([]string{command, "--key", alice.file, "--relay", front.URL, "--relay",
-			b.URL}, args...)...)
+		connection := []string{"--key", alice.file, "--relay", front.URL, "--relay", b.URL}
+		code, output := runAgora(t.Context(), slices.Concat(strings.Fields(command), connection, args)...)
 		if code != 0 {
 			t.Fatalf("agora %s ended with %d: %s", command, code, output)
 		}
@@ -84,6 +85,7 @@ func TestCaughtIsRemembered(t *testing.T) {
 	if second := ask(); strings.Contains(second, "continued") {
 		t.Errorf("the second command uses the caught relay: %s", second)
 	}
+	both("send request", "--intent", "other") // at the caught relay its proof would be wrong
 	shown := both("relays", "--json")
 	caught := regexp.MustCompile(`"did":"(did:key:[^"]+)"[^}]*"caught":"`).FindStringSubmatch(shown)
 	if caught == nil {

@@ -137,7 +137,7 @@ func (p NetworkPoster) Connect(env Environment, key envelope.Signer) (Relays, er
 	if !p.Many() {
 		return p.One().Connect(env, key)
 	}
-	return p.Network(env, key, Attempts, client.NetworkOptions{})
+	return p.AskingNetwork(env, key, client.NetworkOptions{})
 }
 
 // StateFile returns the name of the state file for these relays, and creates its folder: with one relay the file of

@@ -18,7 +18,7 @@ import (
 type RelaysCmd struct {
 	cli.Remotes
 	Key     string      `needed:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file."`
-	State   string      `placeholder:"FILE" help:"The state file that says which relays were caught (default: that of agora work with several relays, beside the key file; ask and mcp use it, too)."`
+	State   string      `placeholder:"FILE" help:"The state file that says which relays were caught (default: that of agora work with several relays, beside the key file; ask, send and mcp use it, too)."`
 	Forgive cli.DIDText `placeholder:"DID" help:"Use this relay again, although it was caught. The file must not be in use by agora work."`
 	cli.Listing
 }
