@@ -14,9 +14,9 @@ GOFLAGS_SET := $(shell go env GOFLAGS)
 lint fuzz interop mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 # make lint vets everything. By itself, go test would vet all packages again, and also analyze all dependencies again.
 # Without a symbol table, the programs of the tests are linked in two thirds of the time.
-test check race postgres js python faults witness cluster operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off -ldflags=-s
+test check race postgres js python faults witness a2a cluster operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off -ldflags=-s
 
-.PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults witness cluster operations nightly mutants reproducible sbom perf profile pgo bench-guard bench-log deb rpm release install-test
+.PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults witness a2a cluster operations nightly mutants reproducible sbom perf profile pgo bench-guard bench-log deb rpm release install-test
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
@@ -34,12 +34,12 @@ test:
 	$(TEST) ./ci/recipes ./cmd/agora ./conformance ./ci/faults ./gateway/... ./relay/... ./store/... ./...
 
 # A change must pass this, and also make interop, make js, make python, make packages, make page,
-# make faults, make witness and make sbom. .ci/run runs them all.
+# make faults, make witness, make a2a and make sbom. .ci/run runs them all.
 check: lint test postgres race
 	@echo 'make check: all passed'
 
 # TAGS are the build tags of the tests that need more than Go.
-TAGS = postgres,javascript,python,faults,operations,packages,cluster,witness
+TAGS = postgres,javascript,python,faults,operations,packages,cluster,witness,a2a
 
 # Runs the checks that need no tests, the fastest first. If the vulnerability database cannot be reached,
 # ci/vulnerabilities prints that and passes. GOGC saves staticcheck a quarter of its time, and needs 4 GB.
@@ -143,6 +143,12 @@ faults:
 witness:
 	go -C ci/torchwood vet ./...
 	go test -tags witness -count=1 -timeout 5m -run "$(call tests_with,witness,ci/faults)" ./ci/faults
+
+# Tests A2A endpoints with the clients and the servers of the A2A project for Go and JavaScript, and while relay and agent
+# are killed. Needs Node, and the packages that ci/install installs.
+a2a:
+	go -C ci/a2a vet ./...
+	go test -tags a2a -count=1 -timeout 5m -run "$(call tests_with,a2a,ci/faults)" ./ci/faults
 
 # Runs a relay as docs/OPERATING.md says, with an ACME certificate authority, nginx, Caddy, Prometheus and systemd. Needs
 # what ci/install operations installs.
