@@ -34,14 +34,24 @@ type Configuration struct {
 	Push                *Push    `json:"taskPushNotificationConfig,omitempty"`
 }
 
+// underscored finds where a name of the .proto file has a capital letter in JSON.
+var underscored = regexp.MustCompile(`_[a-z]`)
+
 var contextForm = regexp.MustCompile(`^[A-Za-z0-9._:~-]{1,128}$`)
 
 // ValidContext reports whether a context may have this id (A2A §5).
 func ValidContext(id string) bool { return contextForm.MatchString(id) }
 
-// params returns a reader of params. Every operation refuses a tenant: the relay has none.
+// params returns a reader of params. Members may also have the names of the protocol's .proto file, such as task_id,
+// because parsers of ProtoJSON take both. Every operation refuses a tenant: the relay has none.
 func params(text []byte) *reader {
 	r := read("", text)
+	for _, name := range sorted(r.members) {
+		camel := underscored.ReplaceAllStringFunc(name, func(s string) string { return strings.ToUpper(s[1:]) })
+		if !present(r.members[camel]) && r.err == nil {
+			r.members[camel] = r.members[name]
+		}
+	}
 	if r.text("tenant", false) != "" {
 		r.fail("tenant", "must be empty or absent")
 	}
@@ -144,14 +154,12 @@ type PushAuthentication struct {
 func ParsePush(text []byte) (Push, error) {
 	r := params(text)
 	r.text("taskId", true)
-	if r.err != nil {
-		return Push{}, r.err
-	}
-	return parsePush("", text)
+	return pushOf(r)
 }
 
-func parsePush(path string, text []byte) (Push, error) {
-	r := read(path, text)
+func parsePush(path string, text []byte) (Push, error) { return pushOf(read(path, text)) }
+
+func pushOf(r *reader) (Push, error) {
 	p := Push{r.text("id", false), r.text("taskId", false), r.text("url", true), r.text("token", false),
 		one(r, "authentication", parsePushAuthentication)}
 	if len(p.ID) > maxPushID {

@@ -235,6 +235,20 @@ func TestHTTPParams(t *testing.T) {
 	}
 }
 
+// Params may have the names of the .proto file, as in ProtoJSON. The name in JSON counts if both are there.
+func TestProtoNames(t *testing.T) {
+	l, err := a2a.ParseList([]byte(`{"context_id":"c","history_length":2,"historyLength":1,"include_artifacts":true,"page_size":7}`))
+	if want := (a2a.List{ContextID: "c", HistoryLength: 1, IncludeArtifacts: true, PageSize: 7}); err != nil || l != want {
+		t.Errorf("got %+v, %v", l, err)
+	}
+	if p, err := a2a.ParsePush([]byte(`{"task_id":"t","url":"https://hook.example/"}`)); err != nil || p.TaskID != "t" {
+		t.Errorf("got %+v, %v", p, err)
+	}
+	if _, err := a2a.ParsePushParams([]byte(`{"task_id":1}`), false); err == nil || !strings.Contains(err.Error(), "taskId must be a text") {
+		t.Error(err)
+	}
+}
+
 // FuzzParse checks that no body makes a parser panic, that every refusal is an *Error, and that what was read is written
 // and read again as the same.
 func FuzzParse(f *testing.F) {
