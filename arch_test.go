@@ -99,6 +99,7 @@ var allowedImports = map[string][]string{
 	"ci/faults":                             {},
 	"ci/sim":                                {},
 	"ci/sim/model":                          {},
+	"ci/tck":                                {"didkey", "envelope", "client", "internal/a2a", "internal/jsontext"},
 	"ci/torchwood":                          {},
 	"ci/faults/cluster":                     {},
 	"sdk/js":                                {},
