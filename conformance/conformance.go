@@ -1,5 +1,5 @@
 // Package conformance checks over HTTP whether a relay follows the Agora protocol, a hub the Chorus protocol, a channel
-// service the Chorus Channel Protocol, or a registry of jobs the Chorus registry's protocol.
+// service the Chorus Channel Protocol, a registry of jobs the Chorus registry's protocol, or an agent's server A2A 1.0.
 //
 // It needs only the address of the relay. The relay may be written in any language. Each check uses new keys and new
 // threads, so a relay with other traffic can be checked too. Checks of time limits use short lifetimes and timestamps
@@ -13,7 +13,8 @@
 //
 // The checks of hubs are in files whose names begin with hub. RunHub runs them, and HubChecks returns them. Those of
 // channel services are in files whose names begin with channel, for RunChannel and ChannelChecks. Those of registries of
-// jobs are in files whose names begin with jobs, for RunJobs and JobsChecks. They are not part of the levels.
+// jobs are in files whose names begin with jobs, for RunJobs and JobsChecks. Those of A2A servers are in files whose
+// names begin with a2a, for RunA2A and A2AChecks. They are not part of the levels.
 //
 // The checks are tables, with one table for each theme. A run has a time limit and sends a limited number of requests.
 // The messages that it posts expire within minutes or, in checks of old timestamps, within hours. One message requests
@@ -38,6 +39,7 @@ const (
 	Hub            Level = "hub"     // the rules of HUB.md for a Chorus hub
 	ChannelService Level = "channel" // the rules of CHANNEL.md for a channel service
 	JobsRegistry   Level = "jobs"    // the rules of JOBS.md for a registry of jobs
+	A2AServer      Level = "a2a"     // the rules of A2A 1.0, and of A2A.md for what it leaves open
 )
 
 // Levels returns all levels of relays. Each level includes the levels before it.
@@ -50,8 +52,8 @@ func (l Level) Includes(other Level) bool {
 
 // Check tests one requirement that a relay must meet.
 type Check struct {
-	// Number is C-1, C-2, … for Core, S-1, … for Strict, X-1, … for Extensions and N-1, … for ChannelService. For Hub
-	// and JobsRegistry it is a name such as hub.register.rotate. It is never given to another check.
+	// Number is C-1, C-2, … for Core, S-1, … for Strict, X-1, … for Extensions and N-1, … for ChannelService. For Hub,
+	// JobsRegistry and A2AServer it is a name such as hub.register.rotate. It is never given to another check.
 	Number string `json:"number"`
 	Title  string `json:"title"` // the requirement, in one sentence
 	Cites  string `json:"cites"` // the section of the specification or of PROTOCOL.md that contains the requirement
@@ -80,6 +82,8 @@ func (c Check) Level() Level {
 		return Hub
 	case strings.HasPrefix(c.Number, "jobs."):
 		return JobsRegistry
+	case strings.HasPrefix(c.Number, "a2a."):
+		return A2AServer
 	}
 	return Extensions
 }

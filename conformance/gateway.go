@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// This file has what the kits for hubs, for channel services and for registries of jobs share.
+// This file has what the kits for hubs, for channel services, for registries of jobs and for A2A servers share.
 
 // Reasons why a check of a gateway is not tested.
 const (

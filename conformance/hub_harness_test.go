@@ -83,8 +83,9 @@ func startGateway(t *testing.T, middleware func(http.Handler) http.Handler, tabl
 	must(err)
 	mounts, run, err := create(core)
 	must(err)
-	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet, Redact: gateway.Redact,
-		Mounts: mounts}).Handler(true)
+	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet, Redact: gateway.Redact, Mounts: mounts,
+		Gateways: map[string]any{"did": key.DID(), tables.Name: map[string]string{
+			"url": "http://" + server.Listener.Addr().String() + "/" + tables.Name}}}).Handler(true)
 	if middleware != nil {
 		server.Config.Handler = middleware(server.Config.Handler)
 	}

@@ -113,6 +113,8 @@ func (r Report) summary() string {
 		fmt.Fprintf(&b, "The channel service %s.\n", verdict)
 	case JobsRegistry:
 		fmt.Fprintf(&b, "The registry of jobs %s.\n", verdict)
+	case A2AServer:
+		fmt.Fprintf(&b, "The A2A server %s.\n", verdict)
 	default:
 		fmt.Fprintf(&b, "The relay %s (level %s).\n", verdict, r.Level)
 	}

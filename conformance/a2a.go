@@ -1,0 +1,187 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A2AOptions selects the checks of a run at a server of A2A 1.0 (Agent2Agent), and gives them what they need. The zero
+// value selects all checks. A check that needs something that the server or the options lack is reported as not tested.
+type A2AOptions struct {
+	Only     []string      // names of checks; empty: all checks
+	Timeout  time.Duration // for the whole run; checks that have not ended by then are skipped. 0: DefaultA2ATimeout
+	Progress func(Result)  // called with each result when its check has ended, one call at a time; may be nil
+
+	// Bearer is the key of a caller, which is sent as Authorization: Bearer. Empty: nothing is sent.
+	Bearer string
+	// Other is the key of another caller. Empty: the checks that need two callers are not tested.
+	Other string
+}
+
+// DefaultA2ATimeout is the time limit of a run if A2AOptions.Timeout is 0. Most of it is for the agent behind the
+// server.
+const DefaultA2ATimeout = 3 * time.Minute
+
+// What a server may lack. They are the reasons why a check is not tested.
+const (
+	needsBothBindings = "the card does not name both JSONRPC and HTTP+JSON of version 1.0"
+	needsJSONRPC      = "the card names no JSONRPC of version 1.0"
+	needsSignatures   = "the card has no signatures"
+	needsCallerKeys   = "the card demands no key, so everybody may call"
+	needsOtherKey     = "this needs the keys of two callers (--bearer twice)"
+	needsStreaming    = "the card says that the agent has no streaming"
+)
+
+// a2aCheck is a check of an A2A server.
+type a2aCheck = gatewayCheck[*a2aProbe]
+
+// a2aThemes returns all tables of checks of an A2A server, in the order of the documentation.
+func a2aThemes() []gatewayTheme[*a2aProbe] {
+	return []gatewayTheme[*a2aProbe]{
+		{"Card", a2aCardChecks},
+		{"Bindings", a2aBindingChecks},
+		{"Tasks", a2aTaskChecks},
+		{"Lists", a2aListChecks},
+		{"Streams", a2aStreamChecks},
+		{"Callers", a2aCallerChecks},
+		{"Limits", a2aLimitChecks},
+	}
+}
+
+// a2aLike shows what the numbers of checks of an A2A server look like.
+const a2aLike = "a2a.stream.resume"
+
+// A2AChecks returns all checks of an A2A server, in the order of the documentation.
+func A2AChecks() []Check { return bindChecks(a2aThemes(), (*a2aRun)(nil).check) }
+
+// RunA2A checks the A2A server at baseURL: its card is at /.well-known/agent-card.json below that address. It returns
+// an error if the options are invalid, if baseURL is not a usable address, or if there is no card of A2A 1.0. A server
+// that violates the protocol is not an error: see Report.Holds. The run sends the agent about twenty short texts. The
+// tasks stay, because nobody can delete them. If ctx ends, the checks that have not ended are reported as skipped.
+func RunA2A(ctx context.Context, baseURL string, o A2AOptions) (Report, error) {
+	if err := o.Check(baseURL); err != nil {
+		return Report{}, err
+	}
+	client, err := newRelayClient(baseURL)
+	if err != nil {
+		return Report{}, err
+	}
+	defer client.close()
+	run := &a2aRun{A2AOptions: o, client: client}
+	run.pace.isLimit, run.pace.free = isRateLimit, func(_, _ string) bool { return false }
+	return gatewayRun{level: A2AServer, checks: bindChecks(a2aThemes(), run.check), like: a2aLike, only: o.Only,
+		timeout: o.Timeout, usual: DefaultA2ATimeout, progress: o.Progress, connect: run.connect,
+		hooks: new(*hookServer)}.run(ctx, client, func(report *Report) {
+		for _, b := range run.bindings {
+			report.Requests += b.client.requests.Load()
+		}
+	})
+}
+
+// Check returns the error that RunA2A would return for invalid options or an invalid baseURL. It sends no request.
+func (o A2AOptions) Check(baseURL string) error {
+	return checkGatewayOptions(baseURL, A2AChecks(), o.Only, a2aLike, "", "")
+}
+
+// a2aRun is what the checks of one run share.
+type a2aRun struct {
+	A2AOptions
+	client   *relayClient // its targets are relative to the server's address
+	card     answer
+	bindings []*a2aBinding // those of version 1.0 that the card names, in its order; at least one
+	pace     pace
+}
+
+// a2aBinding is an address at which the server speaks A2A 1.0.
+type a2aBinding struct {
+	name   string // JSONRPC or HTTP+JSON
+	client *relayClient
+
+	mu     sync.Mutex
+	record *a2aRecord // see observe; nil: no check has needed it
+}
+
+const (
+	bindingRPC  = "JSONRPC"
+	bindingHTTP = "HTTP+JSON"
+	cardTarget  = "/.well-known/agent-card.json"
+)
+
+// connect reads the card, and learns where the server speaks A2A 1.0.
+func (run *a2aRun) connect(ctx context.Context) error {
+	run.card = run.client.do(ctx, http.MethodGet, cardTarget, run.header(run.Bearer), nil)
+	if run.card.err != nil {
+		return fmt.Errorf("no A2A server answers at %s: %w", run.client.baseURL, run.card.err)
+	}
+	interfaces, _ := run.card.list("supportedInterfaces")
+	for _, raw := range interfaces {
+		i := parseRow(raw)
+		name, at := i.text("protocolBinding"), i.text("url")
+		if i.text("protocolVersion") != "1.0" || name != bindingRPC && name != bindingHTTP || run.binding(name) != nil {
+			continue
+		}
+		if _, err := parseBase(at); err != nil {
+			return fmt.Errorf("the card names an interface that cannot be called: %w", err)
+		}
+		if name == bindingHTTP {
+			at = strings.TrimRight(at, "/")
+		}
+		b := &a2aBinding{name: name, client: &relayClient{baseURL: at, client: run.client.client}}
+		run.bindings = append(run.bindings, b)
+	}
+	if len(run.bindings) == 0 {
+		return fmt.Errorf("the server at %s has no card of A2A 1.0 with JSONRPC or HTTP+JSON: GET %s returned %s",
+			run.client.baseURL, cardTarget, run.card)
+	}
+	return nil
+}
+
+// binding returns the binding with this name; nil: the card does not name it.
+func (run *a2aRun) binding(name string) *a2aBinding {
+	for _, b := range run.bindings {
+		if b.name == name {
+			return b
+		}
+	}
+	return nil
+}
+
+// header returns the header of a caller's requests.
+func (run *a2aRun) header(key string) http.Header {
+	h := http.Header{"A2a-Version": {"1.0"}}
+	if key != "" {
+		h.Set("Authorization", "Bearer "+key)
+	}
+	return h
+}
+
+// check runs one check. It reports the check as not tested if the server or the options lack what it needs.
+func (run *a2aRun) check(p *probe, c a2aCheck) {
+	requirements, _ := run.card.list("securityRequirements")
+	signatures, _ := run.card.list("signatures")
+	streaming, _ := run.card.object("capabilities").flag("streaming")
+	missing := map[string]bool{
+		needsBothBindings: len(run.bindings) < 2,
+		needsJSONRPC:      run.binding(bindingRPC) == nil,
+		needsSignatures:   len(signatures) == 0,
+		needsCallerKeys:   len(requirements) == 0,
+		needsOtherKey:     run.Bearer == "" || run.Other == "",
+		needsStreaming:    !streaming,
+	}
+	if missing[c.needs] {
+		p.end(NotTested, "%s", c.needs)
+	}
+	c.run(&a2aProbe{gatewayProbe: gatewayProbe{p, &run.pace, holdOfWait}, server: run})
+}
+
+// taskOf returns the task in the answer to a message; an answer without members: it is not a task.
+func taskOf(a a2aAnswer) answer {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(a.result.members["task"], &members) // on an error it stays nil
+	return answer{members: members, body: a.result.members["task"]}
+}

@@ -1,0 +1,379 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// a2aEvent is an event of a stream.
+type a2aEvent struct {
+	id     string // of the event in the stream; empty: it has none
+	kind   string // task, message, statusUpdate or artifactUpdate; empty: it is none of them
+	inner  answer // the member with this name
+	result string // the canonical form of the whole object, without what JSON-RPC adds
+	error  answer // the object, if it is an error
+}
+
+// state returns the state that the event shows; empty: none.
+func (e a2aEvent) state() string { return stateOf(e.inner) }
+
+// a2aStream is an open stream.
+type a2aStream struct {
+	answer a2aAnswer // its header; and its body, if it is not a stream
+	events chan a2aEvent
+	all    []a2aEvent // those that were read; complete when events is closed
+	ended  error      // why the stream has ended; nil: at its end. Set before events is closed
+}
+
+// open sends a request for a stream as the first caller. The answer may be a refusal.
+func (h *a2aProbe) open(ctx context.Context, b *a2aBinding, method string, params message,
+	header http.Header) *a2aStream {
+	r := b.request(a2aCall{method: method, params: params, header: header}, h.server.header(h.server.Bearer))
+	r.header.Set("Accept", "text/event-stream")
+	h.noteSent(strings.TrimSpace(fmt.Sprintf("%s %s%s%s\n%s", r.method, b.client.baseURL, r.target,
+		describeHeader(header), excerpt(r.body, 700))))
+	s := &a2aStream{events: make(chan a2aEvent, maxFrames), answer: a2aAnswer{rpc: b.name == bindingRPC}}
+	b.client.requests.Add(1)
+	req, err := b.client.newRequest(ctx, r.method, r.target, r.header, r.body)
+	if err != nil {
+		s.answer.err = err
+		close(s.events)
+		return s
+	}
+	resp, err := b.client.client.Do(req)
+	if err != nil {
+		s.answer.err = err
+		close(s.events)
+		return s
+	}
+	s.answer.status, s.answer.header = resp.StatusCode, resp.Header
+	media, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	if resp.StatusCode == http.StatusOK && media == "text/event-stream" {
+		h.tasks.Go(func() { s.follow(resp.Body) })
+		return s
+	}
+	defer func() { _ = resp.Body.Close() }() // it is only read
+	s.answer.body, s.answer.err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	s.answer.members = parseRow(s.answer.body).members
+	close(s.events)
+	return s
+}
+
+// follow reads the events of a stream, as the HTML standard says.
+func (s *a2aStream) follow(body io.ReadCloser) {
+	defer close(s.events)
+	defer func() { _ = body.Close() }() // it was only read
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, maxFrame)
+	id, data := "", ""
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), ":")
+		value = strings.TrimPrefix(value, " ")
+		switch {
+		case name == "id":
+			id = value
+		case name == "data":
+			data += value
+		case lines.Text() == "" && data != "":
+			e := parseA2AEvent(id, data, s.answer.rpc)
+			s.all = append(s.all, e)
+			if len(s.all) > maxFrames {
+				s.ended = fmt.Errorf("more than %d events", maxFrames)
+				return
+			}
+			s.events <- e // the channel has room for all
+			data = ""
+		}
+	}
+	s.ended = lines.Err()
+}
+
+func parseA2AEvent(id, data string, rpc bool) a2aEvent {
+	object, failed := parseRow([]byte(data)), answer{}
+	if object.members["error"] != nil {
+		failed = object
+	}
+	if rpc {
+		object = parseRow(object.members["result"])
+	}
+	e := a2aEvent{id: id, result: data, error: failed}
+	if object.members != nil {
+		e.result = string(canonical(object.members))
+	}
+	for _, kind := range []string{"task", "message", "statusUpdate", "artifactUpdate"} {
+		if object.members[kind] != nil && len(object.members) == 1 {
+			e.kind, e.inner = kind, parseRow(object.members[kind])
+		}
+	}
+	return e
+}
+
+// next returns the next event. It reports false if the stream has ended, or if none comes in time.
+func (s *a2aStream) next(ctx context.Context) (e a2aEvent, ok bool) {
+	select {
+	case e, ok = <-s.events:
+		return e, ok
+	case <-ctx.Done():
+		return a2aEvent{}, false
+	}
+}
+
+// rest reads the stream to its end.
+func (s *a2aStream) rest(ctx context.Context) {
+	for {
+		if _, ok := s.next(ctx); !ok {
+			return
+		}
+	}
+}
+
+// refusal returns the answer of a stream that was not opened: the answer itself, or an error as the first event.
+func (s *a2aStream) refusal(ctx context.Context) a2aAnswer {
+	if first, ok := s.next(ctx); ok && first.error.members != nil {
+		a := s.answer
+		a.members, a.body = first.error.members, first.error.body
+		return a
+	}
+	return s.answer
+}
+
+// shows reports whether a stream was opened.
+func (s *a2aStream) shows() bool { return s != nil && len(s.all) > 0 && s.all[0].error.members == nil }
+
+// a2aRecord is what streams of one task have shown: the one of SendStreamingMessage, one of SubscribeToTask that was
+// opened after the first event, and one that was opened with the id of the first event after the second one had come.
+type a2aRecord struct {
+	main, second, resumed *a2aStream // second and resumed may be nil
+	task                  answer     // as GetTask shows it after the stream
+	whole                 bool       // main has ended by itself
+}
+
+// observe returns the record of a binding. Only the first check that needs it sends something.
+func (h *a2aProbe) observe(b *a2aBinding) *a2aRecord {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.record == nil {
+		b.record = h.newRecord(b)
+	}
+	return b.record
+}
+
+func (h *a2aProbe) newRecord(b *a2aBinding) *a2aRecord {
+	ctx, cancel := context.WithTimeoutCause(h.ctx, patienceOfKit, errors.New("the stream did not end in time"))
+	r := &a2aRecord{main: h.open(ctx, b, "SendStreamingMessage", said(slowOfKit, nil), nil)}
+	defer func() {
+		cancel()
+		for _, s := range []*a2aStream{r.main, r.second, r.resumed} {
+			if s != nil {
+				s.rest(context.WithoutCancel(ctx)) // so that s.all is complete
+			}
+		}
+	}()
+	first, _ := r.main.next(ctx)
+	id := first.inner.text("id")
+	if first.kind != "task" || id == "" {
+		r.main.rest(ctx)
+		r.whole = ctx.Err() == nil
+		return r
+	}
+	r.second = h.open(ctx, b, "SubscribeToTask", message{"id": id}, nil)
+	if _, ok := r.main.next(ctx); ok && first.id != "" {
+		r.resumed = h.open(ctx, b, "SubscribeToTask", message{"id": id}, http.Header{"Last-Event-Id": {first.id}})
+	}
+	r.main.rest(ctx)
+	r.whole = ctx.Err() == nil
+	read := func() answer {
+		return h.call(b, a2aCall{method: "GetTask", params: message{"id": id}, key: h.server.Bearer}).result
+	}
+	if r.task = read(); isAsking(stateOf(r.task)) { // the others end only when the task is over
+		h.call(b, a2aCall{method: "CancelTask", params: message{"id": id}, key: h.server.Bearer})
+	}
+	for _, s := range []*a2aStream{r.second, r.resumed} {
+		if s != nil {
+			s.rest(ctx)
+		}
+	}
+	return r
+}
+
+// ofTask returns the record of a binding, if its task was streamed as it should be. Another check reports what is
+// wrong.
+func (h *a2aProbe) ofTask(b *a2aBinding) (r *a2aRecord, events []a2aEvent) {
+	r = h.observe(b)
+	if h.ctx.Err() != nil {
+		h.stopped()
+	}
+	h.describe("SendStreamingMessage in %s, and SubscribeToTask after its first and its second event", b.name)
+	switch {
+	case !r.whole:
+		h.end(Skipped, "the stream of SendStreamingMessage did not end within %v", patienceOfKit)
+	case len(r.main.all) == 1 && r.main.all[0].kind == "message":
+		h.end(NotTested, "this agent answers with messages, not with tasks")
+	case len(r.main.all) < 2:
+		h.expect("a stream with a task and its updates")
+		h.failf("%s%s", r.main.answer, describeEvents(r.main.all))
+	}
+	return r, r.main.all
+}
+
+// describeEvents returns events for the report.
+func describeEvents(events []a2aEvent) string {
+	var lines []string
+	for _, e := range events {
+		lines = append(lines, fmt.Sprintf("id %q: %s", e.id, excerpt([]byte(e.result), 200)))
+	}
+	return strings.Join(lines[:min(len(lines), 20)], "\n")
+}
+
+// a2aStreamChecks test streams.
+var a2aStreamChecks = []a2aCheck{
+	{number: "a2a.stream.first",
+		title: "A stream begins with the task or a message, and goes on with updates of that task",
+		cites: `A2A 1.0 3.1.2; A-30`, needs: needsStreaming, wait: second, run: a2aFirstEvent},
+	{number: "a2a.stream.end",
+		title: "A stream ends with the state in which the task is over or asks, as GetTask shows it",
+		cites: `A2A 1.0 3.1.2, 3.5.2; A-31`, needs: needsStreaming, wait: second, run: a2aLastEvent},
+	{number: "a2a.stream.artifacts", title: "The pieces of artifacts on a stream make the artifacts of the task",
+		cites: `A2A 1.0 4.2.2`, needs: needsStreaming, wait: second, run: a2aPieces},
+	{number: "a2a.stream.two", title: "Two streams of a task have the same events in the same order",
+		cites: `A2A 1.0 3.5.2; A-30`, needs: needsStreaming, wait: second, run: func(h *a2aProbe) {
+			for _, b := range h.server.bindings {
+				r, events := h.ofTask(b)
+				if !r.second.shows() {
+					h.end(NotTested, "the agent ended its task before a second stream could be opened")
+				}
+				h.wantTail(withoutIDs(events), withoutIDs(r.second.all), 0)
+			}
+		}},
+	{number: "a2a.stream.resume", title: "A stream that is opened with Last-Event-ID misses nothing and repeats nothing",
+		cites: `A-32`, needs: needsStreaming, wait: second, run: func(h *a2aProbe) {
+			for _, b := range h.server.bindings {
+				r, events := h.ofTask(b)
+				switch {
+				case events[0].id == "":
+					h.end(NotTested, "the events have no id, so a stream cannot be resumed")
+				case !r.resumed.shows():
+					h.end(NotTested, "the agent ended its task before the stream could be resumed")
+				}
+				h.wantTail(events, r.resumed.all, len(events)-1)
+			}
+		}},
+	{number: "a2a.stream.over", title: "A task that is over or unknown has no stream", cites: `A2A 1.0 3.1.6; A-31`,
+		needs: needsStreaming, wait: second, run: func(h *a2aProbe) {
+			id := h.over(h.server.bindings[0]).text("id")
+			for _, b := range h.server.bindings {
+				h.wantRefused(h.open(h.ctx, b, "SubscribeToTask", message{"id": id}, nil).refusal(h.ctx), a2aUnsupported)
+				h.wantRefused(h.open(h.ctx, b, "SubscribeToTask", message{"id": unknownA2ATask}, nil).refusal(h.ctx), a2aNoTask)
+			}
+		}},
+}
+
+func a2aFirstEvent(h *a2aProbe) {
+	for _, b := range h.server.bindings {
+		r := h.observe(b)
+		h.describe("SendStreamingMessage in %s", b.name)
+		h.expect("text/event-stream with a task or a message first, and then statusUpdate or artifactUpdate of that task")
+		if len(r.main.all) == 0 {
+			h.failf("%s", r.main.answer)
+		}
+		first := r.main.all[0]
+		holds := first.kind == "task" && stateOf(first.inner) != "" || first.kind == "message" && len(r.main.all) == 1
+		for _, e := range r.main.all[1:] {
+			holds = holds && (e.kind == "statusUpdate" || e.kind == "artifactUpdate") &&
+				e.inner.text("taskId") == first.inner.text("id") &&
+				e.inner.text("contextId") == first.inner.text("contextId")
+		}
+		if !holds {
+			h.failf("%s", describeEvents(r.main.all))
+		}
+	}
+}
+
+func a2aLastEvent(h *a2aProbe) {
+	for _, b := range h.server.bindings {
+		r, events := h.ofTask(b)
+		h.expect("the last event, and no other, shows the state of the task, %s, which is over or asks", stateOf(r.task))
+		for i, e := range events {
+			last, ends := i == len(events)-1, isOver(e.state()) || isAsking(e.state())
+			if last != ends || last && e.state() != stateOf(r.task) {
+				h.failf("%s", describeEvents(r.main.all))
+			}
+		}
+	}
+}
+
+func a2aPieces(h *a2aProbe) {
+	for _, b := range h.server.bindings {
+		r, events := h.ofTask(b)
+		streamed := map[string]string{}
+		for _, e := range events {
+			if e.kind == "task" {
+				streamed = artifactTexts(e.inner)
+			}
+			if e.kind != "artifactUpdate" {
+				continue
+			}
+			id := e.inner.object("artifact").text("artifactId")
+			if more, _ := e.inner.flag("append"); !more {
+				streamed[id] = ""
+			}
+			streamed[id] += textOfParts(e.inner.object("artifact"))
+		}
+		h.expect("the texts of the artifacts on the stream: %v", streamed)
+		if got := artifactTexts(r.task); string(canonical(got)) != string(canonical(streamed)) {
+			h.failf("GetTask: %v", got)
+		}
+	}
+}
+
+// artifactTexts returns the texts of a task's artifacts, by their ids.
+func artifactTexts(task answer) map[string]string {
+	texts := map[string]string{}
+	artifacts, _ := task.list("artifacts")
+	for _, raw := range artifacts {
+		a := parseRow(raw)
+		texts[a.text("artifactId")] = textOfParts(a)
+	}
+	return texts
+}
+
+// textOfParts returns the texts of an artifact.
+func textOfParts(artifact answer) (text string) {
+	parts, _ := artifact.list("parts")
+	for _, raw := range parts {
+		text += parseRow(raw).text("text")
+	}
+	return text
+}
+
+// withoutIDs returns events as the specification compares them. The ids are an addition.
+func withoutIDs(events []a2aEvent) (plain []a2aEvent) {
+	for _, e := range events {
+		e.id = ""
+		plain = append(plain, e)
+	}
+	return plain
+}
+
+// wantTail ends the check unless a stream, whose events are got, has a task and then the last of the events of another
+// stream: exactly n, or any number if n is 0. It may have more after them.
+func (h *a2aProbe) wantTail(events, got []a2aEvent, n int) {
+	h.expect("the task, and then the last of these events:\n%s", describeEvents(events))
+	same := func(a, b a2aEvent) bool { return a.id == b.id && a.result == b.result }
+	last := events[len(events)-1]
+	end := slices.IndexFunc(got, func(e a2aEvent) bool { return same(e, last) })
+	tail := got[:end+1]
+	if end > 0 {
+		tail = tail[1:]
+	}
+	if got[0].kind != "task" || end < 1 || n > 0 && len(tail) != n || len(tail) > len(events) ||
+		!slices.EqualFunc(events[len(events)-len(tail):], tail, same) {
+		h.failf("%s", describeEvents(got))
+	}
+}
