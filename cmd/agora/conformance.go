@@ -19,21 +19,25 @@ type conformanceCmd struct {
 	JUnit   string            `name:"junit" placeholder:"FILE" help:"Also write the report as JUnit XML to this file."`
 	Timeout time.Duration     `placeholder:"DURATION" help:"Time limit of the whole run. Checks that have not ended by then are skipped (default: 90s for a relay, else 3m)."`
 
-	Hub           string `placeholder:"URL" help:"Test the Chorus hub at this URL instead of a relay, such as https://relay.example/hub."`
-	Channel       string `placeholder:"URL" help:"Test the channel service at this URL instead of a relay, such as https://relay.example/channel."`
-	Jobs          string `placeholder:"URL" help:"Test the registry of jobs at this URL instead of a relay, such as https://relay.example/jobs."`
-	OperatorKey   string `placeholder:"FILE" help:"With --hub, --channel or --jobs: also run the checks that need the operator's key, which is in this file. Almost all checks of a channel service need it."`
-	WebhookListen string `placeholder:"HOST:PORT" help:"With --hub: also run the checks that need webhooks, and receive them at this address. With --channel: the same for the checks that need deliveries. With --jobs: for those of agents with an endpoint. The hub, the service or the registry must be allowed to call it. The port may be 0."`
-	WebhookURL    string `name:"webhook-url" placeholder:"URL" help:"Where the hub, the channel service or the registry reaches --webhook-listen (default: http:// and that address)."`
-	Thorough      bool   `help:"Also run the checks of a hub that take more than a minute, fill its queues or use up the registrations that it allows to this address in an hour. With --channel: those that need hundreds of requests to reach a limit. With --jobs: those that take more than a minute, or use up the agents of a principal or the principals that it allows to this address in a day."`
+	Hub           string   `placeholder:"URL" help:"Test the Chorus hub at this URL instead of a relay, such as https://relay.example/hub."`
+	Channel       string   `placeholder:"URL" help:"Test the channel service at this URL instead of a relay, such as https://relay.example/channel."`
+	Jobs          string   `placeholder:"URL" help:"Test the registry of jobs at this URL instead of a relay, such as https://relay.example/jobs."`
+	A2A           string   `name:"a2a" placeholder:"URL" help:"Test the A2A 1.0 server at this URL instead of a relay, such as https://relay.example/a2a/z6Mk…/."`
+	OperatorKey   string   `placeholder:"FILE" help:"With --hub, --channel or --jobs: also run the checks that need the operator's key, which is in this file. Almost all checks of a channel service need it."`
+	WebhookListen string   `placeholder:"HOST:PORT" help:"With --hub: also run the checks that need webhooks, and receive them at this address. With --channel: the same for the checks that need deliveries. With --jobs: for those of agents with an endpoint. The hub, the service or the registry must be allowed to call it. The port may be 0."`
+	WebhookURL    string   `name:"webhook-url" placeholder:"URL" help:"Where the hub, the channel service or the registry reaches --webhook-listen (default: http:// and that address)."`
+	Bearer        []string `sep:"none" placeholder:"FILE" help:"With --a2a: the file with the key of a caller, which is sent as Authorization: Bearer. Repeated, the second one is the key of another caller, and the run also tests that callers do not see each other's tasks."`
+	Thorough      bool     `help:"Also run the checks of a hub that take more than a minute, fill its queues or use up the registrations that it allows to this address in an hour. With --channel: those that need hundreds of requests to reach a limit. With --jobs: those that take more than a minute, or use up the agents of a principal or the principals that it allows to this address in a day."`
 }
 
 func (conformanceCmd) Help() string {
 	return "Works with any relay, in any language, because the test only uses HTTP. Each check cites the rule that it " +
 		"tests, and prints what it sent, expected and got. A run takes about a minute, because one check has to wait for " +
-		"a minute. With --hub it tests a Chorus hub, with --channel a channel service, with --jobs a registry of jobs. " +
+		"a minute. With --hub it tests a Chorus hub, with --channel a channel service, with --jobs a registry of jobs, and " +
+		"with --a2a an A2A server. " +
 		"Exits with 0 only if all selected checks pass, with 1 if a check fails or is skipped, or if nothing answers at the " +
-		"address. Checks that need an option which is not given are not tested; they do not count.\n\n" +
+		"address. Checks that need an option which is not given, or what the card of an A2A server does not have, are not " +
+		"tested; they do not count.\n\n" +
 		"Examples:\n  agora conformance http://127.0.0.1:8789\n" +
 		"  agora conformance https://relay.example --level core --junit report.xml\n" +
 		"  agora conformance http://127.0.0.1:8789 --only C-5,S-50\n" +
@@ -41,6 +45,7 @@ func (conformanceCmd) Help() string {
 		"  agora conformance --hub http://127.0.0.1:8789/hub --operator-key operator.key --webhook-listen 127.0.0.1:0\n" +
 		"  agora conformance --channel http://127.0.0.1:8789/channel --operator-key operator.key --webhook-listen 127.0.0.1:0\n" +
 		"  agora conformance --jobs http://127.0.0.1:8789/jobs --operator-key operator.key --webhook-listen 127.0.0.1:0\n" +
+		"  agora conformance --a2a https://relay.example/a2a/z6Mk…/ --bearer alice.a2a --bearer bob.a2a\n" +
 		"  agora conformance --list"
 }
 
@@ -49,10 +54,14 @@ func (c conformanceCmd) Validate() error {
 	case c.Timeout < 0:
 		return fmt.Errorf("--timeout must not be negative")
 	case c.URL != "" && c.gateways() > 0:
-		return fmt.Errorf("give the URL of a relay, or --hub, --channel or --jobs, not both")
+		return fmt.Errorf("give the URL of a relay, or --hub, --channel, --jobs or --a2a, not both")
 	case c.gateways() > 1:
-		return fmt.Errorf("give one of --hub, --channel and --jobs")
-	case c.gateways() == 0 && (c.OperatorKey != "" || c.WebhookListen != "" || c.WebhookURL != "" || c.Thorough):
+		return fmt.Errorf("give one of --hub, --channel, --jobs and --a2a")
+	case len(c.Bearer) > 0 && c.A2A == "":
+		return fmt.Errorf("--bearer needs --a2a")
+	case len(c.Bearer) > 2:
+		return fmt.Errorf("give --bearer at most twice")
+	case (c.gateways() == 0 || c.A2A != "") && (c.OperatorKey != "" || c.WebhookListen != "" || c.WebhookURL != "" || c.Thorough):
 		return fmt.Errorf("--operator-key, --webhook-listen, --webhook-url and --thorough need --hub, --channel or --jobs")
 	case c.List:
 		return nil
@@ -62,15 +71,17 @@ func (c conformanceCmd) Validate() error {
 		return c.channelOptions("").Check(c.Channel)
 	case c.Jobs != "":
 		return c.jobsOptions("").Check(c.Jobs)
+	case c.A2A != "":
+		return conformance.A2AOptions{Only: c.Only}.Check(c.A2A)
 	case c.URL == "":
-		return fmt.Errorf("give the relay's URL, --hub, --channel, --jobs or --list")
+		return fmt.Errorf("give the relay's URL, --hub, --channel, --jobs, --a2a or --list")
 	}
 	return conformance.Options{Level: c.Level, Only: c.Only}.Check(c.URL)
 }
 
 // gateways returns how many gateways the command must test; 0: it tests a relay.
 func (c conformanceCmd) gateways() (n int) {
-	for _, url := range []string{c.Hub, c.Channel, c.Jobs} {
+	for _, url := range []string{c.Hub, c.Channel, c.Jobs, c.A2A} {
 		if url != "" {
 			n++
 		}
@@ -129,10 +140,13 @@ func (c conformanceCmd) check(env cli.Environment) (conformance.Report, error) {
 		return conformance.Run(env.Ctx, c.URL, conformance.Options{Level: c.Level, Only: c.Only, Timeout: c.Timeout,
 			Progress: progress})
 	}
+	if c.A2A != "" {
+		return c.checkA2A(env, progress)
+	}
 	key := ""
 	if c.OperatorKey != "" {
 		var err error
-		if key, err = readKeyOfOperator(c.OperatorKey); err != nil {
+		if key, err = readKeyFile(c.OperatorKey); err != nil {
 			return conformance.Report{}, err
 		}
 	}
@@ -151,16 +165,29 @@ func (c conformanceCmd) check(env cli.Environment) (conformance.Report, error) {
 	return conformance.RunHub(env.Ctx, c.Hub, options)
 }
 
-// readKeyOfOperator returns the operator's key in a file. The gateway may be another program, so the key is any word of
-// printable ASCII, as in an HTTP header.
-func readKeyOfOperator(name string) (string, error) {
+// checkA2A runs the selected checks of an A2A server.
+func (c conformanceCmd) checkA2A(env cli.Environment, progress func(conformance.Result)) (conformance.Report, error) {
+	keys := []string{"", ""}
+	for i, name := range c.Bearer {
+		var err error
+		if keys[i], err = readKeyFile(name); err != nil {
+			return conformance.Report{}, err
+		}
+	}
+	return conformance.RunA2A(env.Ctx, c.A2A, conformance.A2AOptions{Only: c.Only, Timeout: c.Timeout, Progress: progress,
+		Bearer: keys[0], Other: keys[1]})
+}
+
+// readKeyFile returns the key of an operator or a caller in a file. The server may be another program, so the key is any
+// word of printable ASCII, as in an HTTP header.
+func readKeyFile(name string) (string, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return "", err
 	}
 	key := strings.TrimSpace(string(text))
 	if key == "" || len(key) > 1024 || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("%s does not contain a key; it must have one word, such as op_ and 43 characters", name)
+		return "", fmt.Errorf("%s does not contain a key; it must have one word", name)
 	}
 	return key, nil
 }
@@ -174,6 +201,8 @@ func (c conformanceCmd) list(env cli.Environment) error {
 		checks = conformance.ChannelChecks()
 	case c.Jobs != "":
 		checks = conformance.JobsChecks()
+	case c.A2A != "":
+		checks = conformance.A2AChecks()
 	}
 	for _, check := range checks {
 		if c.gateways() == 0 && !c.Level.Includes(check.Level()) {
