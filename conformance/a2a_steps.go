@@ -217,7 +217,7 @@ func (h *a2aProbe) over(b *a2aBinding) answer {
 }
 
 // patienceOfKit is how long a check waits for the agent.
-const patienceOfKit = 20 * time.Second
+const patienceOfKit = 40 * time.Second
 
 // unknownA2ATask is the id of no task.
 const unknownA2ATask = "tsk_conformancekitunknown000000"

@@ -32,6 +32,7 @@ const (
 // that was answered is lost, that each has one REQUEST and one answer, and that work is repeated only after a kill of
 // the agent. In the end, agora check must find nothing.
 func TestA2AKillLoop(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	address := l.Addr().String() // the endpoint has it in its URL

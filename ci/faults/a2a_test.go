@@ -139,6 +139,7 @@ func exposed(t testing.TB, relay string, public bool, server ...string) a2aEndpo
 // with both SDKs behind agora a2a expose: cards, both bindings, sending, streams, input, cancel and lists (A-2, A-5,
 // make a2a runs it.
 func TestA2AClients(t *testing.T) {
+	t.Parallel()
 	client := filepath.Join(t.TempDir(), "a2a.exe")
 	if out, err := exec.Command("go", "build", "-C", "../a2a", "-o", client, ".").CombinedOutput(); err != nil {
 		t.Fatalf("cannot build ci/a2a: %v\n%s", err, out)
@@ -154,6 +155,7 @@ func TestA2AClients(t *testing.T) {
 	} {
 		for language, line := range map[string][]string{"Go": {client, "call"}, "JavaScript": {"node", a2aClientJS}} {
 			t.Run(name+"From"+language, func(t *testing.T) {
+				t.Parallel()
 				line = append(append(line, endpoint.base), endpoint.args...)
 				cmd := exec.CommandContext(t.Context(), line[0], line[1:]...)
 				cmd.Env = append(os.Environ(), "A2A_KEY="+endpoint.key)

@@ -53,7 +53,8 @@ class Caller {
     if (!taskId) this.tasks++;
     return { tenant: '', metadata: undefined, configuration, message: { messageId: crypto.randomUUID(),
       contextId: this.contextId, taskId, role: Role.ROLE_USER, metadata: undefined, extensions: [],
-      referenceTaskIds: [], parts: [{ content: { $case: 'text', value: text }, metadata: undefined, filename: '', mediaType: '' }] } };
+      referenceTaskIds: [], parts: [{ content: { $case: 'text', value: text }, metadata: undefined, filename: '',
+        mediaType: '' }] } };
   }
 
   async send() {
