@@ -75,10 +75,16 @@ type responseSpec struct {
 
 // responseHead has the members that are common to all responses of a relay (PROTOCOL §5).
 type responseHead struct {
-	OK      bool           `json:"ok"`
-	Error   envelope.Code  `json:"error"`
-	Message string         `json:"message"`
-	Details map[string]any `json:"details"`
+	OK      bool            `json:"ok"`
+	Error   envelope.Code   `json:"error"`
+	Message json.RawMessage `json:"message"` // a text, unless OK
+	Details map[string]any  `json:"details"`
+}
+
+// message returns the message of a refusal.
+func (h responseHead) message() (text string) {
+	_ = json.Unmarshal(h.Message, &text) // what is no text is left out
+	return text
 }
 
 // readResponse reads the response of the relay at base as spec says. It returns nil if the request succeeded.
@@ -117,7 +123,7 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 		failed.err = fmt.Errorf("%s answered with status %s and a body that is not from an Agora relay; check its URL",
 			base, shorten(response.Status))
 	case !head.OK:
-		failed.err = &envelope.Error{Code: envelope.Code(shorten(string(head.Error))), Message: shorten(head.Message),
+		failed.err = &envelope.Error{Code: envelope.Code(shorten(string(head.Error))), Message: shorten(head.message()),
 			Details: head.Details, RetryAfter: failed.retryAfter}
 	case response.StatusCode != success:
 		failed.err = fmt.Errorf("the relay's response says ok, but has the status %s", shorten(response.Status))
