@@ -2,11 +2,11 @@ package a2acmd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -120,7 +120,10 @@ func (c expose) Run(env cli.Environment) (err error) {
 		return err
 	}
 	s := settings{Access: accessOf(c.Public), Mode: a2a.ModeMessage, Listed: c.Listed}
-	if s.Card, err = at.endpoint.Sign(at.endpoint.Rewrite(server.Upstream, s.Access), s.Access, a.key); err != nil {
+	card := at.endpoint.Rewrite(server.Upstream, s.Access)
+	card.Capabilities.Extensions = append(slices.DeleteFunc(slices.Clone(card.Capabilities.Extensions),
+		func(e a2a.Extension) bool { return e.URI == a2a.ProofURI }), a2a.ProofExtension(a.key.DID()))
+	if s.Card, err = at.endpoint.Sign(card, s.Access, a.key); err != nil {
 		return err
 	}
 	if err := at.put(env, s); err != nil {
@@ -210,30 +213,29 @@ func (x *exposed) read(ctx context.Context, job client.Job) (t a2a.Turn, work st
 // wholeLimit is how many bytes GET {work} answers at most: a message, and all that its task keeps.
 const wholeLimit = 8 << 20
 
-// complete reads what the REQUEST had no room for.
-func (x *exposed) complete(ctx context.Context, t *a2a.Turn, work string) error {
-	if !t.Partial || len(t.Message.Parts) > 0 {
-		return nil // the history is the server's matter
+// complete reads what the REQUEST had no room for. It returns the artifacts of earlier turns, which a proof is about too.
+func (x *exposed) complete(ctx context.Context, t *a2a.Turn, work string) (earlier []a2a.Artifact, err error) {
+	if t.Turn == 1 && (!t.Partial || len(t.Message.Parts) > 0) {
+		return nil, nil // the history is the server's matter
 	}
 	var answer struct {
-		Message json.RawMessage `json:"message"`
+		Message   a2a.Message    `json:"message"`
+		Artifacts []a2a.Artifact `json:"artifacts"`
 	}
 	call := client.GatewayCall{Method: http.MethodGet, Path: work, Repeatable: true, Out: &answer, Limit: wholeLimit}
 	if err := x.relay.CallA2A(ctx, call); err != nil {
-		return err
+		return nil, err
 	}
-	message, err := envelope.Canonicalize(answer.Message)
-	if err == nil {
-		t.Message, err = a2a.ParseMessage("message", message)
-	}
-	return err
+	t.Message = answer.Message
+	return answer.Artifacts, nil
 }
 
 // work passes a turn to the server.
 func (x *exposed) work(ctx context.Context, job client.Job) (envelope.Result, error) {
 	t, work, err := x.read(ctx, job)
+	var earlier []a2a.Artifact
 	if err == nil {
-		err = x.complete(ctx, &t, work)
+		earlier, err = x.complete(ctx, &t, work)
 	}
 	if err != nil {
 		return envelope.Result{}, err
@@ -259,7 +261,7 @@ func (x *exposed) work(ctx context.Context, job client.Job) (envelope.Result, er
 		x.env.Say("turn %s: ended without a result: %v", run.id, err)
 		return envelope.Result{}, err
 	}
-	result, err := resultOf(run)
+	result, err := x.resultOf(t, run, earlier)
 	x.env.Say("turn %s: %s after %v", run.id, result.Status, time.Since(started).Round(time.Millisecond))
 	return result, err
 }
@@ -267,11 +269,20 @@ func (x *exposed) work(ctx context.Context, job client.Job) (envelope.Result, er
 // maxResult is how many bytes of JSON a RESULT has at most. With the sealing it fits into a message.
 const maxResult = 80 << 10
 
-// resultOf returns the RESULT of a turn. The artifacts were sent before.
-func resultOf(t *turn) (envelope.Result, error) {
-	output, status := a2a.Output{Message: t.status.Message}, statusOf(t.status.State)
+// resultOf returns the RESULT of a turn. The artifacts were sent before, those of earlier turns too.
+func (x *exposed) resultOf(asked a2a.Turn, t *turn, earlier []a2a.Artifact) (envelope.Result, error) {
+	output, state := a2a.Output{Message: t.status.Message}, t.status.State
 	if t.message != nil {
-		output, status = a2a.Output{Message: t.message, Direct: true}, statusOf(a2a.Completed)
+		output, state = a2a.Output{Message: t.message, Direct: true}, a2a.Completed
+	}
+	status := statusOf(state)
+	if state == a2a.Completed || state == a2a.Rejected || state.Interrupted() { // of a failure, the relay writes the message
+		proof, err := a2a.Proven{Task: asked.Task, Turn: asked.Turn, State: state, Request: asked.Message,
+			Artifacts: a2a.Merge(earlier, t.artifacts), Message: output.Message}.Sign(x.key)
+		if err != nil {
+			return envelope.Result{}, err
+		}
+		output.Proof = &proof
 	}
 	text := jsontext.Compact(map[string]any{"a2a": output})
 	if len(text) > maxResult {
