@@ -435,7 +435,7 @@ func hostileCalls() map[string][]string {
 		"a2a hook new":    {"HOSTILE --key KEY --relay URL"},
 		"a2a hook list":   {"--key KEY --relay URL", "--key KEY --relay URL --text", "--key KEY --relay URL --format x{{.}}"},
 		"a2a hook delete": {"HOSTILE --key KEY --relay URL"},
-		"a2a verify":      {"URL --did EVE", "URL", "HOSTILE"},
+		"a2a verify":      {"URL --did EVE --task HOSTILE --bearer hostile.txt", "URL --did EVE", "URL", "HOSTILE"},
 		"jobs account": {"HOSTILE" + asBob, "eve --jobs JOBSURL --key-file FRESH", "eve --jobs JOBSURL", "eve --jobs JOBSURL --key KEY", "eve --jobs HOSTILE",
 			"eve --jobs JOBSURL --key-file hostile.txt --initial HOSTILE", "eve --jobs JOBSURL/k/HOSTILE", "eve --jobs JOBSURL --key-file HOSTILE/x"},
 		"jobs balance":    {asBob, asBob + " --text", "HOSTILE" + asBob + " --json", "--jobs JOBSURL --key-file HOSTILE"},

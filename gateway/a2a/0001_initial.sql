@@ -99,6 +99,7 @@ CREATE TABLE a2a_turn (
 	options  TEXT   NOT NULL, -- JSON: what the caller has sent beside the message
 	asked    BIGINT NOT NULL, -- when the message came
 	accepted BIGINT NOT NULL, -- when the OFFER was accepted; 0: it was not
+	proof    TEXT   NOT NULL, -- JSON: the agent's signature over the turn; may be empty
 	sum      BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX a2a_turn_by_id ON a2a_turn (id);

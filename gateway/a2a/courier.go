@@ -179,7 +179,7 @@ func pushBody(q relay.Querier, t task, x push) ([]byte, error) {
 		return nil, err
 	}
 	if first := events[0]; first.seq == x.begins {
-		t.state, t.statusSeq, t.seq = first.state, first.seq, first.seq
+		t.state, t.statusSeq, t.seq, t.turn, t.open = first.state, first.seq, first.seq, first.turn, true
 		text, err := newText(q, t, view{})
 		if err != nil {
 			return nil, err

@@ -46,6 +46,9 @@ func (g *Gateway) handle(ctx context.Context, posted relay.Posted) error {
 		return nil
 	}
 	f, err := g.effectOf(u, e, opened)
+	if err == nil && f.ends != nil {
+		err = g.checkProof(ctx, u, e, f.ends)
+	}
 	if gateway.Refused(err) {
 		g.Log.Warn("the relay refuses the gateway's message to an agent", "turn", u.id, "err", err)
 		return nil
@@ -219,7 +222,7 @@ func contentOf(output json.RawMessage) (out outcome, err error) {
 	}
 	if own, given := members["a2a"]; given {
 		parsed, err := wire.ParseOutput(own)
-		return outcome{message: parsed.Message, artifacts: parsed.Artifacts, direct: parsed.Direct}, err
+		return outcome{message: parsed.Message, artifacts: parsed.Artifacts, direct: parsed.Direct, proof: parsed.Proof}, err
 	}
 	out.artifacts = []wire.Artifact{{ArtifactID: resultID, Parts: []wire.Part{partOf(body.Output, members)}}}
 	return out, nil

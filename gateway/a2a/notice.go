@@ -121,12 +121,12 @@ func (g *Gateway) notify(ctx context.Context, from relay.Peer, key string, p pus
 // checkNotices refuses an event if the hook has too many that its owner has not answered. The owner knows a network if it
 // has answered an event from there (G-37).
 func (g *Gateway) checkNotices(o *gateway.Op, x notice) error {
-	open, err := gateway.Numbers(o, "SELECT n FROM a2a_notice WHERE hook = ? AND done = 0 AND created > ? LIMIT ?", x.hook,
+	open, err := gateway.Numbers(o, "SELECT 1 FROM a2a_notice WHERE hook = ? AND done = 0 AND created > ? LIMIT ?", x.hook,
 		o.Now-int64(turnLife), g.notices)
 	if err != nil {
 		return err
 	}
-	answered, err := o.Number("SELECT n FROM a2a_notice WHERE hook = ? AND source = ? AND done = 1 LIMIT 1", x.hook, x.source)
+	answered, err := o.Number("SELECT 1 FROM a2a_notice WHERE hook = ? AND source = ? AND done = 1 LIMIT 1", x.hook, x.source)
 	if err != nil {
 		return err
 	}

@@ -76,20 +76,22 @@ type turn struct {
 	options        string
 	asked          int64
 	accepted       int64
+	proof          string
 }
 
 const (
 	turnTable   = "a2a_turn"
-	turnColumns = "n, id, endpoint, task, turn, payer, state, message, options, asked, accepted"
+	turnColumns = "n, id, endpoint, task, turn, payer, state, message, options, asked, accepted, proof"
 )
 
 func (t turn) values() []any {
-	return []any{t.n, t.id, t.endpoint, t.task, t.number, t.payer, t.state, t.message, t.options, t.asked, t.accepted}
+	return []any{t.n, t.id, t.endpoint, t.task, t.number, t.payer, t.state, t.message, t.options, t.asked, t.accepted,
+		t.proof}
 }
 
 func (t *turn) fields() []any {
 	return []any{&t.n, &t.id, &t.endpoint, &t.task, &t.number, &t.payer, &t.state, &t.message, &t.options, &t.asked,
-		&t.accepted}
+		&t.accepted, &t.proof}
 }
 
 func turnByID(q relay.Querier, id string) (turn, error) {
@@ -106,13 +108,13 @@ func turnOf(q relay.Querier, t task) (turn, error) {
 }
 
 func insertTurn(tx relay.ExtTx, t turn) error {
-	return gateway.Exec(tx, "INSERT INTO a2a_turn ("+turnColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+	return gateway.Exec(tx, "INSERT INTO a2a_turn ("+turnColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 		gateway.WithSum(turnTable, t.values())...)
 }
 
 func updateTurn(tx relay.ExtTx, t turn) error {
 	return gateway.Exec(tx, "UPDATE a2a_turn SET n = ?, id = ?, endpoint = ?, task = ?, turn = ?, payer = ?, state = ?, "+
-		"message = ?, options = ?, asked = ?, accepted = ?, sum = ? WHERE n = ?",
+		"message = ?, options = ?, asked = ?, accepted = ?, proof = ?, sum = ? WHERE n = ?",
 		append(gateway.WithSum(turnTable, t.values()), t.n)...)
 }
 

@@ -117,7 +117,9 @@ func (t *taskText) next(q relay.Querier, text []byte) (_ []byte, more bool, err 
 		case inHistory:
 			text, err = t.nextMessages(q, text)
 		case endTask:
-			text = append(text, '}')
+			var metadata string
+			metadata, err = proofOf(q, t.task)
+			text = append(text, metadata+"}"...)
 			t.stage++
 		}
 	}

@@ -86,6 +86,8 @@ type outcome struct {
 	message   *wire.Message
 	artifacts []wire.Artifact
 	direct    bool // a call that still waits gets only the message
+	proof     *wire.Proof
+	proven    int64 // the newest event of the task when the proof was checked
 }
 
 // text returns an outcome with a text as its message.
@@ -105,6 +107,7 @@ func (g *Gateway) finish(o *gateway.Op, t task, u turn, out outcome) error {
 	}
 	if u.n != 0 && u.state != over {
 		u.state = over
+		u.prove(t, out)
 		if err := updateTurn(o.ExtTx, u); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/agora-relay/agora/didkey"
@@ -46,6 +47,19 @@ type Proven struct {
 	Request   Message    // of the caller, as sent
 	Artifacts []Artifact // all of the task, whole
 	Message   *Message   // the status message
+}
+
+// Merge returns artifacts with others, which replace those with the same id.
+func Merge(all, others []Artifact) []Artifact {
+	all = slices.Clone(all)
+	for _, a := range others {
+		if i := slices.IndexFunc(all, func(b Artifact) bool { return b.ArtifactID == a.ArtifactID }); i >= 0 {
+			all[i] = a
+		} else {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // hash returns the base64url SHA-256 of the RFC 8785 form of an object.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -119,7 +121,10 @@ func (c expose) Run(env cli.Environment) (err error) {
 		return err
 	}
 	s := settings{Access: accessOf(c.Public), Mode: a2a.ModeMessage, Listed: c.Listed}
-	if s.Card, err = at.endpoint.Sign(at.endpoint.Rewrite(server.Upstream, s.Access), s.Access, a.key); err != nil {
+	card := at.endpoint.Rewrite(server.Upstream, s.Access)
+	card.Capabilities.Extensions = append(slices.DeleteFunc(slices.Clone(card.Capabilities.Extensions),
+		func(e a2a.Extension) bool { return e.URI == a2a.ProofURI }), a2a.ProofExtension(a.key.DID()))
+	if s.Card, err = at.endpoint.Sign(card, s.Access, a.key); err != nil {
 		return err
 	}
 	if err := at.put(env, s); err != nil {
@@ -186,9 +191,29 @@ func (x *exposed) quote(ctx context.Context, job client.Job) (envelope.Offer, er
 	return envelope.Offer{Price: &envelope.Price{Currency: "USD"}}, nil
 }
 
+// wholeLimit is how many bytes GET {work} answers at most: a message, and all that its task keeps.
+const wholeLimit = 8 << 20
+
+// earlier returns the artifacts of the turns before. A proof is about them too.
+func (x *exposed) earlier(ctx context.Context, t a2a.Turn, work string) ([]a2a.Artifact, error) {
+	if t.Turn == 1 {
+		return nil, nil
+	}
+	var answer struct {
+		Artifacts []a2a.Artifact `json:"artifacts"`
+	}
+	call := client.GatewayCall{Method: http.MethodGet, Path: work, Repeatable: true, Out: &answer, Limit: wholeLimit}
+	return answer.Artifacts, x.relay.CallA2A(ctx, call)
+}
+
 // work passes a turn to the server.
 func (x *exposed) work(ctx context.Context, job client.Job) (envelope.Result, error) {
 	t, err := x.relay.A2ATurn(ctx, job.Envelope)
+	if err != nil {
+		return envelope.Result{}, err
+	}
+	work := "/work/" + path.Base(t.Work)
+	earlier, err := x.earlier(ctx, t, work)
 	if err != nil {
 		return envelope.Result{}, err
 	}
@@ -202,7 +227,7 @@ func (x *exposed) work(ctx context.Context, job client.Job) (envelope.Result, er
 	}
 	run.send = a2a.Send{Message: t.Message.In(t.Context, local, nil), Metadata: t.Metadata,
 		Configuration: a2a.Configuration{AcceptedOutputModes: t.AcceptedOutputModes}}
-	progress := newSender(ctx, x.relay, "/work/"+path.Base(t.Work)+"/events")
+	progress := newSender(ctx, x.relay, work+"/events")
 	run.each = func(e a2a.Stream) error { return progress.add(e, run.artifacts) }
 	started := time.Now()
 	err = x.runner.run(ctx, run)
@@ -213,7 +238,7 @@ func (x *exposed) work(ctx context.Context, job client.Job) (envelope.Result, er
 		x.env.Say("turn %s: ended without a result: %v", run.id, err)
 		return envelope.Result{}, err
 	}
-	result, err := resultOf(run)
+	result, err := x.resultOf(t, run, earlier)
 	x.env.Say("turn %s: %s after %v", run.id, result.Status, time.Since(started).Round(time.Millisecond))
 	return result, err
 }
@@ -221,11 +246,20 @@ func (x *exposed) work(ctx context.Context, job client.Job) (envelope.Result, er
 // maxResult is how many bytes of JSON a RESULT has at most. With the sealing it fits into a message.
 const maxResult = 80 << 10
 
-// resultOf returns the RESULT of a turn. The artifacts were sent before.
-func resultOf(t *turn) (envelope.Result, error) {
-	output, status := a2a.Output{Message: t.status.Message}, statusOf(t.status.State)
+// resultOf returns the RESULT of a turn. The artifacts were sent before, those of earlier turns too.
+func (x *exposed) resultOf(asked a2a.Turn, t *turn, earlier []a2a.Artifact) (envelope.Result, error) {
+	output, state := a2a.Output{Message: t.status.Message}, t.status.State
 	if t.message != nil {
-		output, status = a2a.Output{Message: t.message, Direct: true}, statusOf(a2a.Completed)
+		output, state = a2a.Output{Message: t.message, Direct: true}, a2a.Completed
+	}
+	status := statusOf(state)
+	if state == a2a.Completed || state == a2a.Rejected || state.Interrupted() { // of a failure, the relay writes the message
+		proof, err := a2a.Proven{Task: asked.Task, Turn: asked.Turn, State: state, Request: asked.Message,
+			Artifacts: a2a.Merge(earlier, t.artifacts), Message: output.Message}.Sign(x.key)
+		if err != nil {
+			return envelope.Result{}, err
+		}
+		output.Proof = &proof
 	}
 	text := jsontext.Compact(map[string]any{"a2a": output})
 	if len(text) > maxResult {
