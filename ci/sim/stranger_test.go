@@ -39,7 +39,8 @@ func (s *system) disturbThreads() (stop func()) {
 		cancel()
 		running.Wait()
 		for _, r := range s.sites { // a broadcast that its mirrors must have at the end
-			x.post(s.Context(), r, envelope.Draft{Payload: x.noise(), Home: &envelope.Home{DID: r.key.DID(), URL: r.origin}, TTL: jobTTL})
+			x.post(s.Context(), r, envelope.Draft{Payload: x.noise(), TTL: jobTTL,
+				Home: &envelope.Home{DID: r.key.DID(), URL: r.origin}})
 		}
 	}
 }
