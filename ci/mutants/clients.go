@@ -40,6 +40,13 @@ var clients = []mutant{
 	{"client: a call is resumed without proof", "client Client.resume", "known.RequestID", never,
 		"./client -run Resume"},
 
+	{"network: a restored relay is caught", "client Network.compare", "last.Verified.Origin", without,
+		"./client -run Contradiction"},
+	{"network: a MANIFEST lacks a relay that answers later", "client Network.freshManifest", "n.named", always,
+		"./client -run ManifestWithout"},
+	{"network: a resumed job has no price", "client Call.acceptedPrice", "closed()", always,
+		"./client -run ResumedJobMoves"},
+
 	{"inbox: a call is signed for any origin", "client Client.gateway", "",
 		swap("!sameOrigin", "false && !sameOrigin"), ofClients + " -run Inbox"},
 	{"inbox: anybody can deliver", "client Client.FromGateway", "g.did", never, ofClients + " -run Delivery"},

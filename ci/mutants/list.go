@@ -1,5 +1,7 @@
 package main
 
+import "slices"
+
 // Where the tests of a fault are.
 const (
 	ofDIDs      = "./didkey"
@@ -24,6 +26,9 @@ const (
 	ofBulkHTTP = "./relay/httpapi -run Bulk"
 	ofClients  = "./client"
 
+	ofSystems = "./ci/sim -run TestSystems -systems 50"
+	ofModel   = "./ci/sim/model"
+
 	ofSettings = "./cmd/agora -run Precedence|WrongSettings|PrintConfig"
 	ofReloads  = "./cmd/agora -run TestReload"
 	ofTLS      = "./cmd/agora -run ServeTLS|CertificateFiles|ACMEHandshakes|UnixSocket|AbandonedSocket"
@@ -35,10 +40,11 @@ var topics = [][]mutant{
 	storage, marks, updates, inboxes,
 	reading, clock, relays, limits, web, internet, governing,
 	clients, serving, agora, outbox, hubs, channels, registries,
+	systems, models,
 }
 
 // repetitions are for tests that must find a fault by themselves, such as the fuzz targets over their stored inputs.
-var repetitions = []repetition{
+var repetitions = slices.Concat(inSystems, []repetition{
 	{"thread: a second ACCEPT, from racing clients", "thread: a second ACCEPT is accepted", "./relay -run Histories"},
 	{"fuzz: low-order keys are accepted", "did: low-order keys are accepted", "./didkey -run FuzzParse"},
 	{"fuzz: signatures are not verified", "sig: it is not verified", "./envelope -run FuzzVerify"},
@@ -55,4 +61,4 @@ var repetitions = []repetition{
 	{"fuzz: events are encoded again", "http: events are encoded again", "./relay/httpapi -run FuzzPost"},
 	{"fuzz: double slashes are redirected", "http: double slashes are redirected",
 		"./relay/httpapi -run FuzzConnection"},
-}
+})

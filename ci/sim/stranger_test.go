@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -34,7 +35,19 @@ func (s *system) disturbThreads() (stop func()) {
 			}
 		}
 	})
-	return func() { cancel(); running.Wait() }
+	return func() {
+		cancel()
+		running.Wait()
+		for _, r := range s.sites { // a broadcast that its mirrors must have at the end
+			x.post(s.Context(), r, envelope.Draft{Payload: x.noise(), TTL: jobTTL,
+				Home: &envelope.Home{DID: r.key.DID(), URL: r.origin}})
+		}
+	}
+}
+
+// noise returns a request that nobody answers.
+func (x *stranger) noise() envelope.Payload {
+	return envelope.Request{RequestID: fmt.Sprint("noise", x.random.Uint64()), Intent: "noise"}
 }
 
 func (x *stranger) act(ctx context.Context) {
@@ -47,7 +60,7 @@ func (x *stranger) act(ctx context.Context) {
 	r.mu.Unlock()
 	switch n := x.random.IntN(4); {
 	case n == 0 || e == nil:
-		x.post(ctx, r, envelope.Draft{Payload: envelope.Request{RequestID: "noise", Intent: "noise"},
+		x.post(ctx, r, envelope.Draft{Payload: x.noise(),
 			TTL: time.Duration(1+x.random.IntN(60)) * time.Second})
 	case n == 1:
 		x.send(ctx, r, e)

@@ -224,7 +224,7 @@ func (s *system) run() {
 func (s *system) settle() {
 	await := func(bound time.Duration, left func(*site) []string, what string) {
 		for _, r := range s.sites {
-			for began := time.Now(); len(left(r)) > 0; time.Sleep(2 * time.Second) {
+			for began := time.Now(); len(left(r)) > 0; time.Sleep(bound / 20) {
 				if time.Since(began) > bound {
 					s.Errorf("%s %s %s", r.host, what, left(r))
 					break
