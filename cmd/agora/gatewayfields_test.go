@@ -166,6 +166,7 @@ type caller struct {
 	url         string
 	agent       string // the path of an A2A endpoint that bob has, without the prefix
 	a2aKey      string // of a caller of it
+	hook        string // the key in the URL of a hook that bob has
 }
 
 // token returns what the file has of this kind of key, such as ck.
@@ -235,6 +236,9 @@ func (c caller) path(t *testing.T, o apiOperation, other map[string]string) stri
 	values := map[string]string{"channel": find(file("ops.json"), "ch_[a-z2-7]{26}"), "name": "bot", "inbox": find(file("bob.deliveries"), "in_[a-z2-7]{26}"),
 		"key": find(file("bot.url"), "sk_.*"), "token": find(file("bob.deliveries"), "tok_[A-Za-z0-9_-]{43}"), "id": "alice",
 		"agent": c.agent, "turn": "trn_" + strings.Repeat("a", 26), "cid": "c"}
+	if o.gateway == "a2a" {
+		values["key"] = c.hook
+	}
 	if o.gateway == "jobs" {
 		values["id"] = find(file("job.json"), `[0-9a-f-]{36}","status`)[:36]
 	}
@@ -375,7 +379,7 @@ func (c caller) refusesSpellings(t *testing.T) {
 	}
 }
 
-// publish gives bob an A2A endpoint, which the fixture has not.
+// publish gives bob an A2A endpoint and a hook, which the fixture has not.
 func (c *caller) publish(t *testing.T) {
 	t.Helper()
 	bob, err := didkey.Load(filepath.Join(c.files, "bob.key"))
@@ -391,14 +395,15 @@ func (c *caller) publish(t *testing.T) {
 	c.agent = bob.DID().Multibase()
 	signed := func(method, path, body string) string {
 		o := apiOperation{gateway: "a2a", method: method}
-		status, answer := c.do(t, o, "/a2a/"+c.agent+path, "signedCall", []byte(body))
+		status, answer := c.do(t, o, "/a2a"+path, "signedCall", []byte(body))
 		if status > 299 {
 			t.Fatalf("%s %s: %d %s", method, path, status, answer)
 		}
 		return answer
 	}
-	signed("PUT", "/endpoint", fmt.Sprintf(`{"card":%s,"access":"public","mode":"message","listed":false}`, card))
-	c.a2aKey = regexp.MustCompile(`aa_[A-Za-z0-9_-]{32,}`).FindString(signed("POST", "/keys", `{"name":"alice"}`))
+	signed("PUT", "/"+c.agent+"/endpoint", fmt.Sprintf(`{"card":%s,"access":"public","mode":"message","listed":false}`, card))
+	c.a2aKey = regexp.MustCompile(`aa_[A-Za-z0-9_-]{32,}`).FindString(signed("POST", "/"+c.agent+"/keys", `{"name":"alice"}`))
+	c.hook = regexp.MustCompile(`ah_[A-Za-z0-9_-]{32,}`).FindString(signed("POST", "/hooks", `{}`))
 }
 
 // TestTexts checks the texts and the URLs of all gateways on SQLite (G-35, G-38). TestTextsOnPostgres does so on PostgreSQL.
