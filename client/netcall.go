@@ -277,7 +277,10 @@ func (j *NetworkCall) Accept(ctx context.Context, offer Offer) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnacceptable, err)
 	}
-	return j.accept(ctx, l, offer)
+	if err = j.accept(ctx, l, offer); envelope.CodeOf(err) == envelope.CodeThreadNotFound {
+		return j.fatal(ctx, l, err) // the job continues elsewhere, with the same agent
+	}
+	return err
 }
 
 // decide records that an ACCEPT of an offer is signed, or returns an error with the reason why none can be. The caller

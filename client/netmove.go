@@ -76,11 +76,15 @@ func relaysOf(a Agent) []envelope.Home {
 	return payload.Relays
 }
 
+// canMove reports whether the job can be continued elsewhere: its thread has a home, and its REQUEST is known. The caller
+// holds j.mu.
+func (j *NetworkCall) canMove() bool { return j.order.Newest().Home != "" && j.opts.Intent != "" }
+
 // due returns when the job is to be continued elsewhere, and why; zero: it need not be.
 func (j *NetworkCall) due() (at time.Time, reason string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.order.Newest().Home == "" || j.opts.Intent == "" { // a thread without a home, or one whose REQUEST is not known
+	if !j.canMove() {
 		return time.Time{}, ""
 	}
 	at, reason = j.order.Due(time.Now(), j.network.state.isCaught)
@@ -218,7 +222,7 @@ func (j *NetworkCall) fatal(ctx context.Context, l *leg, err error) error {
 	case l != j.legs[len(j.legs)-1]:
 		j.network.log.Info("a thread that the job has left has ended", "thread", l.call.Thread, "reason", err)
 		return nil
-	case len(j.legs) > deal.MaxContinued:
+	case len(j.legs) > deal.MaxContinued || !j.canMove():
 		return err
 	case envelope.CodeOf(err) == envelope.CodeThreadNotFound:
 		l.Lost = "has lost the thread"

@@ -289,6 +289,38 @@ func testResumedJobMoves(t *testing.T, dies bool) {
 	}
 }
 
+// TestRestoredBeforeAccept: the home is restored from a copy without the thread before it gets the ACCEPT. The job
+// continues at another relay, with the same agent (RELAYS ).
+func TestRestoredBeforeAccept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		defer w.serve(w.network(client.NetworkOptions{}), func(context.Context, client.Job) (envelope.Result, error) {
+			return envelope.Result{Output: []byte("7")}, nil
+		})()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		n := w.network(client.NetworkOptions{})
+		call, err := n.Request(ctx, client.RequestOptions{Intent: "echo", Recipient: w.agent(ctx, n)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for offer, err := range call.Offers(ctx) {
+			if err == nil {
+				w.relay("a").restore(envelope.TypeRequest)
+				err = call.Accept(ctx, offer)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+		result, err := call.Result(ctx)
+		if _, home := call.Thread(); err != nil || string(result.Output) != "7" || home.URL != "http://b.test" {
+			t.Fatalf("result %v at %s, %v", result, home.URL, err)
+		}
+	})
+}
+
 // agent waits until a manifest is there, and returns its agent.
 func (w *world) agent(ctx context.Context, n *client.Network) didkey.DID {
 	for a, err := range n.Directory(ctx, client.AgentQuery{}) {

@@ -46,6 +46,8 @@ var clients = []mutant{
 		"./client -run ManifestWithout"},
 	{"network: a resumed job has no price", "client Call.acceptedPrice", "closed()", always,
 		"./client -run ResumedJobMoves"},
+	{"network: a home without the thread ends the job", "client NetworkCall.Accept", "CodeThreadNotFound", never,
+		"./client -run RestoredBeforeAccept"},
 
 	{"inbox: a call is signed for any origin", "client Client.gateway", "",
 		swap("!sameOrigin", "false && !sameOrigin"), ofClients + " -run Inbox"},
