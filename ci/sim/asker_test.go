@@ -26,17 +26,18 @@ type asker struct {
 
 // task is a job as the client's program has saved it.
 type task struct {
-	job    int
-	to     didkey.DID // empty: every agent
-	began  time.Time
-	thread string     // the newest one
-	asked  bool       // a relay has, or may have, the REQUEST
-	agent  didkey.DID // whose offer the program has accepted, perhaps
-	moves  int        // how often the job was continued
-	ended  chan struct{}
-	took   time.Duration
-	result *client.Result
-	err    error
+	job     int
+	to      didkey.DID // empty: every agent
+	began   time.Time
+	thread  string     // the newest one
+	asked   bool       // a relay has, or may have, the REQUEST
+	agent   didkey.DID // whose offer the program has accepted, perhaps
+	refused bool       // the relay knows the thread, but not the OFFER of the ACCEPT
+	moves   int        // how often the job was continued
+	ended   chan struct{}
+	took    time.Duration
+	result  *client.Result
+	err     error
 
 	call *client.NetworkCall // in the present life
 }
@@ -149,6 +150,7 @@ func (c *asker) try(ctx context.Context, n *client.Network, t *task) (*client.Re
 	}
 	c.save(t, func() { t.agent = offer.Agent })
 	if err := call.Accept(ctx, offer); err != nil {
+		t.refused = envelope.CodeOf(err) == envelope.CodeInvalidTransition
 		return nil, err
 	}
 	return call.Result(ctx)
