@@ -264,7 +264,7 @@ func lookPath(ts *testscript.TestScript) string {
 // it is written there, that seal.txtar runs those of docs/SEALING.md, where DID is that of Bob, that hub.txtar runs those
 // of docs/HUB.md, and that mcpskill.txtar runs those of the page for agents.
 func TestReadmeWalkThrough(t *testing.T) {
-	checkReadme(t, "walkthrough.txtar", "README.md", "## Five minutes", "## From a program", 10)
+	checkReadme(t, "walkthrough.txtar", "README.md", "## Five minutes", "## What the relay promises", 10)
 	checkReadme(t, "seal.txtar", "docs/SEALING.md", "## Use it", "## What it gives", 6)
 	checkReadme(t, "hub.txtar", "docs/HUB.md", "## From the shell", "## Endpoints", 10)
 	checkReadme(t, "mcpskill.txtar", "cmd/agora/internal/mcpserver/skill.md", "## Begin", "## If something fails", 15)

@@ -362,6 +362,10 @@ func (s *memory) Agents(_ context.Context, q relay.AgentQuery) (relay.AgentPage,
 	size := 0
 	for _, m := range s.listings {
 		a := relay.Agent{DID: m.sender, LastSeen: s.seen[m.sender], Manifest: m.event.Body}
+		a.Mirrored = m.event.Network == relay.MirrorNetwork
+		if a.LastSeen.IsZero() {
+			a.LastSeen = time.Unix(0, 0) // as the engines store it
+		}
 		switch {
 		case m.number <= q.After, !m.Expires.After(q.Now), q.DID != "" && q.DID != m.sender,
 			q.Intent != "" && !slices.Contains(m.event.Listing.Intents, q.Intent),
