@@ -48,7 +48,7 @@ func (p *perf) a2a(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		add := func(id string, value float64) { p.results.add(id, reference.Std.Mean, []float64{value}) }
+		std := reference.Std.Mean
 		l := new(a2aLoad)
 		for range a2aAgents {
 			if err := l.publish(ctx, n.url); err != nil {
@@ -63,18 +63,18 @@ func (p *perf) a2a(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		add("a2aRSS", memory/1e3)
-		add("a2aDrain", drained.Seconds())
+		p.results.add("a2aRSS", std, []float64{memory / 1e3})
+		p.results.add("a2aDrain", std, []float64{drained.Seconds()})
 		rate, err := l.tasks(ctx, 4*p.duration)
 		if err != nil {
 			return err
 		}
-		add("a2aTasks", rate)
+		p.results.add("a2aTasks", std, []float64{rate})
 		took, err := l.latency(ctx, 4*p.duration)
 		if err != nil {
 			return err
 		}
-		add("a2aWork99", took.Seconds()*1e3)
+		p.results.add("a2aWork99", std, []float64{took.Seconds() * 1e3})
 		return nil
 	}, "--a2a")
 }
