@@ -116,6 +116,9 @@ func (call *Call) forMe(e *envelope.Envelope) bool {
 	if e.Sender.ID == call.me || e.RequestID != call.requestID || e.Recipient != "" && e.Recipient != call.me {
 		return false
 	}
+	if e.Home == nil && e.Re == (envelope.Hash{}) && !call.client.inNetwork() {
+		return true // its sender knows no homes, so the thread is as without one; a Network could not continue the job
+	}
 	err := call.links.check(e)
 	if err != nil {
 		call.client.log.Warn("a message was ignored", "type", e.Type, "id", e.ID, "sender", e.Sender.ID, "reason", err)

@@ -239,6 +239,9 @@ func guarded() http.RoundTripper {
 		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: time.Minute}
 }
 
+// inNetwork reports whether a Network uses the client.
+func (c *Client) inNetwork() bool { return c.watcher.proved != nil }
+
 // watcher is told what a Client finds out about its relay.
 type watcher struct {
 	proved  func(*proof.Statement)               // a valid proof; nil: not called

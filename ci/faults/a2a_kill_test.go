@@ -43,7 +43,7 @@ func TestA2AKillLoop(t *testing.T) {
 	r := random(t)
 	load := &a2aLoad{t: t, runs: filepath.Join(t.TempDir(), "runs"), answered: map[string]string{},
 		stop: make(chan struct{})}
-	endpoint, agent, startAgent := workEndpoint(t, "http://"+address, `read -r text || test -n "$text"
+	endpoint, agent, startAgent := workEndpoint(t, "http://"+address, `read -r text || test -n "$text" || exit 75 # the agent was killed before it has written the text
 printf '%s\n' "$text" >>'`+load.runs+`'
 sleep 0.02
 printf %s "$text"`)

@@ -257,6 +257,10 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   readonly postRate: { perSecond: number; burst: number };
   /** The relay's identity. It signs the notices of timeouts. */
   relayDid(options?: Abortable): Promise<string>;
+  /** The DID of the relay's gateways, by a document that is not older than an hour; undefined: it has none. */
+  gateway(options?: Abortable): Promise<string | undefined>;
+  /** Whether a Network uses this client. */
+  readonly inNetwork: boolean;
   /** This relay as the home of a thread, by its document, which is read once an hour; undefined: it knows no homes. */
   home(options?: Abortable): Promise<Home | undefined>;
   /** What home has returned last. */

@@ -45,6 +45,9 @@ export class Client extends Relay {
     this.#watch = watch;
   }
 
+  /** Whether a Network uses this client. */
+  get inNetwork() { return this.#watch !== undefined; }
+
   get postRate() { return this.#rate; }
 
   async about(options) {

@@ -167,8 +167,8 @@ export class Run {
       throw new AgentError('UNAVAILABLE', "the agent cannot read the relay's document now; try again later");
     }
     if (request.sender.id !== gateway || !wasSealed(request)) {
-      throw new AgentError('FORBIDDEN', "only the relay's gateway sends this, and seals it; its DID is in the relay's " +
-        'document /.well-known/agora.json');
+      throw new AgentError('FORBIDDEN', "only the relay's gateway sends this, and seals it; its DID is in the " +
+        "relay's document /.well-known/agora.json");
     }
   }
 

@@ -100,7 +100,7 @@ test('R-7: a client ignores answers that are not linked, and logs them', async (
   client.log = (text) => logged.push(text);
   const call = await client.request('echo', 1), request = await hashOf(relay.events[0]), offers = [];
   const thief = relay.client(await identity());
-  await post(thief, 'OFFER', call, {});
+  await post(thief, 'OFFER', call, { re: HASH });
   await post(relay.client(await identity()), 'OFFER', call, { home, re: HASH });
   await post(agent, 'OFFER', call, { home, re: request });
   for await (const offer of call.offers()) if (offers.push(offer.agent)) break;
@@ -115,6 +115,21 @@ test('R-7: a client ignores answers that are not linked, and logs them', async (
   await until(() => logged.length >= 3);
   await post(agent, 'RESULT', call, { home, re: accept });
   assert.equal((await result).output, undefined);
+});
+
+test('a client hires an agent that knows no homes, and a Network does not', async (t) => {
+  const { relay, client, agent } = await parties(t), logged = [];
+  const call = await client.request('echo', 1);
+  await post(agent, 'OFFER', call, {});
+  await call.accept(await call.best('first'));
+  await post(agent, 'RESULT', call, {});
+  await call.result();
+  const watched = relay.client(client.me, { watch: { valid() {}, invalid() {} } });
+  watched.log = (text) => logged.push(text);
+  const second = await watched.request('echo', 1);
+  await post(agent, 'OFFER', second, {});
+  assert.deepEqual(await second.collect(1), []);
+  assert.match(logged[0], /its meta.home is not that of the REQUEST/);
 });
 
 test('R-8: an agent begins work only after an ACCEPT with its own OFFER in re', async (t) => {

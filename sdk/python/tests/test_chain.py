@@ -76,9 +76,10 @@ class Clients(ChainTest):
         for e, _ in relay.events:
             self.assertEqual(e["meta"].keys(), {"ttl"})
 
-    async def answered(self, type, change):
+    async def answered(self, type, change, in_network=False):
         """What a client makes of an answer whose meta is changed."""
         relay, client = self.relay, self.relay.client(self.alice)
+        client.in_network = in_network
         agent = relay.client(self.bob)
         call = await client.request("x")
         meta = {"home": self.home, "re": content_hash(self.stored("REQUEST")[-1])}
@@ -116,7 +117,6 @@ class Clients(ChainTest):
                 ({"re": None}, False),
                 ({"re": "ab" * 32}, False),
                 ({"home": None}, False),
-                ({"home": None, "re": None}, False),
                 ({"home": elsewhere}, False),
             ]:
                 with self.subTest(type=type, change=change):
@@ -130,6 +130,15 @@ class Clients(ChainTest):
                         self.assertEqual(await self.answered(type, change), 0)
                     self.assertIn(f"the {type}", "".join(lines.output))
                     self.assertIn("is ignored", "".join(lines.output))
+
+    @virtual
+    async def test_agent_without_homes(self):
+        """A client hires an agent that knows no homes. A Network does not, because it could not continue the job."""
+        for type in ("OFFER", "RESULT", "ERROR"):
+            for in_network in (False, True):
+                self.setup()
+                counts = await self.answered(type, {"home": None, "re": None}, in_network)
+                self.assertEqual(counts, not in_network)
 
     @virtual
     async def test_re_without_a_home(self):

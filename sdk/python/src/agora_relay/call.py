@@ -14,7 +14,7 @@ from .errors import AgentError, AgoraError, Cancelled, Closed, Gone, NoOffer, Pl
 from .envelope import format_time
 from .follow import Event, Filter, Follower, seconds_of
 from .jsontext import canonicalize
-from .links import Home, content_hash, flaw, home_of, links
+from .links import Home, content_hash, flaw, home_of, links, re_of
 from .outlook import hint
 from .payloads import Limits, Offer, Result, agent_error
 from .protocol import DRAFT_TTL
@@ -329,6 +329,8 @@ class Call:
         }.get(event.type, set())
         if not self._asked and (not self._accepts or event.type != "RESULT"):
             return True
+        if home_of(event.envelope) is None and re_of(event.envelope) is None and not self._client.in_network:
+            return True  # its sender knows no homes, so the thread is as without one; a Network could not continue it
         why = flaw(event.envelope, self._home, answers)
         if why:
             log.warning("the %s %s of %s is ignored: %s", event.type, event.id, event.sender, why)

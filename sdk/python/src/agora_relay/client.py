@@ -108,6 +108,7 @@ class Client:
         if me is not None and not isinstance(me, Identity):
             raise TypeError("me must be an Identity; pass load_or_create_key('agent.key')")
         self.me, self.proofs = me, proofs
+        self.in_network = False  # whether a Network uses this client
         self._attempts = attempts
         self._session = Session(url, me, transport or StreamTransport(), clock, require_parties)
         self._relay_did: str | None = None

@@ -96,6 +96,7 @@ class Network:
                 url, me, require_parties=require_parties, transport=transport, clock=clock, attempts=attempts,
                 proofs=proofs,
             )
+            made.in_network = True
             made._on_bad_proofs = lambda found: self._catch_bad_proofs(made, found)
             return made
 
