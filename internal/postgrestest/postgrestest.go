@@ -13,11 +13,11 @@ import (
 // bin is the folder of the PostgreSQL programs on Debian. PATH does not have it.
 const bin = "/usr/lib/postgresql/15/bin"
 
-// Folder makes a folder for the files of servers. The test removes it. Its path is short, because the path of a socket
-// has at most 107 bytes.
+// Folder makes a folder for the files of servers. The test removes it. It is in /tmp: the path of a socket has at most 107
+// bytes, and the user nobody may not enter every TMPDIR.
 func Folder(t testing.TB) string {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "agora-pg.")
+	folder, err := os.MkdirTemp("/tmp", "agora-pg.")
 	if err == nil && os.Getuid() == 0 {
 		err = exec.Command("chown", "nobody", folder).Run()
 	}
