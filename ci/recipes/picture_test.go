@@ -26,17 +26,25 @@ func TestPicture(t *testing.T) {
 	if !ok {
 		t.Fatal("README.md has no such section")
 	}
-	svg := drawTerminals(t, newReader(t, inScripts, nil), section.Code("sh"))
-	if *update {
-		if err := os.WriteFile(pictureFile, []byte(svg), 0o644); err != nil {
-			t.Fatal(err)
+	for attempt := 1; ; attempt++ {
+		svg := drawTerminals(t, newReader(t, inScripts, nil), section.Code("sh"))
+		if *update {
+			if err := os.WriteFile(pictureFile, []byte(svg), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		committed, err := os.ReadFile(pictureFile)
+		switch {
+		case err == nil && constant(string(committed)) == constant(svg):
+			return
+		case attempt == maxPictures:
+			t.Fatalf("%s does not show what a run shows (%v); run: go test ./ci/recipes -run Picture -update\n%s", pictureFile, err, svg)
 		}
 	}
-	committed, err := os.ReadFile(pictureFile)
-	if err != nil || constant(string(committed)) != constant(svg) {
-		t.Errorf("%s does not show what a run shows (%v); run: go test ./ci/recipes -run Picture -update", pictureFile, err)
-	}
 }
+
+// maxPictures is how often the test draws. On a machine that is busy, agora says more, because it waits longer.
+const maxPictures = 3
 
 // drawTerminals runs the commands for Bob's terminal, and then those for Alice's, and returns the picture.
 func drawTerminals(t *testing.T, r *reader, commands []string) string {
