@@ -40,8 +40,8 @@ type a2aAgent struct {
 	caller *a2aclient.Client // of the endpoint
 }
 
-// a2a measures the A2A gateway: the memory of an open stream, how long agents that were offline take for what has waited
-// for them, how many tasks a second are done, and how long it takes until a caller sees that its agent works.
+// a2a measures the A2A gateway: the memory of an open stream, how long agents that were offline take for the tasks that
+// have waited, how many tasks a second are done, and how long it takes until a caller sees that its agent works.
 func (p *perf) a2a(ctx context.Context) error {
 	return p.withNode(ctx, func(n *node) error {
 		reference, err := p.load(ctx, n, bench.Options{Connections: 1, Rate: 20, Duration: time.Second})
