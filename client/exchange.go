@@ -199,8 +199,8 @@ func (b *backoff) wait(ctx context.Context, atLeast, limit time.Duration) error 
 	}
 }
 
-// Unanswered reports whether err means that the relay did not answer, or not with a decision: no connection, a timeout, a
-// failure of a server, 429, or ErrUnknownOutcome. The same call may succeed later.
+// Unanswered reports whether err means that the relay did not answer, or not with a decision: no connection, a timeout,
+// a failure of a server, 429, or ErrUnknownOutcome. The same call may succeed later.
 func Unanswered(err error) bool {
 	failed, ok := errors.AsType[*failure](err)
 	return errors.Is(err, ErrUnknownOutcome) || ok && failed.temporary()

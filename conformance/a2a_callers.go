@@ -52,12 +52,12 @@ func a2aOtherTasks(h *a2aProbe) {
 			{method: "SendMessage", params: said("Hello.", message{"taskId": id})},
 		} {
 			c.key = h.server.Other
-			foreign := h.call(b, c)
-			h.wantRefused(foreign, a2aNoTask)
+			strange := h.call(b, c)
+			h.wantRefused(strange, a2aNoTask)
 			c.params = unknownInstead(c.params)
 			unknown := h.call(b, c)
-			got := strings.ReplaceAll(string(foreign.body), id, unknownA2ATask)
-			h.want(got == string(unknown.body) && foreign.status == unknown.status, foreign.answer,
+			got := strings.ReplaceAll(string(strange.body), id, unknownA2ATask)
+			h.want(got == string(unknown.body) && strange.status == unknown.status, strange.answer,
 				"the same as for an unknown task: %s", unknown)
 		}
 	}
@@ -75,12 +75,12 @@ func unknownInstead(params message) message {
 
 // a2aLimitChecks test that the server protects itself.
 var a2aLimitChecks = []a2aCheck{
-	{number: "a2a.limits.large", title: "A message of 32 MiB is refused, and the server goes on",
+	{number: "a2a.limits.large", title: "A message of 32 MiB is refused, and the server still answers",
 		cites: `A2A 1.0 13.2; A-41`,
 		run: func(h *a2aProbe) {
 			h.wantTooMuch(h.server.bindings[0], "text", `"`+strings.Repeat("a", 32<<20)+`"`)
 		}},
-	{number: "a2a.limits.deep", title: "A message with 100,000 levels of JSON is refused, and the server goes on",
+	{number: "a2a.limits.deep", title: "A message with 100,000 levels of JSON is refused, and the server still answers",
 		cites: `A2A 1.0 13.2; A-41`, run: func(h *a2aProbe) {
 			for _, b := range h.server.bindings {
 				h.wantTooMuch(b, "data", strings.Repeat("[", 100_000)+strings.Repeat("]", 100_000))

@@ -234,7 +234,7 @@ func describeEvents(events []a2aEvent) string {
 // a2aStreamChecks test streams.
 var a2aStreamChecks = []a2aCheck{
 	{number: "a2a.stream.first",
-		title: "A stream begins with the task or a message, and goes on with updates of that task",
+		title: "A stream begins with the task or a message, and then has updates of that task",
 		cites: `A2A 1.0 3.1.2; A-30`, needs: needsStreaming, wait: second, run: a2aFirstEvent},
 	{number: "a2a.stream.end",
 		title: "A stream ends with the state in which the task is over or asks, as GetTask shows it",

@@ -41,8 +41,8 @@ func writeSums(folder string) error {
 	return os.WriteFile(filepath.Join(folder, sumsName), b.Bytes(), 0o644)
 }
 
-// signSums signs the checksums with a private key of SSH, which may be one that an agent of SSH has: then the file has its
-// public half. It also writes the public key for those who verify.
+// signSums signs the checksums with a private key of SSH, which may be one that an agent of SSH has: then the file has
+// its public half. It also writes the public key for those who verify.
 func signSums(folder, key string) error {
 	public, err := exec.Command("ssh-keygen", "-y", "-f", key).Output()
 	if err != nil {

@@ -116,7 +116,7 @@ func (c *asker) start(t *task) {
 	c.running.Go(func() {
 		result, err := c.try(ctx, n, t)
 		if life.isDead() || ctx.Err() != nil {
-			return // its next life goes on
+			return // the restarted program continues
 		}
 		if t.result, t.err, t.took = result, err, time.Since(t.began); err != nil {
 			c.Logf("%s: job %d: %v", time.Now().Format(time.TimeOnly), t.job, err)

@@ -73,7 +73,7 @@ func (r *runner) run(ctx context.Context, t *turn) error {
 	}
 }
 
-// stopped cancels the server's task if the client has given up. If the command ends, the task goes on, and the next
+// stopped cancels the server's task if the client has given up. If the command ends, the task continues, and the next
 // start follows it.
 func (r *runner) stopped(ctx context.Context, t *turn) error {
 	if r.env.Ctx.Err() != nil || t.local == "" {
