@@ -63,6 +63,9 @@ func (c *Client) ChannelDelivery(ctx context.Context, request *envelope.Envelope
 	if request.Type != envelope.TypeRequest || request.PayloadString("intent") != ChannelIntent {
 		return refuse(envelope.AgentIntentNotSupported, "this is not a REQUEST with the intent "+ChannelIntent)
 	}
+	if _, err := c.gateway(ctx, channelName); err != nil {
+		return ChannelDelivery{}, err
+	}
 	if err := c.FromGateway(ctx, request); err != nil {
 		return ChannelDelivery{}, err
 	}

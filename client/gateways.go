@@ -71,6 +71,15 @@ func (d gatewayDocument) read() (g gateways, err error) {
 // gateway returns what the relay's document says about its gateways. It is an error if the relay does not have the one
 // with this name.
 func (c *Client) gateway(ctx context.Context, name string) (gateways, error) {
+	g, err := c.allGateways(ctx)
+	if err == nil && g.urls[name] == "" {
+		err = missing[name]
+	}
+	return g, err
+}
+
+// allGateways returns what the relay's document says about its gateways, which may be none.
+func (c *Client) allGateways(ctx context.Context) (gateways, error) {
 	g := c.gateways.Load()
 	if g == nil || time.Since(g.readAt) >= recheckInterval {
 		read, base, err := c.readGateways(ctx)
@@ -89,9 +98,6 @@ func (c *Client) gateway(ctx context.Context, name string) (gateways, error) {
 		if len(g.urls) > 0 {
 			c.gateways.Store(g)
 		}
-	}
-	if g.urls[name] == "" {
-		return gateways{}, missing[name]
 	}
 	return *g, nil
 }
@@ -147,8 +153,8 @@ func (c *Client) repeat(
 	}
 }
 
-// signedCall sends a signed call to the gateway with this name. path begins after the gateway's base URL. body is nil for a
-// request without a body. A call that may have had an effect is repeated only if repeatable is true.
+// signedCall sends a signed call to the gateway with this name. path begins after the gateway's base URL. body is nil for
+// a request without a body. A call that may have had an effect is repeated only if repeatable is true.
 func (c *Client) signedCall(
 	ctx context.Context, name, method, path string, body []byte, repeatable bool, spec responseSpec,
 ) error {
@@ -220,20 +226,17 @@ func (c *Client) prepareCall(failed *failure) *failure {
 // sender is the DID in the relay's document. Anybody can post a REQUEST with the intent of a gateway. Errors: an
 // *AgentError, which a Handler can return unchanged; errors of reading the relay's document.
 func (c *Client) FromGateway(ctx context.Context, request *envelope.Envelope) error {
-	name := a2aName
-	if strings.HasPrefix(request.PayloadString("intent"), "chorus.channel.") {
-		name = channelName
-	}
 	if !request.Opened || c.signer == nil || request.Recipient != c.signer.DID() {
-		return &AgentError{Code: envelope.AgentForbidden, Message: "what a gateway delivers must be sealed to its recipient"}
+		return &AgentError{Code: envelope.AgentForbidden,
+			Message: "what a gateway delivers must be sealed to its recipient"}
 	}
-	g, err := c.gateway(ctx, name)
+	g, err := c.allGateways(ctx)
 	if err != nil {
 		return err
 	}
 	if request.Sender.ID != g.did {
-		return &AgentError{Code: envelope.AgentForbidden, Message: "only the relay's gateway sends deliveries; its DID is in " +
-			"the relay's document /.well-known/agora.json"}
+		return &AgentError{Code: envelope.AgentForbidden, Message: "only the relay's gateway sends this; its DID is in the " +
+			"relay's document /.well-known/agora.json"}
 	}
 	return nil
 }

@@ -79,13 +79,18 @@ func (n *Network) Stored(ctx context.Context, filter Filter) (found []*envelope.
 }
 
 // ChannelDelivery is Client.ChannelDelivery for the gateway of any given relay. Errors: that of the last relay.
-func (n *Network) ChannelDelivery(ctx context.Context, request *envelope.Envelope) (d ChannelDelivery, err error) {
+func (n *Network) ChannelDelivery(ctx context.Context, request *envelope.Envelope) (ChannelDelivery, error) {
+	return ofAny(n, func(c *Client) (ChannelDelivery, error) { return c.ChannelDelivery(ctx, request) })
+}
+
+// ofAny calls read for one given relay after the other, until it succeeds. It returns the last error.
+func ofAny[T any](n *Network, read func(*Client) (T, error)) (found T, err error) {
 	for _, p := range n.given {
-		if d, err = p.ChannelDelivery(ctx, request); err == nil {
-			return d, nil
+		if found, err = read(p.Client); err == nil {
+			return found, nil
 		}
 	}
-	return ChannelDelivery{}, err
+	return found, err
 }
 
 // first returns the first given relay that answers, or else the first.

@@ -259,10 +259,11 @@ func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *A
 			price.Amount, *limits.MaxCostUSD)}, err
 }
 
-// checkGateway refuses a REQUEST with an intent of a gateway that does not come from the relay's gateway. Anybody can post
-// one, and its params say who the caller is (A2A §4).
+// checkGateway refuses a REQUEST with an intent of a gateway that does not come from the relay's gateway. Anybody can
+// post one, and its params say who the caller is (A2A §4).
 func (a *agent) checkGateway(ctx context.Context, request *envelope.Envelope) *AgentError {
-	if intent := request.PayloadString("intent"); !strings.HasPrefix(intent, a2aName+".") && !strings.HasPrefix(intent, "chorus.") {
+	intent := request.PayloadString("intent")
+	if !strings.HasPrefix(intent, "a2a.") && !strings.HasPrefix(intent, "chorus.") {
 		return nil
 	}
 	err := a.client.FromGateway(ctx, request)
@@ -274,10 +275,6 @@ func (a *agent) checkGateway(ctx context.Context, request *envelope.Envelope) *A
 	}
 	a.client.log.Warn("a REQUEST is refused, because it is not known who the relay's gateway is",
 		"thread", request.Thread, "error", err)
-	if errors.Is(err, ErrNoA2A) || errors.Is(err, ErrNoChannel) {
-		return &AgentError{Code: envelope.AgentForbidden,
-			Message: "only a gateway of a relay sends this, and this relay does not have it"}
-	}
 	return &AgentError{Code: envelope.AgentUnavailable,
 		Message: "the agent cannot read the relay's document now; try again later"}
 }

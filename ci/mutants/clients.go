@@ -49,7 +49,7 @@ var clients = []mutant{
 	{"network: a home without the thread ends the job", "client NetworkCall.Accept", "CodeThreadNotFound", never,
 		"./client -run RestoredBeforeAccept"},
 
-	{"inbox: a call is signed for any origin", "client Client.gateway", "",
+	{"inbox: a call is signed for any origin", "client Client.allGateways", "",
 		swap("!sameOrigin", "false && !sameOrigin"), ofClients + " -run Inbox"},
 	{"inbox: anybody can deliver", "client Client.FromGateway", "g.did", never, ofClients + " -run Delivery"},
 	{"inbox: a plain delivery is taken", "client Client.FromGateway", "request.Opened", without,

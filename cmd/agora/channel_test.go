@@ -258,7 +258,7 @@ func TestChannelAgent(t *testing.T) {
 		{"inbox|rotate|1" + with, 2, "", "want the id of an inbox"},
 		{"inbox|delete|in_1" + with, 0, "", "deleted the inbox in_1"},
 		{"inbox|delete|in_2" + with, 1, "", "has no inbox in_2; agora channel inbox list"},
-		{"follow|--count|1" + with, 0, delivery, "only the relay's gateway sends deliveries"},
+		{"follow|--count|1" + with, 0, delivery, "only the relay's gateway sends this"},
 		{"follow|--count|1|--timeout|300ms" + with, 1, "", "0 of 1 messages arrived within 300ms"}, // it continues after the first
 		{"follow|--cursor-file|" + key + ".cursor|--count|2|--timeout|3s" + with, 1, delivery, "1 of 2 messages arrived within 3s"},
 		{"follow|--count=-1" + with, 2, "", "must not be negative"},

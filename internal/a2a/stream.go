@@ -1,6 +1,9 @@
 package a2a
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"path"
+)
 
 // Stream is an event of a stream: exactly one of its fields.
 type Stream struct {
@@ -175,6 +178,9 @@ type Notification struct {
 	Token         string          `json:"token"`
 	Authorization string          `json:"authorization"` // the header of the push
 }
+
+// WorkPath returns the path of Work below the URL of the gateway.
+func (t Turn) WorkPath() string { return "/work/" + path.Base(t.Work) }
 
 // maxTurns is larger than the number of turns of every task.
 const maxTurns = 1 << 30

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -73,7 +71,7 @@ func (w worker) start(env cli.Environment, server *a2aclient.Client) (*agent, er
 
 // serve runs the agent until the command is interrupted.
 func (a *agent) serve(o client.ServeOptions, h client.Handler) error {
-	o.State, o.Attempts = a.state.State, math.MaxInt32 // the runner's own state says how a turn goes on
+	o.State, o.Attempts = a.state.State, math.MaxInt32 // the state of the runner says how to continue a turn
 	err := a.relay.Serve(a.env.Ctx, o, h)
 	if a.env.Ctx.Err() != nil && errors.Is(err, context.Cause(a.env.Ctx)) {
 		return nil
@@ -191,29 +189,13 @@ func (x *exposed) quote(ctx context.Context, job client.Job) (envelope.Offer, er
 	return envelope.Offer{Price: &envelope.Price{Currency: "USD"}}, nil
 }
 
-// wholeLimit is how many bytes GET {work} answers at most: a message, and all that its task keeps.
-const wholeLimit = 8 << 20
-
-// earlier returns the artifacts of the turns before. A proof is about them too.
-func (x *exposed) earlier(ctx context.Context, t a2a.Turn, work string) ([]a2a.Artifact, error) {
-	if t.Turn == 1 {
-		return nil, nil
-	}
-	var answer struct {
-		Artifacts []a2a.Artifact `json:"artifacts"`
-	}
-	call := client.GatewayCall{Method: http.MethodGet, Path: work, Repeatable: true, Out: &answer, Limit: wholeLimit}
-	return answer.Artifacts, x.relay.CallA2A(ctx, call)
-}
-
 // work passes a turn to the server.
 func (x *exposed) work(ctx context.Context, job client.Job) (envelope.Result, error) {
 	t, err := x.relay.A2ATurn(ctx, job.Envelope)
 	if err != nil {
 		return envelope.Result{}, err
 	}
-	work := "/work/" + path.Base(t.Work)
-	earlier, err := x.earlier(ctx, t, work)
+	earlier, err := x.relay.A2AEarlier(ctx, t)
 	if err != nil {
 		return envelope.Result{}, err
 	}
@@ -227,7 +209,7 @@ func (x *exposed) work(ctx context.Context, job client.Job) (envelope.Result, er
 	}
 	run.send = a2a.Send{Message: t.Message.In(t.Context, local, nil), Metadata: t.Metadata,
 		Configuration: a2a.Configuration{AcceptedOutputModes: t.AcceptedOutputModes}}
-	progress := newSender(ctx, x.relay, work+"/events")
+	progress := newSender(ctx, x.relay, t.WorkPath()+"/events")
 	run.each = func(e a2a.Stream) error { return progress.add(e, run.artifacts) }
 	started := time.Now()
 	err = x.runner.run(ctx, run)
