@@ -23,7 +23,7 @@ func (s *Store) checkSession(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil || own == conn.PgConn().PID() {
 		return err
 	}
-	for range s.options.Conns + 2 { // conn is one of the three more
+	for range s.options.Conns + 2 { // the node has Conns connections and three more; conn is one of these
 		other, err := pgx.ConnectConfig(ctx, s.config.Copy())
 		if err != nil {
 			return err

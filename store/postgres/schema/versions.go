@@ -15,9 +15,9 @@ import (
 // A Program is what a version of this program knows of schemas. It supports the schemas up to the number of its files.
 type Program struct {
 	Files fs.FS // numbered schema files
-	// Together is the rule for which versions may run at the same time: while the database has schema n, only nodes may run
-	// that support schema Together[n-1]. It is n if older nodes do not do what schema n needs, and otherwise that of
-	// the schema before. So it never falls.
+	// Together says which versions may run at the same time: while the database has schema n, only nodes may run that
+	// support schema Together[n-1]. This number is n if older nodes do not do what schema n needs. Otherwise it is the
+	// number of the schema before.
 	Together []int
 }
 

@@ -38,8 +38,8 @@ type call interface {
 	Cancel(ctx context.Context, reason string) error
 	// place returns the URL of the relay that has the newest thread, and the id of the thread.
 	place() (relay, thread string)
-	// moves reports whether the call accepts an offer of the chosen agent again if the job has moved: then an ACCEPT was
-	// signed, also if the newest thread is still pending.
+	// moves reports whether an ACCEPT was signed. If the job moves then, the call accepts the agent's offer at the next
+	// relay by itself, while that thread is still pending.
 	moves() bool
 	proved() bool // the relay has proved the last message
 }
