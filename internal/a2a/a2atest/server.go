@@ -36,6 +36,7 @@ type task struct {
 	said               string // the status message; empty: none
 	artifacts          []string
 	changed            chan struct{} // is closed at each change
+	canceled           chan struct{} // is closed when the task is canceled
 }
 
 // New starts a server. The caller closes it.
@@ -162,7 +163,8 @@ func (s *Server) send(a *answer, message Object, stream bool) {
 		return
 	case t == nil:
 		context, _ := message["contextId"].(string)
-		t = &task{id: fmt.Sprintf("task-%d", len(s.tasks)+1), context: context, state: "SUBMITTED", changed: make(chan struct{})}
+		t = &task{id: fmt.Sprintf("task-%d", len(s.tasks)+1), context: context, state: "SUBMITTED",
+			changed: make(chan struct{}), canceled: make(chan struct{})}
 		s.tasks[t.id] = t
 	default:
 		order, rest = "echo", text // the input that was asked for
@@ -212,7 +214,7 @@ func (s *Server) work(a *answer, t *task, order, rest string, stream bool) {
 		select {
 		case <-s.release:
 			s.set(t, "COMPLETED", "", rest)
-		case <-a.gone(t):
+		case <-t.canceled:
 			return
 		}
 		emit("artifactUpdate", a.chunk(t, len(t.artifacts), rest, false))
@@ -221,13 +223,6 @@ func (s *Server) work(a *answer, t *task, order, rest string, stream bool) {
 		emit("artifactUpdate", a.chunk(t, len(t.artifacts), rest, false))
 	}
 	status()
-}
-
-// gone returns what is closed when a task is canceled.
-func (a *answer) gone(t *task) <-chan struct{} {
-	a.s.mu.Lock()
-	defer a.s.mu.Unlock()
-	return t.changed
 }
 
 // set changes a task, unless it has ended.
@@ -240,6 +235,9 @@ func (s *Server) set(t *task, state, said, artifact string) {
 	t.state, t.said = state, said
 	if artifact != "" {
 		t.artifacts = append(t.artifacts, artifact)
+	}
+	if state == "CANCELED" {
+		close(t.canceled)
 	}
 	close(t.changed)
 	t.changed = make(chan struct{})
