@@ -82,10 +82,10 @@ func startWith(
 	return server.URL
 }
 
-// TestMain lets up to 16 tests run at the same time, because they mostly wait.
+// TestMain lets up to 32 tests run at the same time, because they mostly wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", "32"); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
@@ -96,6 +96,7 @@ func TestMain(m *testing.M) {
 // limits: reads are so slow then that the checks would wait for their allowance and get their answers too late. The check
 // that takes a minute runs only in CI.
 func TestOwnRelayPasses(t *testing.T) {
+	t.Parallel()
 	for _, reads := range []relay.Visibility{relay.ToAll, relay.ToParties} {
 		t.Run(string(reads), func(t *testing.T) {
 			t.Parallel()
