@@ -62,6 +62,7 @@ type responseSpec struct {
 
 	status int     // the status of a successful response; 0: 200
 	text   *string // in place of out: the body is a text, not JSON
+	sister bool    // it comes from the hub or from the registry of jobs, whose answers have other forms
 
 	// showOnline signs the read at an open relay as well. There the signature only shows that the reader is online.
 	showOnline bool
@@ -95,8 +96,11 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 		return failed
 	}
 	success := cmp.Or(spec.status, http.StatusOK)
+	if spec.sister && response.StatusCode == http.StatusCreated {
+		success = http.StatusCreated
+	}
 	if response.StatusCode != success {
-		spec = responseSpec{limit: maxShort, out: new(struct{})}
+		spec = responseSpec{limit: maxShort, out: new(struct{}), sister: spec.sister}
 	}
 	body := &limitedReader{r: response.Body, total: spec.limit, left: spec.limit}
 	text, err := spec.readObject(body)
@@ -111,6 +115,17 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 	if spec.text != nil && err == nil {
 		*spec.text = string(text)
 		return nil
+	}
+	if spec.sister && err == nil {
+		if response.StatusCode == success {
+			failed.err = json.Unmarshal(text, spec.out)
+		} else {
+			failed.err = sisterRefusal(text, response.Status)
+		}
+		if failed.err == nil {
+			return nil
+		}
+		return failed
 	}
 	var head responseHead
 	var refused refusal
@@ -135,6 +150,36 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 		}
 	}
 	return failed
+}
+
+// sisterRefusal returns the refusal of the hub or of the registry of jobs. The hub has its details in error, the registry
+// beside detail (GATEWAYS §4). Without a code, the refusal gets the number of the
+// status.
+func sisterRefusal(text []byte, status string) error {
+	var body struct {
+		Error     map[string]any
+		Detail    json.RawMessage // a text, or a list of what is wrong
+		ErrorCode string          `json:"error_code"`
+	}
+	var beside map[string]any
+	number, _, _ := strings.Cut(status, " ")
+	if err := errors.Join(json.Unmarshal(text, &body), json.Unmarshal(text, &beside)); err != nil {
+		return fmt.Errorf("the status is %s, and the body is not a refusal of a gateway", shorten(status))
+	}
+	if body.Error != nil {
+		code, _ := body.Error["code"].(string)
+		message, _ := body.Error["message"].(string)
+		return &envelope.Error{Code: envelope.Code(shorten(cmp.Or(code, number))), Message: shorten(message), Details: body.Error}
+	}
+	var message string
+	var fields []struct{ Msg string }
+	if json.Unmarshal(body.Detail, &message) != nil && json.Unmarshal(body.Detail, &fields) == nil {
+		for _, field := range fields {
+			message += field.Msg + "; "
+		}
+		message = strings.TrimSuffix(message, "; ")
+	}
+	return &envelope.Error{Code: envelope.Code(shorten(cmp.Or(body.ErrorCode, number))), Message: shorten(message), Details: beside}
 }
 
 // readObject returns the text of the body without its list. Errors: errTooLong; errors of reading the body, which are

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"net/url"
 
 	"github.com/agora-relay/agora/envelope"
@@ -57,31 +56,15 @@ const maxMCPServers = 16
 // Errors: an *AgentError if the REQUEST is no such delivery, which a Handler can return unchanged; ErrNoChannel; errors
 // of reading the relay's document.
 func (c *Client) ChannelDelivery(ctx context.Context, request *envelope.Envelope) (ChannelDelivery, error) {
-	refuse := func(code envelope.AgentCode, message string) (ChannelDelivery, error) {
-		return ChannelDelivery{}, &AgentError{Code: code, Message: message}
-	}
-	if request.Type != envelope.TypeRequest || request.PayloadString("intent") != ChannelIntent {
-		return refuse(envelope.AgentIntentNotSupported, "this is not a REQUEST with the intent "+ChannelIntent)
-	}
-	if _, err := c.gateway(ctx, channelName); err != nil {
-		return ChannelDelivery{}, err
-	}
-	if err := c.FromGateway(ctx, request); err != nil {
-		return ChannelDelivery{}, err
-	}
-	var payload envelope.Request
-	if err := request.DecodePayload(&payload); err != nil {
-		return refuse(envelope.AgentInvalidRequest, "the payload of the REQUEST is malformed")
-	}
 	d := ChannelDelivery{}
-	if err := json.Unmarshal(payload.Params, &d); err != nil {
-		return refuse(envelope.AgentInvalidRequest, "the params of the delivery are malformed")
+	if err := c.deliveredBy(ctx, request, channelName, ChannelIntent, &d); err != nil {
+		return ChannelDelivery{}, err
 	}
 	d.ID = request.Thread
 	if d.Channel.ID == "" || d.Message.ID == "" || d.Message.Content == "" || len(d.MCP) > maxMCPServers ||
 		!validCallback(d.Callback) {
-		return refuse(envelope.AgentInvalidRequest, "the delivery needs channel.id, message.id, message.content, a "+
-			"callback and at most 16 servers in mcp")
+		return ChannelDelivery{}, &AgentError{Code: envelope.AgentInvalidRequest, Message: "the delivery needs channel.id, " +
+			"message.id, message.content, a callback and at most 16 servers in mcp"}
 	}
 	return d, nil
 }

@@ -18,17 +18,23 @@ import (
 
 // Signed calls to the gateways of a relay (GATEWAYS §3).
 
-// The names of gateways in the relay's document.
+// The names of gateways in the relay's document. They are also the flags of agora serve that start them.
 const (
+	hubName     = "hub"
+	jobsName    = "jobs"
 	channelName = "channel"
 	a2aName     = "a2a"
 )
 
-// ErrNoA2A is the error of calls that need the A2A gateway, at a relay that has none.
-var ErrNoA2A = errors.New("client: this relay has no A2A gateway; its operator can start it with agora serve --a2a")
+// The errors of calls that need a gateway, at a relay that does not have it.
+var (
+	ErrNoHub  = errors.New("client: this relay has no hub; its operator can start it with agora serve --hub")
+	ErrNoJobs = errors.New("client: this relay has no registry of jobs; its operator can start it with agora serve --jobs")
+	ErrNoA2A  = errors.New("client: this relay has no A2A gateway; its operator can start it with agora serve --a2a")
+)
 
 // missing are the errors for gateways that a relay does not have.
-var missing = map[string]error{channelName: ErrNoChannel, a2aName: ErrNoA2A}
+var missing = map[string]error{hubName: ErrNoHub, jobsName: ErrNoJobs, channelName: ErrNoChannel, a2aName: ErrNoA2A}
 
 // gateways is what the relay's document says about its gateways.
 type gateways struct {
@@ -241,6 +247,28 @@ func (c *Client) FromGateway(ctx context.Context, request *envelope.Envelope) er
 	return nil
 }
 
+// deliveredBy reads the params of a REQUEST with this intent from the gateway with this name. Errors: an *AgentError if the
+// REQUEST is no such delivery; that of a relay without this gateway; errors of reading the relay's document.
+func (c *Client) deliveredBy(ctx context.Context, request *envelope.Envelope, name, intent string, params any) error {
+	if request.Type != envelope.TypeRequest || request.PayloadString("intent") != intent {
+		return &AgentError{Code: envelope.AgentIntentNotSupported, Message: "this is not a REQUEST with the intent " + intent}
+	}
+	if _, err := c.gateway(ctx, name); err != nil {
+		return err
+	}
+	if err := c.FromGateway(ctx, request); err != nil {
+		return err
+	}
+	var payload envelope.Request
+	if err := request.DecodePayload(&payload); err != nil {
+		return &AgentError{Code: envelope.AgentInvalidRequest, Message: "the payload of the REQUEST is malformed"}
+	}
+	if err := json.Unmarshal(payload.Params, params); err != nil {
+		return &AgentError{Code: envelope.AgentInvalidRequest, Message: "the params of the delivery are malformed"}
+	}
+	return nil
+}
+
 // A2AGateway returns the base URL of the relay's A2A gateway (A2A §1). Errors: ErrNoA2A; those of ChannelGateway.
 func (c *Client) A2AGateway(ctx context.Context) (baseURL string, err error) {
 	g, err := c.gateway(ctx, a2aName)
@@ -260,9 +288,15 @@ type GatewayCall struct {
 // CallA2A sends a signed call to the relay's A2A gateway. Errors: ErrNoA2A; *envelope.Error; an error that says
 // "unknown" means that a call that is not repeatable may have had its effect.
 func (c *Client) CallA2A(ctx context.Context, call GatewayCall) error {
+	return c.callGateway(ctx, a2aName, call)
+}
+
+// callGateway sends a signed call to the gateway with this name.
+func (c *Client) callGateway(ctx context.Context, name string, call GatewayCall) error {
 	if call.Out == nil {
 		call.Out = new(struct{})
 	}
-	spec := responseSpec{out: call.Out, limit: cmp.Or(call.Limit, maxShort), status: call.Status}
-	return c.signedCall(ctx, a2aName, call.Method, call.Path, call.Body, call.Repeatable, spec)
+	spec := responseSpec{out: call.Out, limit: cmp.Or(call.Limit, maxShort), status: call.Status,
+		sister: name == hubName || name == jobsName}
+	return c.signedCall(ctx, name, call.Method, call.Path, call.Body, call.Repeatable, spec)
 }

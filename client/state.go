@@ -42,6 +42,7 @@ type State struct {
 	handled handled
 	book    deal.Book
 	caught  map[didkey.DID]string
+	places  map[placeKey]joined // where the agent can be reached through other protocols
 	old     oldState
 }
 
@@ -61,7 +62,7 @@ type oldState struct {
 
 // NewState returns a State in memory.
 func NewState() *State {
-	s := &State{cursors: map[didkey.DID]string{}, caught: map[didkey.DID]string{}}
+	s := &State{cursors: map[didkey.DID]string{}, caught: map[didkey.DID]string{}, places: map[placeKey]joined{}}
 	s.handled.until = map[mark]int64{}
 	s.book.Changed = func(j *deal.Job, forgotten bool) {
 		if forgotten {
@@ -207,6 +208,11 @@ func (s *State) readLine(text []byte) error {
 	case "uncaught":
 		err = line.read(&kind, &a)
 		delete(s.caught, didkey.DID(a))
+	case "joined":
+		var place *joined
+		if err = line.read(&kind, &a, &b, &place); err == nil {
+			s.place(didkey.DID(a), b, place)
+		}
 	case "old":
 		err = line.read(&kind, &s.old)
 	default:
@@ -260,6 +266,9 @@ func (s *State) compact() error {
 	}
 	for relay, reason := range s.caught {
 		err = errors.Join(err, write("caught", relay, reason))
+	}
+	for key, place := range s.places {
+		err = errors.Join(err, write("joined", key.relay, key.protocol, place))
 	}
 	for m, until := range s.handled.until {
 		err = errors.Join(err, write("e", m, until))

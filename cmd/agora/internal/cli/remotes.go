@@ -55,6 +55,10 @@ type Relays interface {
 	Serve(ctx context.Context, opts client.ServeOptions, handler client.Handler) error
 	A2ATurn(ctx context.Context, request *envelope.Envelope) (client.A2ATurn, error)
 	ChannelDelivery(ctx context.Context, request *envelope.Envelope) (client.ChannelDelivery, error)
+	HubMessage(ctx context.Context, request *envelope.Envelope) (client.HubMessage, error)
+	FromGateway(ctx context.Context, request *envelope.Envelope) error
+	Join(ctx context.Context, o client.JoinOptions) ([]client.Place, error)
+	Leave(ctx context.Context, state *client.State) ([]client.Place, error)
 }
 
 // Network returns a client of all relays that signs with key.

@@ -41,6 +41,11 @@ type WorkCmd struct {
 	Grace       time.Duration `default:"10s" placeholder:"DURATION" help:"How long a program may take to end after SIGTERM (default: ${default})."`
 	Attempts    int           `default:"3" placeholder:"N" help:"How often a job is begun at most, if this command is killed each time (default: ${default})."`
 	MaxJobs     int           `placeholder:"N" help:"End after N jobs."`
+	Also        []string      `sep:"," placeholder:"PROTOCOLS" help:"Also take work from these gateways of the relay: hub, jobs, channel, a2a, or all that it has (all). Prints where the agent can be reached then."`
+	Credits     float64       `placeholder:"AMOUNT" help:"With --also jobs: the price of a job, in credits of the registry (default: 0)."`
+	Culture     string        `default:"en" placeholder:"TAG" help:"With --also hub: the agent's language, such as en or zh-CN (default: ${default})."`
+	Public      bool          `help:"With --also a2a: everybody may call the agent over A2A. Without it, callers need the key that is printed."`
+	Leave       bool          `help:"Remove what --also has registered, and end. Needs no program."`
 	ErrorDetail bool          `help:"When the program fails, also tell the client the last line of its standard error."`
 	State       string        `placeholder:"FILE" help:"The file that says how far the agent has come (default: one for each relay, or one for several, in a folder beside the key file with .work after its name)."`
 }
@@ -87,7 +92,11 @@ func (WorkCmd) Help() string {
 		"Several relays. With --relay repeated, the agent works at all of them, and announces that. If a client's " +
 		"relay dies, " +
 		"the client continues the job at another one. The agent works once for it.\n\n" +
+		"Other protocols. With --also, users of the relay's hub, its registry of jobs, channels and A2A reach the same agent. " +
+		"What they ask for comes from the relay's gateway. With --input text, the program reads what they say, and writes the " +
+		"answer. They do not pay --price; the registry pays --credits. --leave undoes it.\n\n" +
 		"Examples:\n" +
+		"  agora work --key bob.key --also all --intent text.upper --input text -- tr a-z A-Z\n" +
 		"  agora work --key bob.key --intent translation.en_zh --exec ./translate.sh --price 0.005\n" +
 		"  agora work --key bob.key --intent text.upper --input text -- tr a-z A-Z\n" +
 		"  agora work --key bob.key --intent text.count --input text -- sh -c 'wc -w | tr -d \" \"'\n" +
@@ -96,6 +105,9 @@ func (WorkCmd) Help() string {
 }
 
 func (c WorkCmd) Validate() error {
+	if c.Leave {
+		return nil
+	}
 	switch {
 	case c.Exec == "" && len(c.Program) == 0:
 		return errors.New("name the program with --exec CMD, or put it and its arguments after --")
@@ -110,6 +122,10 @@ func (c WorkCmd) Validate() error {
 		return errors.New("--price, --eta, --timeout, --grace and --max-jobs must not be negative")
 	case c.Concurrency < 1 || c.Concurrency > maxPrograms:
 		return fmt.Errorf("--concurrency must be from 1 to %d", maxPrograms)
+	case c.Credits < 0 || math.IsInf(c.Credits, 0):
+		return errors.New("--credits must not be negative")
+	case len(c.Also) == 0 && (c.Credits != 0 || c.Public):
+		return errors.New("--credits and --public have an effect only with --also")
 	case c.Attempts < 1 || c.Attempts > math.MaxInt32:
 		return errors.New("--attempts must be at least 1")
 	}
@@ -117,6 +133,9 @@ func (c WorkCmd) Validate() error {
 		if intent == "" {
 			return errors.New("--intent must not be empty")
 		}
+	}
+	if _, err := c.protocols(); err != nil {
+		return err
 	}
 	_, err := c.argv()
 	return err
@@ -207,6 +226,9 @@ func (c WorkCmd) stateFile() (string, error) {
 }
 
 func (c WorkCmd) Run(env cli.Environment) (err error) {
+	if c.Leave {
+		return c.leave(env)
+	}
 	argv, err := c.argv()
 	if err == nil {
 		err = lookProgram(argv[0])
@@ -240,12 +262,18 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	w := newWorkAgent(c, env, argv, stop)
 	w.relay, w.maxMessage = relay, c.maxMessage(ctx)
 	defer w.watch(env.Ctx)()
+	served := intents
+	if len(c.Also) > 0 {
+		if served, err = c.join(ctx, env, relay, manifest, state.State, intents); err != nil {
+			return err
+		}
+	}
 	hint := ""
 	if env.StderrIsTerminal {
 		hint = "; Ctrl-C ends it"
 	}
 	env.Say("working for %s as %s at %s%s", strings.Join(intents, ", "), key.DID(), c.Names(), hint)
-	err = relay.Serve(ctx, client.ServeOptions{Intents: intents, State: state.State, Attempts: c.Attempts,
+	err = relay.Serve(ctx, client.ServeOptions{Intents: served, State: state.State, Attempts: c.Attempts,
 		Manifest: manifest, Concurrency: c.Concurrency, MaxAccepted: c.Concurrency, Finished: w.finished},
 		client.Handler{Quote: w.quote, Work: w.work})
 	if errors.Is(err, errMaxJobs) || env.Ctx.Err() != nil && errors.Is(err, context.Cause(env.Ctx)) {

@@ -102,6 +102,12 @@ func (w *workAgent) input(ctx context.Context, job client.Job, about workJob) ([
 			return nil, err
 		}
 		text = delivery.Message.Content
+	case client.HubIntent:
+		message, err := w.relay.HubMessage(ctx, job.Envelope)
+		if err != nil {
+			return nil, err
+		}
+		text = message.Envelope.Text
 	case client.A2AIntent:
 		turn, err := w.relay.A2ATurn(ctx, job.Envelope)
 		if err != nil {
@@ -165,8 +171,12 @@ func (w *workAgent) quote(ctx context.Context, job client.Job) (envelope.Offer, 
 	if _, err := w.input(ctx, job, newWorkJob(job)); err != nil {
 		return envelope.Offer{}, err
 	}
-	return envelope.Offer{Plan: w.cmd.Plan, ETASeconds: w.cmd.ETA.Seconds(),
-		Price: &envelope.Price{Amount: w.cmd.Price, Currency: w.cmd.Currency}}, nil
+	offer := envelope.Offer{Plan: w.cmd.Plan, ETASeconds: w.cmd.ETA.Seconds(),
+		Price: &envelope.Price{Amount: w.cmd.Price, Currency: w.cmd.Currency}}
+	if len(w.cmd.Also) > 0 && w.relay.FromGateway(ctx, job.Envelope) == nil {
+		offer.Price = nil // gateways pay no other price than that of a skill, in credits
+	}
+	return offer, nil
 }
 
 // ExecutionFailed is the code of the ERROR for a program that has failed. It is not retryable.
@@ -203,7 +213,7 @@ func (w *workAgent) work(ctx context.Context, job client.Job) (envelope.Result, 
 	if err != nil {
 		return envelope.Result{}, w.failure(key, written, err)
 	}
-	return w.result(key, written.Output, job.Envelope.Sealed())
+	return w.result(key, about.Intent, written.Output, job.Envelope.Sealed())
 }
 
 func keyOf(job client.Job) thread.Key {
@@ -287,8 +297,15 @@ func (w *workAgent) tooLarge() *client.AgentError {
 const messageOverhead = 2 << 10
 
 // Result returns the RESULT for what the program has written.
-func (w *workAgent) result(key thread.Key, written []byte, sealed bool) (envelope.Result, error) {
-	output, err := outputOf(written, w.cmd.Output)
+func (w *workAgent) result(key thread.Key, intent string, written []byte, sealed bool) (envelope.Result, error) {
+	kind := w.cmd.Output
+	if kind == outputAuto && w.cmd.Input == inputText && isGatewayIntent(intent) {
+		kind = outputText // a text is the answer to a text
+	}
+	output, err := outputOf(written, kind)
+	if intent == client.HubIntent && err == nil {
+		output = hubOutput(output)
+	}
 	if err != nil {
 		w.say(key.ID, "%v", err)
 		return envelope.Result{}, err
@@ -308,12 +325,18 @@ func (w *workAgent) result(key thread.Key, written []byte, sealed bool) (envelop
 	return envelope.Result{Output: output}, nil
 }
 
+// The kinds of --output that programs need not know.
+const (
+	outputAuto = "auto"
+	outputText = "text"
+)
+
 // outputOf returns the output of a RESULT, by --output. Errors are for the client.
 func outputOf(written []byte, kind string) (json.RawMessage, error) {
 	text := bytes.TrimRight(written, "\r\n")
 	valid := json.Valid(text)
 	switch {
-	case kind != "text" && valid:
+	case kind != outputText && valid:
 		return text, nil
 	case kind == "json":
 		return nil, failed(ExecutionFailed, "the program's output is not JSON")

@@ -1,0 +1,278 @@
+package client
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/jsontext"
+)
+
+// One identity, every protocol (BRIDGE §4). An agent registers its DID at the gateways of a relay. What their clients ask
+// for then arrives as REQUESTs from the relay's gateway, and Serve takes them.
+
+// JoinOptions say where and how an agent can be reached. Manifest is required.
+type JoinOptions struct {
+	// Protocols are names of gateways: "hub", "jobs", "channel", "a2a". nil: all that the relay has.
+	Protocols []string
+	// Manifest says what the agent does. Each intent becomes a skill in the registry of jobs and in the A2A card. The name
+	// becomes the agent's name.
+	Manifest envelope.Manifest
+	// Name is the agent's name at the hub, before the @; empty: that of the manifest. Characters that an address cannot have
+	// become hyphens. If somebody else has the address, six characters of the DID are added.
+	Name string
+	// Culture is the language of the agent at the hub, a tag such as en or zh-CN; empty: en.
+	Culture string
+	// Credits is the price of a job in the registry of jobs, with at most four decimals.
+	Credits float64
+	// Public lets everybody call the A2A endpoint. Otherwise callers need a key; Join makes one.
+	Public bool
+	// State remembers where the agent has joined. A Network uses its own. nil: nothing is remembered, so each Join makes
+	// another inbox and another key.
+	State *State `json:"-"`
+}
+
+// Place is where an agent can be reached through one protocol.
+type Place struct {
+	Relay    string `json:"relay"` // its URL
+	Protocol string `json:"protocol"`
+	// Address is, at the hub, NAME@HOST; in the registry of jobs, the id of the agent; for channels, the connection string
+	// of an inbox, which is a secret; for A2A, the base URL of the endpoint.
+	Address string `json:"address"`
+	// Key is a key with which A2A callers may call, a secret; empty: they need none.
+	Key string `json:"key,omitempty"`
+	// Skipped are the intents that the protocol cannot name.
+	Skipped []string `json:"skipped,omitempty"`
+}
+
+// joined is a Place in a State.
+type joined struct {
+	Place
+	ID  string    `json:"id"`  // the gateway's name for it
+	Sum string    `json:"sum"` // of what was registered
+	At  time.Time `json:"at"`
+}
+
+// joinAgain is after how long Join registers again what has not changed, because the relay may have lost it.
+const joinAgain = 24 * time.Hour
+
+// protocol is how an agent joins a gateway and leaves it.
+type protocol struct {
+	name  string
+	join  func(*Client, context.Context, JoinOptions, joined) (joined, error)
+	leave func(id string) (path string)
+}
+
+// protocols are the protocols in the order in which an agent joins them.
+var protocols = []protocol{
+	{hubName, (*Client).joinHub, func(id string) string { return "/agents/" + id }},
+	{jobsName, (*Client).joinJobs, func(id string) string { return "/agents/" + id }},
+	{channelName, (*Client).joinChannel, inboxPath},
+	{a2aName, (*Client).joinA2A, func(id string) string { return "/" + id + "/endpoint" }},
+}
+
+// chosen returns the protocols with these names, or those of the gateways that the relay has.
+func (o JoinOptions) chosen(g gateways) (all []protocol, err error) {
+	var known []string
+	for _, p := range protocols {
+		known = append(known, p.name)
+		switch {
+		case !slices.Contains(o.Protocols, p.name) && (len(o.Protocols) > 0 || g.urls[p.name] == ""):
+		case g.urls[p.name] == "":
+			return nil, missing[p.name]
+		default:
+			all = append(all, p)
+		}
+	}
+	for _, name := range o.Protocols {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("client: there is no protocol %q; the protocols are %s", name, strings.Join(known, ", "))
+		}
+	}
+	if len(all) == 0 {
+		return nil, errors.New("client: this relay has no gateways, so there is nothing to join")
+	}
+	return all, nil
+}
+
+// Join registers the agent at gateways of the relay, and returns the places at which it can be reached now. What it has
+// registered before, by the State, it does not register again within a day, unless it has changed. Serve HubIntent,
+// ChannelIntent and A2AIntent to take what arrives from the hub, from channels and over A2A; jobs have the agent's own
+// intents.
+//
+// Errors: ErrNoHub, ErrNoJobs, ErrNoChannel, ErrNoA2A; a refusal of a gateway; those of writing the State. The places that
+// were joined before the error are returned with it.
+func (c *Client) Join(ctx context.Context, o JoinOptions) (places []Place, err error) {
+	if c.signer == nil {
+		return nil, errReadOnly
+	}
+	g, err := c.allGateways(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, err := o.chosen(g)
+	if err != nil {
+		return nil, err
+	}
+	relay, err := c.relayDID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if o.State == nil {
+		o.State = NewState()
+	}
+	for _, p := range all {
+		before := o.State.joinedAt(relay)[p.name]
+		sum := sha256.Sum256(jsontext.Compact(o.of(p.name)))
+		now := joined{Sum: base64.RawURLEncoding.EncodeToString(sum[:12]), At: c.now().UTC().Truncate(time.Second)}
+		if before.Sum == now.Sum && now.At.Sub(before.At).Abs() < joinAgain {
+			places = append(places, before.Place)
+			continue
+		}
+		done, err := p.join(c, ctx, o, before)
+		if err != nil {
+			return places, fmt.Errorf("client: joining %s: %w", p.name, err)
+		}
+		done.Relay, done.Protocol, done.Sum, done.At = c.base, p.name, now.Sum, now.At
+		if err := o.State.join(relay, p.name, &done); err != nil {
+			return places, err
+		}
+		places = append(places, done.Place)
+		if before.ID != "" && before.ID != done.ID {
+			if err := c.leave(ctx, p, before.ID); err != nil {
+				return places, err
+			}
+		}
+	}
+	return places, nil
+}
+
+// of returns what a protocol needs of the options.
+func (o JoinOptions) of(name string) JoinOptions {
+	o.Protocols = []string{name}
+	return o
+}
+
+// Leave removes what Join has registered at this relay, by the State, and returns the places. Errors: a refusal of a
+// gateway; those of writing the State.
+func (c *Client) Leave(ctx context.Context, state *State) (left []Place, err error) {
+	relay, err := c.relayDID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before := state.joinedAt(relay)
+	for _, p := range protocols {
+		place, has := before[p.name]
+		if !has {
+			continue
+		}
+		if err := c.leave(ctx, p, place.ID); err != nil {
+			return left, err
+		}
+		if err := state.join(relay, p.name, nil); err != nil {
+			return left, err
+		}
+		left = append(left, place.Place)
+	}
+	return left, nil
+}
+
+// leave removes a registration. One that does not exist any more is no error.
+func (c *Client) leave(ctx context.Context, p protocol, id string) error {
+	err := c.callGateway(ctx, p.name, GatewayCall{Method: http.MethodDelete, Path: p.leave(id), Repeatable: true})
+	if status := statusOf(err); err == nil || status == http.StatusNotFound || status == http.StatusGone || errors.Is(err, missing[p.name]) ||
+		p.name == channelName && status == http.StatusForbidden { // a relay does not say whether others have an inbox
+		return nil
+	}
+	return fmt.Errorf("client: leaving %s: %w", p.name, err)
+}
+
+// statusOf returns the HTTP status of a refusal; 0: err is none.
+func statusOf(err error) int {
+	if failed, ok := errors.AsType[*failure](err); ok {
+		return failed.status
+	}
+	return 0
+}
+
+// agentName returns the name of the agent for people.
+func (o JoinOptions) agentName() string {
+	for _, name := range []string{o.Name, o.Manifest.Name, o.Manifest.ID} {
+		if name != "" {
+			return name
+		}
+	}
+	return "agent"
+}
+
+// Join joins at all given relays, as Client.Join does. Errors: those of Client.Join, joined.
+func (n *Network) Join(ctx context.Context, o JoinOptions) (places []Place, err error) {
+	o.State = n.state
+	return n.atEach(func(c *Client) ([]Place, error) { return c.Join(ctx, o) })
+}
+
+// Leave leaves at all given relays, as Client.Leave does. Errors: those of Client.Leave, joined. A nil state is the
+// network's own.
+func (n *Network) Leave(ctx context.Context, state *State) ([]Place, error) {
+	if state == nil {
+		state = n.state
+	}
+	return n.atEach(func(c *Client) ([]Place, error) { return c.Leave(ctx, state) })
+}
+
+// atEach calls do for each given relay.
+func (n *Network) atEach(do func(*Client) ([]Place, error)) (places []Place, err error) {
+	for _, p := range n.given {
+		some, failed := do(p.Client)
+		places = append(places, some...)
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", p.base, failed))
+		}
+	}
+	return places, err
+}
+
+// joinedAt returns what the agent has joined at a relay, by the names of the protocols.
+func (s *State) joinedAt(relay didkey.DID) map[string]joined {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[string]joined{}
+	for key, place := range s.places {
+		if key.relay == relay {
+			all[key.protocol] = place
+		}
+	}
+	return all
+}
+
+// placeKey names a place in a State.
+type placeKey struct {
+	relay    didkey.DID
+	protocol string
+}
+
+// join remembers a place; nil: the agent has left it.
+func (s *State) join(relay didkey.DID, name string, place *joined) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.place(relay, name, place)
+	s.append("joined", relay, name, place)
+	return s.sync()
+}
+
+// place is join in memory. The caller holds s.mu, or is the only one.
+func (s *State) place(relay didkey.DID, name string, place *joined) {
+	if place == nil {
+		delete(s.places, placeKey{relay, name})
+	} else {
+		s.places[placeKey{relay, name}] = *place
+	}
+}

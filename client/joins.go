@@ -1,0 +1,191 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/a2a"
+	"github.com/agora-relay/agora/internal/jsontext"
+)
+
+// How an agent joins each gateway.
+
+// endpointOf returns the endpoint of a registration that belongs to a DID (BRIDGE B-1).
+func endpointOf(did didkey.DID) string { return "agora:" + string(did) }
+
+// notInName is what a name at the hub cannot have (HUB §2).
+var notInName = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
+
+// maxHubAddress is the largest size of an address at the hub.
+const maxHubAddress = 128
+
+// joinHub registers NAME@HOST at the hub.
+func (c *Client) joinHub(ctx context.Context, o JoinOptions, before joined) (joined, error) {
+	g, err := c.gateway(ctx, hubName)
+	if err != nil {
+		return joined{}, err
+	}
+	var about struct {
+		Name string `json:"server_name"`
+	}
+	err = c.repeat(ctx, (*failure).temporary, func(ctx context.Context) *failure {
+		return c.exchangeAt(ctx, g.urls[hubName], http.MethodGet, "/.well-known/chorus.json", "", nil,
+			responseSpec{out: &about, limit: maxDocument, sister: true})
+	})
+	if err == nil && (about.Name == "" || notInName.MatchString(about.Name)) {
+		err = errors.New("the hub's document has no valid server_name")
+	}
+	if err != nil {
+		return joined{}, err
+	}
+	digits := strings.TrimPrefix(c.signer.DID().Multibase(), "z6Mk")
+	name := cmp.Or(strings.Trim(notInName.ReplaceAllString(o.agentName(), "-"), "-"), "agent")
+	name = name[:min(len(name), max(1, maxHubAddress-len(about.Name)-len("@-123456")))]
+	names := []string{name, name + "-" + digits[:6]}
+	if before.ID != "" && strings.HasPrefix(before.ID, names[1]+"@") {
+		names = names[1:]
+	}
+	culture := cmp.Or(o.Culture, "en")
+	for _, name := range names {
+		address := name + "@" + about.Name
+		err = c.callGateway(ctx, hubName, GatewayCall{Method: http.MethodPost, Path: "/register", Repeatable: true,
+			Body: jsontext.Compact(map[string]any{
+				"agent_id": address, "endpoint": endpointOf(c.signer.DID()),
+				"agent_card": map[string]any{"card_version": "0.3", "user_culture": culture, "supported_languages": []string{culture}},
+			})})
+		if err == nil {
+			return joined{Place: Place{Address: address}, ID: address}, nil
+		}
+		if statusOf(err) != http.StatusConflict {
+			break
+		}
+	}
+	return joined{}, err
+}
+
+// skillForm is the form of the name of a skill (JOBS §2).
+var skillForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
+
+// maxSkills is how many skills an agent may have in the registry of jobs.
+const maxSkills = 64
+
+// skills returns the skills of the agent in the registry of jobs, and the intents that cannot be skills.
+func (o JoinOptions) skills() (skills []map[string]any, skipped []string) {
+	var names []string
+	for _, intent := range o.Manifest.Intents {
+		if !skillForm.MatchString(intent.ID) || fromGateways(intent.ID) || slices.Contains(names, intent.ID) ||
+			len(skills) == maxSkills {
+			skipped = append(skipped, intent.ID)
+			continue
+		}
+		names = append(names, intent.ID)
+		skills = append(skills, map[string]any{"skill_name": intent.ID, "description": cmp.Or(intent.Name, intent.ID),
+			"cost_per_call": o.Credits, "input_schema": struct{}{}, "output_schema": struct{}{}})
+	}
+	return skills, skipped
+}
+
+// fromGateways reports whether only gateways send REQUESTs with this intent (BRIDGE B-2).
+func fromGateways(intent string) bool {
+	return strings.HasPrefix(intent, "chorus.") || strings.HasPrefix(intent, "a2a.")
+}
+
+// agentUUID returns the id of an agent in the registry of jobs. It depends on the DID only, so an agent that has lost its
+// state does not become another one.
+func agentUUID(did didkey.DID) string {
+	sum := sha256.Sum256([]byte("agora jobs " + did))
+	sum[6], sum[8] = sum[6]&0x0f|0x40, sum[8]&0x3f|0x80 // the form of a random UUID (RFC 9562 §5.4)
+	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
+}
+
+// joinJobs registers the agent in the registry of jobs.
+func (c *Client) joinJobs(ctx context.Context, o JoinOptions, before joined) (done joined, err error) {
+	skills, skipped := o.skills()
+	if len(skills) == 0 {
+		return joined{}, errors.New("none of the agent's intents can be the name of a skill")
+	}
+	did := c.signer.DID()
+	for _, id := range []string{cmp.Or(before.ID, agentUUID(did)), ""} {
+		form := map[string]any{"agent_name": o.agentName(), "owner_id": did, "api_endpoint": endpointOf(did), "skills": skills}
+		if id != "" {
+			form["agent_id"] = id
+		}
+		var answer struct {
+			ID string `json:"agent_id"`
+		}
+		err = c.callGateway(ctx, jobsName, GatewayCall{Method: http.MethodPost, Path: "/register",
+			Repeatable: id != "", Body: jsontext.Compact(form), Out: &answer})
+		if err == nil && answer.ID == "" {
+			err = errors.New("the registry's answer has no agent_id")
+		}
+		if err == nil {
+			return joined{Place: Place{Address: answer.ID, Skipped: skipped}, ID: answer.ID}, nil
+		}
+		if statusOf(err) != http.StatusConflict {
+			break
+		}
+	}
+	return joined{}, err
+}
+
+// joinChannel makes an inbox, unless the agent has that of before still.
+func (c *Client) joinChannel(ctx context.Context, o JoinOptions, before joined) (joined, error) {
+	if before.ID != "" {
+		inboxes, err := c.Inboxes(ctx)
+		if err != nil {
+			return joined{}, err
+		}
+		if slices.ContainsFunc(inboxes, func(i Inbox) bool { return i.ID == before.ID }) {
+			return before, nil
+		}
+	}
+	label := []rune(o.agentName())
+	inbox, url, err := c.NewInbox(ctx, string(label[:min(len(label), 80)]))
+	return joined{Place: Place{Address: url}, ID: inbox.ID}, err
+}
+
+// joinA2A publishes an endpoint.
+func (c *Client) joinA2A(ctx context.Context, o JoinOptions, before joined) (done joined, err error) {
+	gateway, err := c.A2AGateway(ctx)
+	if err != nil {
+		return joined{}, err
+	}
+	e := a2a.NewEndpoint(gateway, c.signer.DID())
+	access := a2a.Keys
+	if o.Public {
+		access = a2a.Public
+	}
+	settings := map[string]any{"access": access, "mode": a2a.ModeMessage, "listed": true}
+	card, err := e.Sign(e.FromManifest(o.Manifest, access), access, c.signer)
+	if err != nil {
+		return joined{}, err
+	}
+	settings["card"] = json.RawMessage(card)
+	done = joined{Place: Place{Address: e.Base()}, ID: c.signer.DID().Multibase()}
+	path := "/" + done.ID
+	err = c.CallA2A(ctx, GatewayCall{Method: http.MethodPut, Path: path + "/endpoint", Repeatable: true,
+		Body: jsontext.Compact(settings)})
+	if err != nil || o.Public {
+		return done, err
+	}
+	if done.Key = before.Key; done.Key != "" {
+		return done, nil
+	}
+	var answer struct {
+		Key string `json:"key"`
+	}
+	err = c.CallA2A(ctx, GatewayCall{Method: http.MethodPost, Path: path + "/keys", Status: http.StatusCreated, Out: &answer,
+		Body: jsontext.Compact(map[string]string{"name": envelope.NewID("join", c.now())})})
+	done.Key = answer.Key
+	return done, err
+}

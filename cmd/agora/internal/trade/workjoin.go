@@ -1,0 +1,126 @@
+package trade
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// How agora work takes work from the gateways of a relay (BRIDGE §4).
+
+// allProtocols is the value of --also for all gateways that the relay has.
+const allProtocols = "all"
+
+// gatewayIntents are the intents of the REQUESTs that gateways send, by the names of the protocols. Jobs have the agent's
+// own intents.
+var gatewayIntents = map[string]string{"hub": client.HubIntent, "jobs": "", "channel": client.ChannelIntent, "a2a": client.A2AIntent}
+
+// isGatewayIntent reports whether only a gateway sends REQUESTs with this intent.
+func isGatewayIntent(intent string) bool {
+	for _, other := range gatewayIntents {
+		if intent != "" && intent == other {
+			return true
+		}
+	}
+	return false
+}
+
+// protocols returns the protocols of --also; nil: all that the relay has.
+func (c WorkCmd) protocols() ([]string, error) {
+	if slices.Contains(c.Also, allProtocols) {
+		return nil, nil
+	}
+	for _, name := range c.Also {
+		if _, known := gatewayIntents[name]; !known {
+			return nil, fmt.Errorf("--also %s: there is no such protocol; use hub, jobs, channel, a2a or all", name)
+		}
+	}
+	return c.Also, nil
+}
+
+// placeTexts say how to read the address of a place.
+var placeTexts = map[string]string{
+	"hub":     "at the hub as %s",
+	"jobs":    "in the registry of jobs as the agent %s",
+	"channel": "from channels, by this secret connection string: %s",
+	"a2a":     "over A2A at %s",
+}
+
+// join makes the agent reachable through other protocols, and says where. It returns the intents to serve.
+func (c WorkCmd) join(
+	ctx context.Context, env cli.Environment, relay cli.Relays, manifest envelope.Payload, state *client.State, intents []string,
+) ([]string, error) {
+	names, err := c.protocols()
+	if err != nil {
+		return nil, err
+	}
+	var m envelope.Manifest
+	text, err := json.Marshal(manifest)
+	if err == nil {
+		err = json.Unmarshal(text, &m)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the manifest is not valid: %w", err)
+	}
+	places, err := relay.Join(ctx, client.JoinOptions{Protocols: names, Manifest: m, Name: c.Name, Culture: c.Culture,
+		Credits: c.Credits, Public: c.Public, State: state})
+	for _, p := range places {
+		said := fmt.Sprintf(placeTexts[p.Protocol], p.Address)
+		if p.Key != "" {
+			said += ", with the secret key " + p.Key
+		}
+		env.Say("reachable %s", said)
+		if len(p.Skipped) > 0 {
+			env.Say("%s cannot name these intents, so they are left out: %s", p.Protocol, strings.Join(p.Skipped, ", "))
+		}
+		if intent := gatewayIntents[p.Protocol]; intent != "" && !slices.Contains(intents, intent) {
+			intents = append(intents, intent)
+		}
+	}
+	return intents, err
+}
+
+// leave removes what --also has registered.
+func (c WorkCmd) leave(env cli.Environment) (err error) {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	file, err := c.stateFile()
+	if err != nil {
+		return err
+	}
+	state, err := cli.OpenState(file, key.DID())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, state.Close()) }()
+	relay, err := c.worker(env, key, state.State)
+	if err != nil {
+		return err
+	}
+	left, err := relay.Leave(env.Ctx, state.State)
+	for _, p := range left {
+		env.Say("left %s at %s, where the agent was %s", p.Protocol, p.Relay, p.Address)
+	}
+	if len(left) == 0 && err == nil {
+		env.Say("the agent has joined no other protocol at %s", c.Names())
+	}
+	return err
+}
+
+// hubOutput returns the output of a RESULT for a message of the hub. A text is the reply.
+func hubOutput(output json.RawMessage) json.RawMessage {
+	var text string
+	if json.Unmarshal(output, &text) != nil || len(output) == 0 || output[0] != '"' {
+		return output
+	}
+	return client.HubOutput(client.HubReply{Text: text})
+}
