@@ -76,7 +76,7 @@ func TestStateFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := strings.SplitAfter(string(text), "\n")
-	want := []string{"", all[0], all[2], all[3], all[6], all[7], all[8], all[11]}
+	want := []string{"", all[0], all[2], all[3], all[6], all[7], all[8], all[11], all[12]}
 	got := strings.SplitAfter(string(written), "\n")
 	slices.Sort(want)
 	slices.Sort(got)

@@ -7,6 +7,7 @@ export class Memory {
   #cursors = new Map(); // by the DID of a relay
   #events = new Map(); // those that were handled: when each expires, in seconds since 1970
   #caught = new Map(); // why a relay is not used any more, by its DID
+  #places = new Map(); // where the agent can be reached through other protocols, by relay and protocol
   #old; // what agora work 0.1.0 had, for the program in Go
   book = new Book((job, isForgotten) => {
     const { client, root, payload } = job;
@@ -30,13 +31,14 @@ export class Memory {
   async sync() {}
 
   /** Applies an entry that was saved. Returns false if it has another form. */
-  apply([kind, a, b]) {
+  apply([kind, a, b, c]) {
     if (kind === 'cursor') this.#cursors.set(a, b);
     else if (kind === 'e') this.#events.set(a, b);
     else if (kind === 'caught') this.#caught.set(a, b);
     else if (kind === 'uncaught') this.#caught.delete(a);
     else if (kind === 'job') this.book.restore(a);
     else if (kind === 'nojob') this.book.drop(a);
+    else if (kind === 'joined') this.#places.set(`${a} ${b}`, c);
     else if (kind === 'old') this.#old = a;
     else return false;
     return true;
@@ -48,6 +50,7 @@ export class Memory {
     for (const caught of this.#caught) yield ['caught', ...caught];
     for (const event of this.#events) yield ['e', ...event];
     for (const job of this.book.jobs) yield ['job', job];
+    for (const [key, place] of this.#places) if (place) yield ['joined', ...key.split(' '), place];
     if (this.#old) yield ['old', this.#old];
   }
 
@@ -79,6 +82,15 @@ export class Memory {
     if (this.#events.size <= MAX_EVENTS) return;
     const first = [...this.#events].sort(([, a], [, b]) => a - b).slice(0, SURPLUS);
     for (const [other] of first) this.#events.delete(other);
+  }
+
+  /** Where the agent can be reached through a protocol of the relay, as join() has kept it; undefined: it has not joined. */
+  place(relay, protocol) { return this.#places.get(`${relay} ${protocol}`) ?? undefined; }
+
+  /** Keeps that; null: the agent has left. */
+  async setPlace(relay, protocol, place) {
+    this.#put('joined', relay, protocol, place);
+    await this.sync();
   }
 
   /** Why a relay is not used any more; undefined: it is used. */

@@ -289,7 +289,7 @@ class States(unittest.TestCase):
         made.bind("did:key:zMe")
         self.assertEqual(made.cursor("did:key:zRelay").load(), "a-7")
         self.assertEqual(made.caught, {"did:key:zBad": "it lied"})
-        kept = sorted(lines[n] for n in (0, 2, 3, 6, 7, 8, 11))
+        kept = sorted(lines[n] for n in (0, 2, 3, 6, 7, 8, 11, 12))
         self.assertEqual(sorted(state._text(line).decode() for line in made._lines()), kept)
         job = json.loads(lines[7])[1]
         self.assertEqual(made.book.accepted(book.key_of_record(job), job["thread"], NOW), "answer")

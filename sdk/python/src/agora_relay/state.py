@@ -36,6 +36,7 @@ class State:
         self._cursors: dict[str, str] = {}
         self._events: dict[str, float] = {}  # when each handled event expires
         self._expiries: list[tuple[float, str]] = []  # the same, as a heap
+        self._places: dict[tuple[str, str], dict[str, Any]] = {}  # by relay and protocol, see place
         self._old: Any = None  # what agora work 0.1.0 had, for the program in Go
         self._file: BinaryIO | None = None
         self._size = self._live = 0
@@ -69,6 +70,21 @@ class State:
         """Lets the relay did be used again, although it was caught."""
         if self.caught.pop(did, None) is not None:
             self._append(["uncaught", did], True)
+
+    def place(self, did: str, protocol: str) -> dict[str, Any] | None:
+        """Where the agent can be reached through a protocol of the relay did, as join has kept it."""
+        return self._places.get((did, protocol))
+
+    def set_place(self, did: str, protocol: str, place: dict[str, Any] | None) -> None:
+        """Keeps that. None: the agent has left."""
+        self._put_place((did, protocol), place)
+        self._append(["joined", did, protocol, place], True)
+
+    def _put_place(self, key: tuple[str, str], place: dict[str, Any] | None) -> None:
+        if place is None:
+            self._places.pop(key, None)
+        else:
+            self._places[key] = place
 
     # --- Events
 
@@ -128,6 +144,8 @@ class State:
             self.caught[line[1]] = line[2]
         elif kind == "uncaught":
             self.caught.pop(line[1], None)
+        elif kind == "joined":
+            self._put_place((line[1], line[2]), line[3])
         elif kind == "old":
             self._old = line[1]
         else:
@@ -136,6 +154,7 @@ class State:
     def _lines(self) -> Iterator[list[Any]]:
         yield ["agora-state", 1, self._owner]
         yield from (["caught", did, reason] for did, reason in self.caught.items())
+        yield from (["joined", *key, place] for key, place in self._places.items())
         yield from (["e", mark, int(expiry)] for mark, expiry in self._events.items())
         yield from self.book.lines()
         if self._old is not None:
