@@ -53,6 +53,16 @@ type Place struct {
 	Skipped []string `json:"skipped,omitempty"`
 }
 
+// Announced returns the addresses for the Manifest of an agent that has joined. It leaves out those that are secret.
+func Announced(places []Place) (all []envelope.Address) {
+	for _, p := range places {
+		if p.Protocol != channelName {
+			all = append(all, envelope.Address{Protocol: p.Protocol, Address: p.Address})
+		}
+	}
+	return all
+}
+
 // joined is a Place in a State.
 type joined struct {
 	Place

@@ -93,6 +93,22 @@ type Manifest struct {
 	SupportedLanguages []string `json:"supported_languages,omitempty"`
 	Auth               *Auth    `json:"auth,omitempty"`
 	Relays             []Home   `json:"relays,omitempty"` // where the agent reads, the preferred relay first (RELAYS R-10)
+
+	Addresses []Address `json:"addresses,omitempty"` // where the agent can also be reached; relays do not read them
+}
+
+// Address is where an agent can be reached through another protocol (PROTOCOL §6).
+type Address struct {
+	Protocol string `json:"protocol"` // "hub", "jobs" or "a2a"
+	Address  string `json:"address"`
+}
+
+// WithAddresses returns the payload of a MANIFEST with payload.addresses, unless it has some already or there are none.
+func WithAddresses(manifest Payload, addresses []Address) (Payload, error) {
+	if len(addresses) == 0 {
+		return manifest, nil
+	}
+	return withMember(manifest, "addresses", addresses)
 }
 
 // WithRelays returns the payload of a MANIFEST with payload.relays, unless it has some already or there are none.
@@ -100,13 +116,18 @@ func WithRelays(manifest Payload, relays []Home) (Payload, error) {
 	if len(relays) == 0 {
 		return manifest, nil
 	}
+	return withMember(manifest, "relays", relays)
+}
+
+// withMember returns the payload of a MANIFEST with one more member, unless it has that already.
+func withMember(manifest Payload, name string, value any) (Payload, error) {
 	text, err := json.Marshal(manifest)
 	if err != nil {
 		return nil, err
 	}
 	members := map[string]json.RawMessage{}
-	if err = json.Unmarshal(text, &members); err == nil && members["relays"] == nil {
-		members["relays"], err = json.Marshal(relays)
+	if err = json.Unmarshal(text, &members); err == nil && members[name] == nil {
+		members[name], err = json.Marshal(value)
 	}
 	if err == nil {
 		text, err = json.Marshal(members)

@@ -134,6 +134,8 @@ type manifest struct {
 	Description string            `json:"description"`
 	Intents     []envelope.Intent `json:"intents"`
 	Pricing     *envelope.Pricing `json:"pricing"`
+
+	Addresses []envelope.Address `json:"addresses"`
 }
 
 // ManifestOf returns what is in a MANIFEST. Members that have another form than they should are left out.

@@ -177,12 +177,14 @@ type agentRow struct {
 	Intents     []string
 	Price       string // such as 0.01 USD; empty: the manifest has none
 	Manifest    map[string]any
+
+	addresses []envelope.Address
 }
 
 func newAgentRow(p cli.People, a client.Agent, e *envelope.Envelope) agentRow {
 	m := ManifestOf(e)
 	row := agentRow{Agent: a.ID, AgentName: p.Name(a.ID), Name: m.Name, Description: m.Description, Online: a.Online,
-		LastSeen: a.LastSeen, Intents: m.IntentIDs(), Price: m.price(), Manifest: map[string]any{}}
+		LastSeen: a.LastSeen, Intents: m.IntentIDs(), Price: m.price(), Manifest: map[string]any{}, addresses: m.Addresses}
 	_ = json.Unmarshal(e.Payload, &row.Manifest) // a verified payload is an object
 	return row
 }
@@ -245,8 +247,35 @@ func (c AgentsCmd) showOne(env cli.Environment, p cli.People, manifests []agentR
 				rows = append(rows, row)
 			}
 		}
+		for _, way := range m.ways() {
+			rows = append(rows, []string{"ask", way})
+		}
 	}
 	return env.PrintStyled(cli.AlignedTable(rows, env.Style()))
+}
+
+// maxWays is how many addresses of an agent are shown.
+const maxWays = 16
+
+// ways returns the commands that ask this agent, one for each protocol.
+func (r agentRow) ways() (commands []string) {
+	intent := "INTENT"
+	if len(r.Intents) > 0 {
+		intent = cli.ShellQuoted(r.Intents[0])
+		commands = append(commands, "agora ask "+intent+" --to "+string(r.Agent))
+	}
+	for _, a := range r.addresses[:min(len(r.addresses), maxWays)] {
+		at := cli.ShellQuoted(a.Address)
+		switch a.Protocol {
+		case "hub":
+			commands = append(commands, "agora hub send "+at+" TEXT")
+		case "jobs":
+			commands = append(commands, "agora jobs hire "+at+" "+intent+" --budget CREDITS")
+		case "a2a":
+			commands = append(commands, "agora a2a call "+at+" TEXT")
+		}
+	}
+	return commands
 }
 
 // each calls f for each manifest of the agents that the flags select. If there are none, it says so.

@@ -264,7 +264,7 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	defer w.watch(env.Ctx)()
 	served := intents
 	if len(c.Also) > 0 {
-		if served, err = c.join(ctx, env, relay, manifest, state.State, intents); err != nil {
+		if manifest, served, err = c.join(ctx, env, relay, manifest, state.State, intents); err != nil {
 			return err
 		}
 	}

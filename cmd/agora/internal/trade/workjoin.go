@@ -53,13 +53,14 @@ var placeTexts = map[string]string{
 	"a2a":     "over A2A at %s",
 }
 
-// join makes the agent reachable through other protocols, and says where. It returns the intents to serve.
+// join makes the agent reachable through other protocols, and says where. It returns the manifest
+// with these addresses, and the intents to serve.
 func (c WorkCmd) join(
 	ctx context.Context, env cli.Environment, relay cli.Relays, manifest envelope.Payload, state *client.State, intents []string,
-) ([]string, error) {
+) (envelope.Payload, []string, error) {
 	names, err := c.protocols()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var m envelope.Manifest
 	text, err := json.Marshal(manifest)
@@ -67,7 +68,7 @@ func (c WorkCmd) join(
 		err = json.Unmarshal(text, &m)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the manifest is not valid: %w", err)
+		return nil, nil, fmt.Errorf("the manifest is not valid: %w", err)
 	}
 	places, err := relay.Join(ctx, client.JoinOptions{Protocols: names, Manifest: m, Name: c.Name, Culture: c.Culture,
 		Credits: c.Credits, Public: c.Public, State: state})
@@ -84,7 +85,10 @@ func (c WorkCmd) join(
 			intents = append(intents, intent)
 		}
 	}
-	return intents, err
+	if err == nil {
+		manifest, err = envelope.WithAddresses(manifest, client.Announced(places))
+	}
+	return manifest, intents, err
 }
 
 // leave removes what --also has registered.
