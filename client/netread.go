@@ -83,12 +83,6 @@ func (n *Network) ChannelDelivery(ctx context.Context, request *envelope.Envelop
 	return ofAny(n, func(c *Client) (ChannelDelivery, error) { return c.ChannelDelivery(ctx, request) })
 }
 
-// FromGateway is Client.FromGateway for the gateways of any given relay. Errors: that of the last relay.
-func (n *Network) FromGateway(ctx context.Context, request *envelope.Envelope) error {
-	_, err := ofAny(n, func(c *Client) (struct{}, error) { return struct{}{}, c.FromGateway(ctx, request) })
-	return err
-}
-
 // ofAny calls read for one given relay after the other, until it succeeds. It returns the last error.
 func ofAny[T any](n *Network, read func(*Client) (T, error)) (found T, err error) {
 	for _, p := range n.given {

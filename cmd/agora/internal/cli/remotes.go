@@ -56,7 +56,7 @@ type Relays interface {
 	A2ATurn(ctx context.Context, request *envelope.Envelope) (client.A2ATurn, error)
 	ChannelDelivery(ctx context.Context, request *envelope.Envelope) (client.ChannelDelivery, error)
 	HubMessage(ctx context.Context, request *envelope.Envelope) (client.HubMessage, error)
-	FromGateway(ctx context.Context, request *envelope.Envelope) error
+	Origin(ctx context.Context, request *envelope.Envelope) (client.Origin, error)
 	Join(ctx context.Context, o client.JoinOptions) ([]client.Place, error)
 	Leave(ctx context.Context, state *client.State) ([]client.Place, error)
 }

@@ -18,6 +18,7 @@ type relays interface {
 	Agents(ctx context.Context, q client.AgentQuery) (client.AgentPage, error)
 	Events(ctx context.Context, filter client.Filter, cursor string, limit int) (client.EventPage, error)
 	Outlook(ctx context.Context, opts client.RequestOptions) (client.Outlook, error)
+	Origin(ctx context.Context, request *envelope.Envelope) (client.Origin, error)
 	Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, client.Receipt, error)
 	Thread(ctx context.Context, id string, opener didkey.DID) (*client.Thread, error)
 	// at returns the client of the relay that has a thread.

@@ -133,10 +133,12 @@ type jobView struct {
 	Waiting  bool            `json:"waiting"`          // no job came in time
 	Thread   string          `json:"thread,omitempty"` // its name, for deliver and fail_job
 	ThreadID *untrusted.Text `json:"thread_id,omitempty"`
-	Client   string          `json:"client,omitempty"`  // who wants the job; for deliver and fail_job
-	Intent   string          `json:"intent,omitempty"`  // one of the declared services
-	Deadline time.Time       `json:"deadline,omitzero"` // when the relay ends the job
-	Request  *untrusted.Text `json:"request,omitempty"` // the payload of the REQUEST; its member params is the input
+	Client   string          `json:"client,omitempty"`   // who wants the job; for deliver and fail_job
+	Protocol string          `json:"protocol,omitempty"` // through which the client asks: agora, hub, jobs, channel or a2a
+	Asks     *untrusted.Text `json:"asks,omitempty"`     // who asks, as a protocol other than agora names it
+	Intent   string          `json:"intent,omitempty"`   // one of the declared services
+	Deadline time.Time       `json:"deadline,omitzero"`  // when the relay ends the job
+	Request  *untrusted.Text `json:"request,omitempty"`  // the payload of the REQUEST; its member params is the input
 }
 
 // leastWork is how long next_job waits at least. It is long enough to read a job that the relay already has.
@@ -179,7 +181,18 @@ func (s *Server) nextJob(ctx context.Context, r *mcp.CallToolRequest, in Wait, p
 	if record, err := s.relays.Thread(ctx, job.Envelope.Thread, job.Envelope.Sender.ID); err == nil { // only for the deadline
 		v.Deadline = record.Deadline
 	}
+	origin, err := s.relays.Origin(ctx, job.Envelope)
+	if err != nil {
+		return v, err
+	}
+	v.Protocol = origin.Protocol
 	p.Say("A job for your service %s, in thread %s, from client %s.", v.Intent, v.Thread, v.Client)
+	if v.Protocol != "agora" {
+		p.Say("The client is the relay's gateway: it passes on what came through the protocol %s.", v.Protocol)
+		asks := untrusted.New(v.Client, "who asks", []byte(origin.Sender), shortText, "")
+		v.Asks = &asks
+		p.Quote(asks)
+	}
 	p.Quote(payload)
 	if v.ThreadID != nil {
 		p.Quote(*v.ThreadID)
@@ -212,10 +225,13 @@ func (s *Server) serve(ctx context.Context, services []service) (*client.Job, er
 	}
 	err := relay.Serve(ctx, client.ServeOptions{Intents: intents, Concurrency: 1,
 		Cursor: client.FileCursor(filepath.Join(s.Folder, "work.cursor"))}, client.Handler{
-		Quote: func(_ context.Context, job client.Job) (envelope.Offer, error) {
+		Quote: func(ctx context.Context, job client.Job) (envelope.Offer, error) {
 			v := offered[job.Request.Intent]
-			return envelope.Offer{Plan: v.Plan, ETASeconds: v.ETASeconds,
-				Price: &envelope.Price{Amount: v.PriceUSD, Currency: "USD"}}, nil
+			o := envelope.Offer{Plan: v.Plan, ETASeconds: v.ETASeconds, Price: &envelope.Price{Amount: v.PriceUSD, Currency: "USD"}}
+			if origin, err := s.relays.Origin(ctx, job.Envelope); err == nil && origin.Protocol == "jobs" {
+				o.Price = nil // the registry pays the price of the skill, in credits
+			}
+			return o, nil
 		},
 		Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
 			if taken == nil {

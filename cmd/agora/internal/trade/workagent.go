@@ -173,7 +173,7 @@ func (w *workAgent) quote(ctx context.Context, job client.Job) (envelope.Offer, 
 	}
 	offer := envelope.Offer{Plan: w.cmd.Plan, ETASeconds: w.cmd.ETA.Seconds(),
 		Price: &envelope.Price{Amount: w.cmd.Price, Currency: w.cmd.Currency}}
-	if len(w.cmd.Also) > 0 && w.relay.FromGateway(ctx, job.Envelope) == nil {
+	if len(w.cmd.Also) > 0 && w.asker(ctx, job) != string(job.Envelope.Sender.ID) {
 		offer.Price = nil // gateways pay no other price than that of a skill, in credits
 	}
 	return offer, nil
@@ -203,7 +203,7 @@ func (w *workAgent) work(ctx context.Context, job client.Job) (envelope.Result, 
 	if job.Attempt > 1 {
 		again = fmt.Sprintf(", attempt %d", job.Attempt)
 	}
-	w.say(key.ID, "started for %s (%s%s)", key.Client, about.Intent, again)
+	w.say(key.ID, "started for %s (%s%s)", w.asker(ctx, job), about.Intent, again)
 	written, err := program.Run(ctx, program.Options{Argv: w.argv, Env: slices.Concat(w.environ, about.environment()),
 		Input: input, MaxOutput: w.maxMessage, Timeout: w.cmd.Timeout, Grace: w.cmd.Grace, Kill: w.kill,
 		Log: w.logger(key.ID)})

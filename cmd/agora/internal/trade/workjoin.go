@@ -91,6 +91,15 @@ func (c WorkCmd) join(
 	return manifest, intents, err
 }
 
+// asker returns who wants a job: a DID, or what a gateway says.
+func (w *workAgent) asker(ctx context.Context, job client.Job) string {
+	o, err := w.relay.Origin(ctx, job.Envelope)
+	if err != nil || o.Protocol == "agora" {
+		return string(job.Envelope.Sender.ID)
+	}
+	return strings.TrimSpace(o.Sender+" through the protocol "+o.Protocol)
+}
+
 // leave removes what --also has registered.
 func (c WorkCmd) leave(env cli.Environment) (err error) {
 	key, err := c.key()

@@ -1,0 +1,67 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/agora-relay/agora/envelope"
+)
+
+// Origin says from where a REQUEST comes (BRIDGE B-16).
+type Origin struct {
+	Protocol string // "agora", or the name of the relay's gateway that sent it: "hub", "jobs", "channel", "a2a"
+	// Sender is who asks, as that protocol names it: a DID, NAME@HOST, an account, a name in a channel, the name of a key.
+	// Only a DID of Agora is proved. The rest is what strangers or the gateway say; empty: nothing.
+	Sender string
+}
+
+// gatewayThreads are the prefixes of the threads that gateways open.
+var gatewayThreads = map[string]string{"hub_": hubName, "job_": jobsName, "dlv_": channelName, "trn_": a2aName}
+
+// Origin returns from where a REQUEST comes. Errors: those of reading the relay's document.
+func (c *Client) Origin(ctx context.Context, request *envelope.Envelope) (Origin, error) {
+	direct := Origin{Protocol: "agora", Sender: string(request.Sender.ID)}
+	prefix, _, _ := strings.Cut(request.Thread, "_")
+	name := gatewayThreads[prefix+"_"]
+	if name == "" || !request.Opened {
+		return direct, nil
+	}
+	g, err := c.allGateways(ctx)
+	if err != nil || g.urls[name] == "" || request.Sender.ID != g.did {
+		return direct, err
+	}
+	var payload struct {
+		Params      json.RawMessage `json:"params"`
+		Constraints struct {
+			Orchestrator string `json:"orchestrator_id"`
+		} `json:"constraints"`
+	}
+	var params struct {
+		Envelope HubEnvelope
+		Message  struct{ Sender string }
+		Caller   struct{ Name, DID string }
+	}
+	if json.Unmarshal(request.Payload, &payload) == nil && name != jobsName {
+		_ = json.Unmarshal(payload.Params, &params) // params of another form name nobody
+	}
+	switch name {
+	case hubName:
+		return Origin{name, params.Envelope.SenderID}, nil
+	case jobsName:
+		return Origin{name, payload.Constraints.Orchestrator}, nil
+	case channelName:
+		return Origin{name, params.Message.Sender}, nil
+	}
+	return Origin{name, params.Caller.Name + params.Caller.DID}, nil // one of them, or none
+}
+
+// Origin is Client.Origin for the gateways of any given relay.
+func (n *Network) Origin(ctx context.Context, request *envelope.Envelope) (o Origin, err error) {
+	for _, p := range n.given {
+		if o, err = p.Origin(ctx, request); err == nil && o.Protocol != "agora" {
+			break
+		}
+	}
+	return o, err
+}
