@@ -92,7 +92,7 @@ var allowedImports = map[string][]string{
 	"store/storetest":                       {"didkey", "envelope", "proof", "replay", "thread", "relay"},
 	"internal/deal":                         {"didkey", "envelope"},
 	"internal/netaddr":                      {},
-	"client":                                {"internal/a2a", "internal/jsontext", "internal/deal", "internal/fsync", "internal/netaddr", "internal/similar", "didkey", "envelope", "proof", "thread"},
+	"client":                                {"internal/a2a", "internal/deal", "internal/fsync", "internal/jsontext", "internal/netaddr", "internal/similar", "didkey", "envelope", "proof", "thread"},
 	"cmd/agora/internal/mcpserver/spending": {"internal/fsync", "didkey", "envelope", "gateway/jobs/credits"},
 	"cmd/agora/internal/mcpserver":          {"internal/fsync", "internal/safetext", "internal/untrusted", "didkey", "envelope", "thread", "client", "gateway/jobs/credits", "cmd/agora/internal/mcpserver/spending"},
 	"conformance/agentprobe":                {},

@@ -19,10 +19,26 @@ const maxWork = 8 << 20
 // A2ATurn is a message of an A2A caller, and what the relay says about it (A2A §4).
 type A2ATurn = a2a.Turn
 
-// A2ATurn returns the message of an A2A caller in a REQUEST with A2AIntent, and what the relay says about it. Parts for
-// which the REQUEST had no room are read from the relay. The history may be incomplete; then Partial is true. Errors: an
-// *AgentError, which a Handler can return unchanged; those of FromGateway and CallA2A.
-func (c *Client) A2ATurn(ctx context.Context, request *envelope.Envelope) (t A2ATurn, err error) {
+// A2ATurn returns the message of an A2A caller in a REQUEST with A2AIntent, and what the relay says about it. If parts or
+// history had no room in the REQUEST, it reads them from the relay. Errors: an *AgentError, which a Handler can return
+// unchanged; those of FromGateway and CallA2A.
+func (c *Client) A2ATurn(ctx context.Context, request *envelope.Envelope) (A2ATurn, error) {
+	t, err := c.readTurn(ctx, request)
+	if err != nil || !t.Partial {
+		return t, err
+	}
+	var answer struct {
+		Message a2a.Message   `json:"message"`
+		History []a2a.Message `json:"history"`
+	}
+	if err = c.readWork(ctx, t, &answer); err == nil {
+		t.Message, t.History, t.Partial = answer.Message, answer.History, false
+	}
+	return t, err
+}
+
+// readTurn is A2ATurn without what had no room in the REQUEST.
+func (c *Client) readTurn(ctx context.Context, request *envelope.Envelope) (t A2ATurn, err error) {
 	if err := c.FromGateway(ctx, request); err != nil {
 		return t, err
 	}
@@ -43,22 +59,11 @@ func (c *Client) A2ATurn(ctx context.Context, request *envelope.Envelope) (t A2A
 	if t.Work != base+t.WorkPath() { // what is sent there is signed
 		return t, &AgentError{Code: envelope.AgentInvalidRequest, Message: "params.work is not a URL of this relay"}
 	}
-	if !t.Partial || len(t.Message.Parts) > 0 {
-		return t, nil
-	}
-	var answer struct {
-		Message a2a.Message `json:"message"`
-	}
-	err = c.readWork(ctx, t, &answer)
-	t.Message = answer.Message
-	return t, err
+	return t, nil
 }
 
-// A2AEarlier returns the artifacts of the turns before t, which A2ATurn has returned. Errors: those of CallA2A.
-func (c *Client) A2AEarlier(ctx context.Context, t A2ATurn) ([]a2a.Artifact, error) {
-	if t.Turn == 1 {
-		return nil, nil
-	}
+// taskArtifacts returns the artifacts of the task of a turn, as the relay has them now. Errors: those of CallA2A.
+func (c *Client) taskArtifacts(ctx context.Context, t A2ATurn) ([]a2a.Artifact, error) {
 	var answer struct {
 		Artifacts []a2a.Artifact `json:"artifacts"`
 	}

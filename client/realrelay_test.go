@@ -8,14 +8,18 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"sync"
+	"time"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/a2a"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
-// realRelay is a complete relay on a loopback socket. The examples use it, so they show code that works with a real
+// realRelay is a complete relay on a loopback socket, with an A2A gateway. The examples use it, so they show code that works with a real
 // relay. Most tests use fakeRelay, which can simulate failures.
 type realRelay struct {
 	*httptest.Server
@@ -38,7 +42,8 @@ func newRealRelay(reads relay.Visibility, change ...func(*relay.Config)) (*realR
 	if err != nil {
 		return nil, err
 	}
-	store, err := sqlite.Open(context.Background(), filepath.Join(folder, "agora.db"), sqlite.Options{Reserve: 1 << 20})
+	store, err := sqlite.Open(context.Background(), filepath.Join(folder, "agora.db"), sqlite.Options{Reserve: 1 << 20,
+		Extensions: []relay.Extension{gateway.Extension, a2a.Extension}})
 	if err != nil {
 		return nil, err
 	}
@@ -56,16 +61,30 @@ func newRealRelay(reads relay.Visibility, change ...func(*relay.Config)) (*realR
 	if err != nil {
 		return nil, err
 	}
+	core, err := gateway.NewCore(context.Background(), gateway.CoreOptions{Relay: r, Key: key, Log: quiet,
+		Operator: gateway.NewKey(gateway.Operator)})
+	if err != nil {
+		return nil, err
+	}
+	agents, err := a2a.New(context.Background(), core, a2a.Options{Endpoints: 10, Retention: time.Hour, Wait: time.Minute})
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
+	var gateways sync.WaitGroup
+	gateways.Go(func() { core.Run(ctx) })
+	gateways.Go(func() { agents.Run(ctx) })
 	go func() { ended <- r.Run(ctx) }()
-	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
+	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet, Mounts: agents.Mounts("/a2a"), Gateways: map[string]any{
+		"did": key.DID(), "a2a": map[string]string{"url": config.Origin + "/a2a"}}}).Handler(true)
 	server.Start()
 	return &realRelay{
 		Server: server,
 		stop: func() error {
 			r.Drain()
 			cancel()
+			gateways.Wait()
 			return errors.Join(<-ended, store.Close(), os.RemoveAll(folder))
 		},
 	}, nil

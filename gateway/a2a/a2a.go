@@ -24,13 +24,10 @@ const (
 	maxOfSource  = 20
 	maxOfCaller  = 200
 
-	maxSent       = 50 // turns of an endpoint that wait for an OFFER
-	maxSentOfOne  = 5  // of one caller
-	maxParams     = 80 << 10
-	maxTaskBytes  = 4 << 20
+	maxSent       = 50     // turns of an endpoint that wait for an OFFER
+	maxSentOfOne  = 5      // of one caller
 	maxEnded      = 10_000 // terminal tasks of an endpoint
 	maxBytes      = 256 << 20
-	maxProgress   = 256 << 10 // bytes of a body of POST …/events
 	turnLife      = 24 * time.Hour
 	fullRetry     = time.Minute // Retry-After of an endpoint or a caller with too many unfinished tasks
 	maxPushes     = 10          // of one task
@@ -108,7 +105,7 @@ type Gateway struct {
 // New returns the A2A gateway of a relay.
 func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 	g := &Gateway{Core: c, options: o, url: c.Relay.Origin() + "/a2a", answers: gateway.NewAnswers(c),
-		news: gateway.NewNews(), closed: gateway.NewNews(), keys: maxKeys, taskBytes: maxTaskBytes,
+		news: gateway.NewNews(), closed: gateway.NewNews(), keys: maxKeys, taskBytes: wire.MaxTask,
 		newEndpoints: admission.NewAddressRate(limitEndpoints, "creates endpoints", endpointRate),
 		newTasks:     admission.NewAddressRate(limitNewTasks, "creates tasks", taskRate),
 		newHooks:     admission.NewAddressRate(limitHooks, "creates hooks", hookRate),

@@ -2,7 +2,6 @@ package a2a
 
 // Limits, for tests.
 const (
-	MaxParams    = maxParams
 	MaxSent      = maxSent
 	MaxSentOfOne = maxSentOfOne
 	MaxOfSource  = maxOfSource

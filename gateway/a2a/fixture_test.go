@@ -236,9 +236,15 @@ func (a *agent) serveWith(intents []string, h client.Handler) (stop func()) {
 	c, err := client.New(gatetest.PublicURL, a.key, client.Options{HTTPClient: &http.Client{Transport: toSite{a.f}}, Now: a.f.Now,
 		Logger: slog.New(slog.DiscardHandler)})
 	a.f.must(err)
+	return a.run(func(ctx context.Context) error { return c.Serve(ctx, client.ServeOptions{Intents: intents}, h) })
+}
+
+// run runs serve until stop is called or the test ends.
+func (a *agent) run(serve func(context.Context) error) (stop func()) {
+	a.f.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- c.Serve(ctx, client.ServeOptions{Intents: intents}, h) }()
+	go func() { ended <- serve(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {

@@ -168,17 +168,7 @@ func resultOf(opened *envelope.Envelope) outcome {
 	if err != nil {
 		return failure(wire.Failed, "The agent's answer does not have the form that A2A requires.")
 	}
-	switch result.Status {
-	case "success":
-		out.state = wire.Completed
-	case "input-required":
-		out.state = wire.InputRequired
-	case "auth-required":
-		out.state = wire.AuthRequired
-	case "rejected":
-		out.state = wire.Rejected
-	default:
-		out.state = wire.Failed
+	if out.state = wire.StateOf(result.Status); out.state == wire.Failed {
 		if out.message == nil {
 			out.message = agentText(result.Status)
 		} else {

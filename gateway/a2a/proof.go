@@ -10,9 +10,6 @@ import (
 
 // This file keeps proofs: signatures of agents over what they did in a turn (docs/A2A.md, "Proofs").
 
-// maxProof is how many bytes a proof may have.
-const maxProof = 32 << 10
-
 // checkProof drops the proof of an outcome that does not verify. It reads the whole task, so it must not be called
 // in an Update. finish drops the proof if the task has changed since.
 func (g *Gateway) checkProof(ctx context.Context, u turn, e endpoint, out *outcome) error {
@@ -35,7 +32,7 @@ func (g *Gateway) checkProof(ctx context.Context, u turn, e endpoint, out *outco
 	}); err != nil {
 		return err
 	}
-	if t.endpoint == 0 || len(jsontext.Compact(proof)) > maxProof {
+	if t.endpoint == 0 || len(jsontext.Compact(proof)) > wire.MaxProof {
 		return nil
 	}
 	var whole []byte

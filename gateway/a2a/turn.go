@@ -32,7 +32,7 @@ type work struct {
 	context  string // cv_…
 	caller   wire.Caller
 	message  string   // the caller's message, without ids
-	history  []string // the newest earlier messages, with ids, oldest first, at most maxParams bytes
+	history  []string // the newest earlier messages, with ids, oldest first, at most wire.MaxSealed bytes
 	partial  bool     // history does not have all of them
 }
 
@@ -56,8 +56,8 @@ func (g *Gateway) request(w work) (envelope.Request, error) {
 			return r, err
 		}
 		r.Intent, r.Params = plainRequest(w.endpoint, m)
-		if len(r.Params) > maxParams {
-			return r, wire.Invalid("message.parts", "must have at most %d bytes for this agent", maxParams)
+		if len(r.Params) > wire.MaxSealed {
+			return r, wire.Invalid("message.parts", "must have at most %d bytes for this agent", wire.MaxSealed)
 		}
 		return r, nil
 	}
@@ -65,7 +65,7 @@ func (g *Gateway) request(w work) (envelope.Request, error) {
 	return r, nil
 }
 
-// turnParams returns the params for an agent that knows A2A. They have at most maxParams bytes. What does not fit is left
+// turnParams returns the params for an agent that knows A2A. They have at most wire.MaxSealed bytes. What does not fit is left
 // out: first the history, then the parts of the message, then metadata.
 func (g *Gateway) turnParams(w work) json.RawMessage {
 	var o options
@@ -85,14 +85,14 @@ func (g *Gateway) turnParams(w work) json.RawMessage {
 		Work: g.workURL(w.turn)}
 	size := len(jsontext.Compact(params))
 	first := len(w.history)
-	for ; first > 0 && size+len(w.history[first-1])+1 <= maxParams; first-- {
+	for ; first > 0 && size+len(w.history[first-1])+1 <= wire.MaxSealed; first-- {
 		size += len(w.history[first-1]) + 1
 	}
 	for _, m := range w.history[first:] {
 		params.History = append(params.History, json.RawMessage(m))
 	}
 	params.Partial = params.Partial || first > 0
-	if text := jsontext.Compact(params); len(text) <= maxParams {
+	if text := jsontext.Compact(params); len(text) <= wire.MaxSealed {
 		return text
 	}
 	params.Partial, params.History = true, []json.RawMessage{}
@@ -101,7 +101,7 @@ func (g *Gateway) turnParams(w work) json.RawMessage {
 		panic("a2a: a message that was stored is not a message: " + err.Error())
 	}
 	params.Message = json.RawMessage(w.agentNames().message(messageText(m.WithoutParts())))
-	if text := jsontext.Compact(params); len(text) <= maxParams {
+	if text := jsontext.Compact(params); len(text) <= wire.MaxSealed {
 		return text
 	}
 	bare := wire.Message{MessageID: m.MessageID, Role: m.Role, Parts: []wire.Part{}}
@@ -193,7 +193,7 @@ func (w *work) loadHistory(q relay.Querier) error {
 			return err
 		}
 		text := w.agentNames().message(e.body)
-		if size += len(text); size > maxParams {
+		if size += len(text); size > wire.MaxSealed {
 			w.partial = true
 			return errPieceFull
 		}

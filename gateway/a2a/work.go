@@ -142,14 +142,14 @@ func (x *workText) earlier(q relay.Querier, text []byte) ([]byte, error) {
 
 // postProgress returns the handler of POST {work}/events.
 func (g *Gateway) postProgress(main bool) httpapi.Handler {
-	return g.Signed(main, maxProgress,
+	return g.Signed(main, wire.MaxProgress,
 		func(w http.ResponseWriter, r *http.Request, from relay.Peer, agent didkey.DID, body []byte) error {
 			if err := g.Relay.Gate().ChargeBody(from, len(body)); err != nil {
 				return err
 			}
 			var events []wire.Progress
 			if err := g.Relay.Gate().Checking(from, func() error {
-				canonical, err := wire.Body(body, maxProgress)
+				canonical, err := wire.Body(body, wire.MaxProgress)
 				if err == nil {
 					events, err = wire.ParseProgress(canonical)
 				}
@@ -186,7 +186,7 @@ func inRelayCodes(err error) error {
 }
 
 // errFull refuses progress for which the task has no room.
-var errFull error = envelope.TooLarge(0, maxTaskBytes)
+var errFull error = envelope.TooLarge(0, wire.MaxTask)
 
 // progress stores the events of an agent. Errors: errTurn, CodeConflict, errFull.
 func (g *Gateway) progress(o *gateway.Op, r *http.Request, agent didkey.DID, events []wire.Progress) (task, error) {

@@ -1,6 +1,7 @@
 package a2a
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 
@@ -41,6 +42,29 @@ func (s State) Terminal() bool {
 
 // Interrupted reports whether a task in this state waits for its caller.
 func (s State) Interrupted() bool { return s == InputRequired || s == AuthRequired }
+
+// results are the states in which a turn can end, beside Failed, and the statuses of their RESULTs (A2A §4).
+var results = map[State]string{
+	Completed: "success", InputRequired: "input-required", AuthRequired: "auth-required", Rejected: "rejected",
+}
+
+// Result returns the status of a RESULT that ends a turn in this state. All states that are not in the table fail.
+func (s State) Result() string {
+	if s == Canceled {
+		return "canceled"
+	}
+	return cmp.Or(results[s], "failed")
+}
+
+// StateOf returns the state in which a RESULT with this status ends a turn.
+func StateOf(status string) State {
+	for state, name := range results {
+		if name == status {
+			return state
+		}
+	}
+	return Failed
+}
 
 // Message is one message of a caller or an agent. One that was read is written as it was read, with all its members.
 type Message struct {
@@ -222,7 +246,12 @@ func ParseArtifact(path string, text []byte) (Artifact, error) {
 
 // Append returns the artifact with the parts of a later chunk. All other members stay those of the first chunk.
 func (a Artifact) Append(chunk Artifact) Artifact {
-	a.Parts = append(a.Parts[:len(a.Parts):len(a.Parts)], chunk.Parts...)
+	return a.With(append(a.Parts[:len(a.Parts):len(a.Parts)], chunk.Parts...))
+}
+
+// With returns the artifact with other parts.
+func (a Artifact) With(parts []Part) Artifact {
+	a.Parts = parts
 	if a.source != nil {
 		a.source = set(a.source, map[string]any{"parts": a.Parts})
 	}

@@ -18,6 +18,9 @@ import (
 // last turn in its metadata under this name.
 const ProofURI = "https://github.com/agora-relay/agora/ext/proof/v1"
 
+// MaxProof is how many bytes of JSON a relay keeps of a proof.
+const MaxProof = 32 << 10
+
 // ProofExtension returns the extension for the card of an agent that makes proofs.
 func ProofExtension(did didkey.DID) Extension {
 	return Extension{URI: ProofURI, Description: "signs request and answer of each turn",

@@ -78,8 +78,13 @@ func parseArtifactUpdate(path string, text []byte) (ArtifactUpdate, error) {
 	return u, r.err
 }
 
-// MaxEvents is how many events of progress an agent sends at once (A2A §4).
-const MaxEvents = 64
+// Limits of what an agent sends (A2A §4, §5).
+const (
+	MaxEvents   = 64        // events of progress at once
+	MaxProgress = 256 << 10 // bytes of their body
+	MaxTask     = 4 << 20   // bytes that a task keeps
+	MaxSealed   = 80 << 10  // bytes of params and of an output; with the sealing they fit into a message
+)
 
 // Progress is an event that an agent sends while it works: exactly one of its fields. The artifact's update has no ids.
 type Progress struct {

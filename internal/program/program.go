@@ -7,6 +7,7 @@
 package program
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+	"unicode/utf8"
 )
 
 // Options of Run. Argv is required.
@@ -30,6 +33,10 @@ type Options struct {
 	Grace     time.Duration   // how long a program that must end may take after SIGTERM, before it is killed
 	Kill      <-chan struct{} // when it is closed, a program that must end is killed without Grace; nil: never
 	Log       LogFunc         // gets standard error; nil: nobody does
+	// Line gets each line of standard output while the program runs, with its line break. A line of more than MaxLine
+	// bytes comes in pieces, which end between characters of UTF-8. The bytes are valid only during the call. After an
+	// error the program is killed, and Run returns the error. nil: standard output is Result.Output.
+	Line func(line []byte) error
 }
 
 // Environment returns the environment that a program of the user gets: own without the variables of agora. They may have
@@ -39,6 +46,9 @@ func Environment(own []string) []string {
 		return strings.HasPrefix(strings.ToUpper(pair), "AGORA_")
 	})
 }
+
+// MaxLine is how many bytes Options.Line gets at once, and a few.
+const MaxLine = 32 << 10
 
 // Result is what a program has written.
 type Result struct {
@@ -85,7 +95,7 @@ const drainTime = time.Second
 // If ctx ends, or the time is over, the group gets SIGTERM, and SIGKILL after Options.Grace. On Linux the program is
 // also killed when this process dies; processes that it has started are not.
 //
-// Errors: *StartError; *ExitError; ErrTimeout; ErrTooMuchOutput; the cause of ctx's end. The result is also returned
+// Errors: *StartError; *ExitError; ErrTimeout; ErrTooMuchOutput; that of Options.Line; the cause of ctx's end. The result is also returned
 // with an error, as far as it was read.
 func Run(ctx context.Context, o Options) (result Result, err error) {
 	if ctx.Err() != nil {
@@ -103,7 +113,13 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 		_, _ = r.stdin.Write(o.Input) // it may end without reading
 		_ = r.stdin.Close()
 	})
-	reading.Go(func() { result.Output = r.readOutput(o.MaxOutput) })
+	reading.Go(func() {
+		if o.Line != nil {
+			r.readLines(o.MaxOutput, o.Line)
+		} else {
+			result.Output = r.readOutput(o.MaxOutput)
+		}
+	})
 	reading.Go(func() { result.LastLine = EachLine(r.stderr, o.Log) })
 	exited := make(chan exit, 1)
 	go func() { exited <- awaitExit(r.cmd.Process) }()
@@ -114,9 +130,13 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	}
 	drained := make(chan struct{})
 	go func() { reading.Wait(); close(drained) }()
-	select {
-	case <-drained:
-	case <-time.After(drainTime):
+	for again := true; again; {
+		select {
+		case <-drained:
+			again = false
+		case <-time.After(drainTime):
+			again = r.passing.Load() // what is in the pipe comes after it
+		}
 	}
 	for _, pipe := range []*os.File{r.stdin, r.stdout, r.stderr} {
 		_ = pipe.Close() // ends what still reads and writes
@@ -124,8 +144,8 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	<-drained
 	writing.Wait()
 	switch {
-	case why == nil && r.isTooMuch():
-		why = ErrTooMuchOutput
+	case why == nil && r.isHalted():
+		why = r.haltedBy
 	case why == nil && done.err == nil:
 		why = failure(done.state)
 	}
@@ -150,12 +170,14 @@ func failure(state *os.ProcessState) error {
 type running struct {
 	cmd                   *exec.Cmd
 	stdin, stdout, stderr *os.File
-	tooMuch               chan struct{} // closed when it has written too much
+	halted                chan struct{} // closed when its output was refused
+	haltedBy              error         // why; read after halted
+	passing               atomic.Bool   // Options.Line is running
 }
 
 // start starts a program.
 func start(o Options) (r *running, err error) {
-	r = &running{cmd: exec.Command(o.Argv[0], o.Argv[1:]...), tooMuch: make(chan struct{})}
+	r = &running{cmd: exec.Command(o.Argv[0], o.Argv[1:]...), halted: make(chan struct{})}
 	var theirs, ours []*os.File
 	defer func() {
 		close := theirs
@@ -194,15 +216,64 @@ func start(o Options) (r *running, err error) {
 func (r *running) readOutput(limit int) []byte {
 	output, _ := io.ReadAll(io.LimitReader(r.stdout, int64(limit)+1)) // an error means that the pipe was closed
 	if len(output) > limit {
-		close(r.tooMuch)
+		r.halt(ErrTooMuchOutput)
 		return output[:limit]
 	}
 	return output
 }
 
-func (r *running) isTooMuch() bool {
+// readLines passes standard output on, up to limit bytes.
+func (r *running) readLines(limit int, pass func(line []byte) error) {
+	lines := bufio.NewReaderSize(io.LimitReader(r.stdout, int64(limit)+1), MaxLine)
+	var rest []byte // of a character that was cut
+	for {
+		line, err := lines.ReadSlice('\n')
+		line = append(rest, line...)
+		rest = nil
+		if errors.Is(err, bufio.ErrBufferFull) {
+			cut := lastCharacter(line)
+			line, rest = line[:cut], slices.Clone(line[cut:])
+		}
+		if limit -= len(line); limit < 0 {
+			r.halt(ErrTooMuchOutput)
+			return
+		}
+		if len(line) > 0 {
+			r.passing.Store(true)
+			refused := pass(line)
+			if r.passing.Store(false); refused != nil {
+				r.halt(refused)
+				return
+			}
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return // the end, or the pipe was closed
+		}
+	}
+}
+
+// lastCharacter returns where the last character of text begins if it is cut, else the length of text.
+func lastCharacter(text []byte) int {
+	for i := len(text) - 1; i >= max(0, len(text)-utf8.UTFMax); i-- {
+		if utf8.RuneStart(text[i]) {
+			if !utf8.FullRune(text[i:]) {
+				return i
+			}
+			break
+		}
+	}
+	return len(text)
+}
+
+// halt makes supervise kill the program. It is called once.
+func (r *running) halt(why error) {
+	r.haltedBy = why
+	close(r.halted)
+}
+
+func (r *running) isHalted() bool {
 	select {
-	case <-r.tooMuch:
+	case <-r.halted:
 		return true
 	default:
 		return false
@@ -220,8 +291,8 @@ func (r *running) supervise(ctx context.Context, o Options, exited <-chan exit) 
 	select {
 	case done := <-exited:
 		return done, nil
-	case <-r.tooMuch:
-		why = errors.Join(ErrTooMuchOutput, KillGroup(r.cmd))
+	case <-r.halted:
+		why = errors.Join(r.haltedBy, KillGroup(r.cmd))
 		return <-exited, why
 	case <-timeout:
 		why = ErrTimeout

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -270,6 +271,42 @@ func TestFork(t *testing.T) {
 			gone(t, pid)
 		default: // it was killed before it was ready
 		}
+	}
+}
+
+// TestLines checks that lines are passed on whole and while the program runs, that a long one is cut between characters,
+// and that nothing is lost if they are taken slowly.
+func TestLines(t *testing.T) {
+	long := strings.Repeat("x", MaxLine-1) + strings.Repeat("ä", MaxLine)
+	for input, want := range map[string][]string{
+		"":           nil,
+		"a\n\nb":     {"a\n", "\n", "b"},
+		"a\r\nb\n":   {"a\r\n", "b\n"},
+		"\xff\n\xc3": {"\xff\n", "\xc3"},
+		long + "\n":  {long[:MaxLine-1], long[MaxLine-1 : 2*MaxLine-1], long[2*MaxLine-1:] + "\n"},
+	} {
+		o := options(t, "echo", newLog())
+		var got []string
+		o.Input, o.Line = []byte(input), func(line []byte) error {
+			got = append(got, string(line))
+			if len(got) == 1 {
+				time.Sleep(drainTime + 100*time.Millisecond) // the program has ended
+			}
+			return nil
+		}
+		result, err := Run(t.Context(), o)
+		if err != nil || !slices.Equal(got, want) || len(result.Output) != 0 {
+			t.Errorf("%.20q: %d lines, the first is %.20q, and %q, %v", input, len(got), got, result.Output, err)
+		}
+	}
+	o := options(t, "flood", newLog())
+	o.Line = func([]byte) error { return io.ErrClosedPipe }
+	if _, err := Run(t.Context(), o); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("lines that are refused: %v", err)
+	}
+	o.MaxOutput, o.Line = MaxLine*3, func([]byte) error { return nil }
+	if _, err := Run(t.Context(), o); !errors.Is(err, ErrTooMuchOutput) {
+		t.Errorf("too many lines: %v", err)
 	}
 }
 

@@ -3,7 +3,6 @@
 package a2acmd
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -46,6 +45,9 @@ func (u *serverURL) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
+// codeConflict is the code of a gateway's refusal of what does not fit the present state.
+const codeConflict envelope.Code = "CONFLICT"
+
 // readBearer returns the key in a file that only its owner can read; empty: name is empty.
 func readBearer(name string) (string, error) {
 	if name == "" {
@@ -68,28 +70,13 @@ type owner struct {
 }
 
 // openOwner reads where the relay has its A2A gateway.
-func openOwner(env cli.Environment, relay *client.Client, signer envelope.Signer) (owner, error) {
-	gateway, err := relay.A2AGateway(env.Ctx)
-	return owner{relay, a2a.NewEndpoint(gateway, signer.DID())}, err
+func openOwner(env cli.Environment, relay *client.Client) (owner, error) {
+	at, err := relay.A2AAddress(env.Ctx)
+	return owner{relay, at}, err
 }
 
 // path returns the path of a route of the endpoint, below the gateway's URL.
 func (o owner) path(route string) string { return "/" + o.endpoint.DID.Multibase() + route }
-
-// settings are what the owner sets of an endpoint (A2A §2).
-type settings struct {
-	Card   json.RawMessage `json:"card"`
-	Access a2a.Access      `json:"access"`
-	Mode   a2a.Mode        `json:"mode"`
-	Intent string          `json:"intent,omitempty"` // in mode params, for messages that name no skill
-	Listed bool            `json:"listed"`
-}
-
-// put publishes the endpoint.
-func (o owner) put(env cli.Environment, s settings) error {
-	return o.relay.CallA2A(env.Ctx, client.GatewayCall{Method: http.MethodPut, Path: o.path("/endpoint"),
-		Body: jsontext.Compact(s), Repeatable: true})
-}
 
 // published is a line about an endpoint.
 type published struct {
@@ -101,16 +88,8 @@ type published struct {
 	Listed bool       `json:"listed"`
 }
 
-func (o owner) published(s settings) published {
+func (o owner) published(s client.A2ASettings) published {
 	return published{o.endpoint.Base(), o.endpoint.CardURL(), string(o.endpoint.DID), s.Access, s.Mode, s.Listed}
-}
-
-// accessOf returns the access of a command with the flag --public.
-func accessOf(public bool) a2a.Access {
-	if public {
-		return a2a.Public
-	}
-	return a2a.Keys
 }
 
 // newKey creates a key of the endpoint.

@@ -47,8 +47,8 @@ func (c bridge) Run(env cli.Environment) (err error) {
 		Intents: []envelope.Intent{{ID: c.Intent}}, Pricing: &envelope.Pricing{Model: "free"}}
 	env.Say("working for %s as %s at %s, with %s", c.Intent, a.key.DID(), c.Relay, server.URL())
 	b := &bridged{a}
-	return a.serve(client.ServeOptions{Intents: []string{c.Intent}, Concurrency: c.Concurrency, Manifest: manifest,
-		MaxAccepted: c.Concurrency, Finished: b.finished}, client.Handler{Quote: b.quote, Work: b.work})
+	return a.serve(client.Handler{Quote: b.quote, Work: b.work}, client.ServeOptions{Intents: []string{c.Intent},
+		Concurrency: c.Concurrency, Manifest: manifest, MaxAccepted: c.Concurrency, Finished: b.finished})
 }
 
 // bridged is the agent of agora a2a bridge.
@@ -117,10 +117,10 @@ func (b *bridged) work(ctx context.Context, job client.Job) (envelope.Result, er
 		b.env.Say("job %s: ended without a result: %v", job.Envelope.Thread, err)
 		return envelope.Result{}, err
 	}
-	status := statusOf(t.status.State)
+	status := t.status.State.Result()
 	last := t.status.Message
 	if t.message != nil {
-		status, last = statusOf(a2a.Completed), t.message
+		status, last = a2a.Completed.Result(), t.message
 	}
 	out := bridgeOutput{Artifacts: t.artifacts, Task: t.local, Context: contextID}
 	var texts []string
@@ -132,7 +132,7 @@ func (b *bridged) work(ctx context.Context, job client.Job) (envelope.Result, er
 	}
 	out.Text = strings.Join(texts, "\n")
 	text := jsontext.Compact(out)
-	if len(text) > maxResult {
+	if len(text) > a2a.MaxSealed {
 		return envelope.Result{}, &client.AgentError{Code: trade.ExecutionFailed,
 			Message: "the answer of the A2A server does not fit into a message"}
 	}

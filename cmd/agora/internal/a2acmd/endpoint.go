@@ -19,18 +19,17 @@ import (
 // owned are the flags of these commands.
 type owned struct{ cli.Identified }
 
-// open returns the owner and its key.
-func (o owned) open(env cli.Environment) (owner, didkey.Key, error) {
+// open returns the owner.
+func (o owned) open(env cli.Environment) (owner, error) {
 	key, err := didkey.Load(o.Key)
 	if err != nil {
-		return owner{}, key, err
+		return owner{}, err
 	}
 	relay, err := o.Connect(env, key)
 	if err != nil {
-		return owner{}, key, err
+		return owner{}, err
 	}
-	at, err := openOwner(env, relay, key)
-	return at, key, err
+	return openOwner(env, relay)
 }
 
 type publish struct {
@@ -52,7 +51,7 @@ func (publish) Help() string {
 }
 
 func (c publish) Run(env cli.Environment) error {
-	at, key, err := c.open(env)
+	at, err := c.open(env)
 	if err != nil {
 		return err
 	}
@@ -60,22 +59,12 @@ func (c publish) Run(env cli.Environment) error {
 	if err != nil {
 		return err
 	}
-	s := settings{Access: accessOf(c.Public), Mode: a2a.Mode(c.Mode), Listed: c.Listed}
-	if s.Mode == "" {
-		s.Mode = a2a.ModeOf(manifest)
-	}
-	if s.Mode == a2a.ModeParams {
-		if s.Intent = c.Intent; s.Intent == "" && len(manifest.Intents) > 0 {
-			s.Intent = manifest.Intents[0].ID
-		}
-	}
-	if s.Card, err = at.endpoint.Sign(at.endpoint.FromManifest(manifest, s.Access), s.Access, key); err != nil {
+	_, settings, err := at.relay.PublishA2A(env.Ctx, client.A2AEndpoint{Manifest: manifest, Public: c.Public,
+		Listed: c.Listed, Mode: a2a.Mode(c.Mode), Intent: c.Intent})
+	if err != nil {
 		return err
 	}
-	if err := at.put(env, s); err != nil {
-		return err
-	}
-	return env.PrintJSON(at.published(s))
+	return env.PrintJSON(at.published(settings))
 }
 
 // manifest returns the manifest to publish.
@@ -120,12 +109,12 @@ func (show) Help() string {
 }
 
 func (c show) Run(env cli.Environment) error {
-	at, _, err := c.open(env)
+	at, err := c.open(env)
 	if err != nil {
 		return err
 	}
 	var answer struct {
-		Endpoint settings `json:"endpoint"`
+		Endpoint client.A2ASettings `json:"endpoint"`
 	}
 	call := client.GatewayCall{Method: http.MethodGet, Path: at.path("/endpoint"), Repeatable: true, Out: &answer, Limit: a2a.MaxBody}
 	if err := at.relay.CallA2A(env.Ctx, call); err != nil {
@@ -153,7 +142,7 @@ func (unpublish) Help() string {
 }
 
 func (c unpublish) Run(env cli.Environment) error {
-	at, _, err := c.open(env)
+	at, err := c.open(env)
 	if err != nil {
 		return err
 	}

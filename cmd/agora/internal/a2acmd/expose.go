@@ -1,11 +1,11 @@
 package a2acmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +16,6 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/internal/a2a/a2aclient"
-	"github.com/agora-relay/agora/internal/jsontext"
 )
 
 // worker are the flags of the commands that serve with an A2A server.
@@ -70,7 +69,7 @@ func (w worker) start(env cli.Environment, server *a2aclient.Client) (*agent, er
 }
 
 // serve runs the agent until the command is interrupted.
-func (a *agent) serve(o client.ServeOptions, h client.Handler) error {
+func (a *agent) serve(h client.Handler, o client.ServeOptions) error {
 	o.State, o.Attempts = a.state.State, math.MaxInt32 // the state of the runner says how to continue a turn
 	err := a.relay.Serve(a.env.Ctx, o, h)
 	if a.env.Ctx.Err() != nil && errors.Is(err, context.Cause(a.env.Ctx)) {
@@ -114,33 +113,24 @@ func (c expose) Run(env cli.Environment) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.state.Close()) }()
-	at, err := openOwner(env, a.relay, a.key)
+	at, settings, err := a.relay.PublishA2A(env.Ctx, client.A2AEndpoint{Public: c.Public, Listed: c.Listed, Proofs: true,
+		Card: func(at a2a.Endpoint, access a2a.Access) a2a.Card { return at.Rewrite(server.Upstream, access) }})
 	if err != nil {
 		return err
 	}
-	s := settings{Access: accessOf(c.Public), Mode: a2a.ModeMessage, Listed: c.Listed}
-	card := at.endpoint.Rewrite(server.Upstream, s.Access)
-	card.Capabilities.Extensions = append(slices.DeleteFunc(slices.Clone(card.Capabilities.Extensions),
-		func(e a2a.Extension) bool { return e.URI == a2a.ProofURI }), a2a.ProofExtension(a.key.DID()))
-	if s.Card, err = at.endpoint.Sign(card, s.Access, a.key); err != nil {
+	if err := c.announce(env, owner{a.relay, at}, settings); err != nil {
 		return err
 	}
-	if err := at.put(env, s); err != nil {
-		return err
-	}
-	if err := c.announce(env, at, s); err != nil {
-		return err
-	}
-	x := &exposed{agent: a, owner: at}
-	return a.serve(client.ServeOptions{Intents: []string{a2a.MessageIntent}, Concurrency: c.Concurrency, Finished: x.finished},
-		client.Handler{Quote: x.quote, Work: x.work})
+	x := &exposed{a}
+	return a.serve(a.relay.HandleA2A(x.turn, client.Handler{}), client.ServeOptions{Intents: []string{a2a.MessageIntent},
+		Concurrency: c.Concurrency, Finished: x.finished})
 }
 
 // firstKey is the name of the key that expose makes.
 const firstKey = "expose"
 
 // announce makes the first key, and prints what a caller needs.
-func (c expose) announce(env cli.Environment, at owner, s settings) error {
+func (c expose) announce(env cli.Environment, at owner, s client.A2ASettings) error {
 	callers, key, header := "everybody", "", ""
 	if s.Access == a2a.Keys {
 		callers = "who has a key, and every DID with a signed call"
@@ -176,79 +166,57 @@ func (c expose) announce(env cli.Environment, at owner, s settings) error {
 }
 
 // exposed is the agent of agora a2a expose.
-type exposed struct {
-	*agent
-	owner owner
-}
+type exposed struct{ *agent }
 
-// quote accepts only what comes from the relay's gateway and can be read.
-func (x *exposed) quote(ctx context.Context, job client.Job) (envelope.Offer, error) {
-	if _, err := x.relay.A2ATurn(ctx, job.Envelope); err != nil {
-		return envelope.Offer{}, err
-	}
-	return envelope.Offer{Price: &envelope.Price{Currency: "USD"}}, nil
-}
-
-// work passes a turn to the server.
-func (x *exposed) work(ctx context.Context, job client.Job) (envelope.Result, error) {
-	t, err := x.relay.A2ATurn(ctx, job.Envelope)
-	if err != nil {
-		return envelope.Result{}, err
-	}
-	earlier, err := x.relay.A2AEarlier(ctx, t)
-	if err != nil {
-		return envelope.Result{}, err
-	}
-	run := &turn{id: job.Envelope.Thread, task: t.Task}
+// turn passes a turn to the server.
+func (x *exposed) turn(ctx context.Context, asked *client.A2AJob) (end client.A2AEnd, err error) {
+	run := &turn{id: asked.Job.Envelope.Thread, task: asked.Task}
 	local := ""
-	if t.Turn > 1 {
-		if local = x.runner.state.local(t.Task); local == "" {
-			return envelope.Result{}, &client.AgentError{Code: trade.ExecutionFailed,
+	if asked.Turn > 1 {
+		if local = x.runner.state.local(asked.Task); local == "" {
+			return end, &client.AgentError{Code: trade.ExecutionFailed,
 				Message: "the agent does not know this task any more; begin a new one"}
 		}
 	}
-	run.send = a2a.Send{Message: t.Message.In(t.Context, local, nil), Metadata: t.Metadata,
-		Configuration: a2a.Configuration{AcceptedOutputModes: t.AcceptedOutputModes}}
-	progress := newSender(ctx, x.relay, t.WorkPath()+"/events")
-	run.each = func(e a2a.Stream) error { return progress.add(e, run.artifacts) }
+	run.send = a2a.Send{Message: asked.Message.In(asked.Context, local, nil), Metadata: asked.Metadata,
+		Configuration: a2a.Configuration{AcceptedOutputModes: asked.AcceptedOutputModes}}
+	run.each = func(e a2a.Stream) error { return pass(asked, e) }
 	started := time.Now()
-	err = x.runner.run(ctx, run)
-	if sent := progress.finish(); err == nil {
-		err = sent
-	}
-	if err != nil {
+	if err := x.runner.run(ctx, run); err != nil {
 		x.env.Say("turn %s: ended without a result: %v", run.id, err)
-		return envelope.Result{}, err
+		return end, err
 	}
-	result, err := x.resultOf(t, run, earlier)
-	x.env.Say("turn %s: %s after %v", run.id, result.Status, time.Since(started).Round(time.Millisecond))
-	return result, err
+	end = client.A2AEnd{State: run.status.State, Message: run.status.Message}
+	if run.message != nil {
+		end = client.A2AEnd{Message: run.message, Direct: true}
+	}
+	x.env.Say("turn %s: %s after %v", run.id, cmp.Or(end.State, a2a.Completed).Result(), time.Since(started).Round(time.Millisecond))
+	return end, nil
 }
 
-// maxResult is how many bytes of JSON a RESULT has at most. With the sealing it fits into a message.
-const maxResult = 80 << 10
-
-// resultOf returns the RESULT of a turn. The artifacts were sent before, those of earlier turns too.
-func (x *exposed) resultOf(asked a2a.Turn, t *turn, earlier []a2a.Artifact) (envelope.Result, error) {
-	output, state := a2a.Output{Message: t.status.Message}, t.status.State
-	if t.message != nil {
-		output, state = a2a.Output{Message: t.message, Direct: true}, a2a.Completed
-	}
-	status := statusOf(state)
-	if state == a2a.Completed || state == a2a.Rejected || state.Interrupted() { // of a failure, the relay writes the message
-		proof, err := a2a.Proven{Task: asked.Task, Turn: asked.Turn, State: state, Request: asked.Message,
-			Artifacts: a2a.Merge(earlier, t.artifacts), Message: output.Message}.Sign(x.key)
-		if err != nil {
-			return envelope.Result{}, err
+// pass sends an event of the server to the relay. Of its states, the relay knows all but the messages of the first one.
+func pass(to *client.A2AJob, e a2a.Stream) (err error) {
+	say := func(s a2a.Status) {
+		if s.State == a2a.Working && s.Message != nil {
+			err = to.Send(a2a.Progress{Status: &a2a.ProgressStatus{State: s.State, Message: s.Message}})
 		}
-		output.Proof = &proof
 	}
-	text := jsontext.Compact(map[string]any{"a2a": output})
-	if len(text) > maxResult {
-		return envelope.Result{}, &client.AgentError{Code: trade.ExecutionFailed,
-			Message: fmt.Sprintf("the message of the A2A server has more than %d bytes; it should send an artifact", maxResult)}
+	switch {
+	case e.Task != nil:
+		say(e.Task.Status)
+		for _, a := range e.Task.Artifacts {
+			if err == nil {
+				err = to.Send(a2a.Progress{Artifact: &a2a.ArtifactUpdate{Artifact: a}})
+			}
+		}
+	case e.StatusUpdate != nil:
+		say(e.StatusUpdate.Status)
+	case e.ArtifactUpdate != nil:
+		u := *e.ArtifactUpdate
+		u.TaskID, u.ContextID, u.Metadata = "", "", nil
+		err = to.Send(a2a.Progress{Artifact: &u})
 	}
-	return envelope.Result{Status: status, Output: text}, nil
+	return err
 }
 
 // finished forgets a turn that has ended, and its task if it gets no other turn.

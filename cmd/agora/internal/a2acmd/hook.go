@@ -34,7 +34,7 @@ func (hookNew) Help() string {
 }
 
 func (c hookNew) Run(env cli.Environment) error {
-	at, _, err := c.open(env)
+	at, err := c.open(env)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (hookList) Help() string {
 }
 
 func (c hookList) Run(env cli.Environment) error {
-	at, _, err := c.open(env)
+	at, err := c.open(env)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (hookDelete) Help() string {
 }
 
 func (c hookDelete) Run(env cli.Environment) error {
-	at, _, err := c.open(env)
+	at, err := c.open(env)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func (keysNew) Help() string {
 }
 
 func (c keysNew) Run(env cli.Environment) error {
-	at, _, err := c.open(env)
+	at, err := c.open(env)
 	if err == nil {
 		err = c.Check()
 	}
@@ -71,7 +71,7 @@ func (keysList) Help() string {
 }
 
 func (c keysList) Run(env cli.Environment) error {
-	at, _, err := c.open(env)
+	at, err := c.open(env)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (keysRevoke) Help() string {
 }
 
 func (c keysRevoke) Run(env cli.Environment) error {
-	at, _, err := c.open(env)
+	at, err := c.open(env)
 	if err != nil {
 		return err
 	}

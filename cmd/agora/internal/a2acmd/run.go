@@ -148,23 +148,6 @@ func (t *turn) take(u a2a.ArtifactUpdate) (more bool) {
 	return false
 }
 
-// statusOf returns the status of a RESULT for the state of a task (A2A §4).
-func statusOf(s a2a.State) string {
-	switch s {
-	case a2a.Completed:
-		return "success"
-	case a2a.InputRequired:
-		return "input-required"
-	case a2a.AuthRequired:
-		return "auth-required"
-	case a2a.Rejected:
-		return "rejected"
-	case a2a.Canceled:
-		return "canceled"
-	}
-	return "failed"
-}
-
 // agentError returns the error for the client. What a server says in a refusal is for its caller.
 func agentError(err error) error {
 	refused, ok := errors.AsType[*a2a.Error](err)

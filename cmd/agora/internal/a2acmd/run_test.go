@@ -99,22 +99,3 @@ func TestStateIsBounded(t *testing.T) {
 		t.Errorf("%d turns, %d tasks, %v", len(other.file.Turns), len(other.file.Tasks), err)
 	}
 }
-
-// TestWhole checks that a large artifact is sent in chunks that fit, and that they are the whole artifact.
-func TestWhole(t *testing.T) {
-	large := a2a.Artifact{ArtifactID: "a", Name: "n"}
-	for range 10 {
-		large.Parts = append(large.Parts, a2a.TextPart(string(bytes.Repeat([]byte("x"), maxEventText/4))))
-	}
-	events := whole([]a2a.Artifact{large, {ArtifactID: "b", Parts: []a2a.Part{a2a.TextPart("small")}}})
-	run := new(turn)
-	for i, e := range events {
-		if first := i == 0 || e.Artifact.Artifact.ArtifactID == "b"; e.Artifact.Append == first {
-			t.Errorf("event %d: append %v", i, e.Artifact.Append)
-		}
-		run.take(*e.Artifact)
-	}
-	if len(events) != 11 || len(run.artifacts) != 2 || len(run.artifacts[0].Parts) != 10 || run.artifacts[0].Name != "n" {
-		t.Errorf("%d events make %d artifacts", len(events), len(run.artifacts))
-	}
-}

@@ -1,0 +1,316 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/a2a"
+	"github.com/agora-relay/agora/internal/jsontext"
+)
+
+// Limits of what is sent at once (A2A §4).
+const (
+	a2aEvery      = 100 * time.Millisecond
+	maxA2AEvents  = a2a.MaxProgress - 16<<10 // bytes of the events of one request, and of those that wait
+	a2aAttempts   = 5
+	codeConflict  = envelope.Code("CONFLICT") // of a gateway's refusal of what does not fit the present state
+	halfA2AEvents = maxA2AEvents / 2
+)
+
+// a2aSender sends the progress of one turn to the relay. Its goroutine owns nothing but the requests; mu protects the
+// fields. What was sent may be lost or sent twice if the relay does not answer. So the sender keeps the artifacts, and
+// then begins each of them again, which replaces what the relay has.
+type a2aSender struct {
+	client *Client
+	path   string        // of the events, below the gateway's URL
+	done   chan struct{} // is closed when the goroutine has ended
+	err    error         // why it has ended; read after done
+	news   chan struct{} // has an element if something waits, or if the sender is closed
+
+	mu      sync.Mutex
+	waiting []sizedEvent
+	size    int           // of the waiting events in bytes
+	room    chan struct{} // is closed when events have been taken
+	kept    []keptArtifact
+	closed  bool
+}
+
+// keptArtifact is a whole artifact that was sent. size is in bytes.
+type keptArtifact struct {
+	a2a.Artifact
+	size int
+}
+
+// sizedEvent is an event that waits. size is in bytes.
+type sizedEvent struct {
+	a2a.Progress
+	size int
+}
+
+// newA2ASender starts a sender. Its owner calls finish.
+func newA2ASender(ctx context.Context, c *Client, path string) *a2aSender {
+	s := &a2aSender{client: c, path: path, done: make(chan struct{}), news: make(chan struct{}, 1), room: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		s.err = s.run(ctx)
+	}()
+	return s
+}
+
+// send takes an event. It waits while much is waiting. join allows to join a chunk with the one before.
+func (s *a2aSender) send(ctx context.Context, event a2a.Progress, join bool) error {
+	if event.Artifact != nil { // what is appended to it later must not change the caller's parts
+		u := *event.Artifact
+		u.Artifact.Parts = slices.Clip(u.Artifact.Parts)
+		event.Artifact = &u
+	}
+	pieces, size := piecesOf(event)
+	for _, p := range pieces {
+		if p.size > maxA2AEvents {
+			return fmt.Errorf("client: a part or a message has more than %d bytes of JSON; send a text in several parts, and "+
+				"other content as a URL", maxA2AEvents)
+		}
+	}
+	for {
+		s.mu.Lock()
+		room := s.room
+		taken := s.closed || s.size == 0 || s.size+size <= maxA2AEvents
+		var err error
+		if taken {
+			err = s.add(event, pieces, size, join)
+		}
+		s.mu.Unlock()
+		select {
+		case <-s.done:
+			return s.failed()
+		default:
+		}
+		if taken {
+			return err
+		}
+		select {
+		case <-room:
+		case <-s.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// failed returns why the sender has ended.
+func (s *a2aSender) failed() error {
+	if s.err != nil {
+		return s.err
+	}
+	return errTurnEnded
+}
+
+// add adds an event in pieces. The caller holds s.mu.
+func (s *a2aSender) add(event a2a.Progress, pieces []sizedEvent, size int, join bool) error {
+	if s.closed {
+		return errTurnEnded
+	}
+	if u := event.Artifact; u != nil {
+		if err := s.keep(*u, size); err != nil {
+			return err
+		}
+		if n := len(s.waiting); join && n > 0 && len(pieces) == 1 && s.waiting[n-1].takes(*u) {
+			before := s.waiting[n-1].Artifact
+			before.Artifact = before.Artifact.With(append(before.Artifact.Parts, u.Artifact.Parts...))
+			before.LastChunk = u.LastChunk
+			s.waiting[n-1].size += size
+			s.size += size
+			return nil
+		}
+	}
+	s.waiting = append(s.waiting, pieces...)
+	s.size += size
+	s.wake()
+	return nil
+}
+
+// takes reports whether a further chunk can be joined.
+func (e sizedEvent) takes(u a2a.ArtifactUpdate) bool {
+	return u.Append && e.Artifact != nil && e.Artifact.Artifact.ArtifactID == u.Artifact.ArtifactID && !e.Artifact.LastChunk &&
+		e.size < halfA2AEvents
+}
+
+// keep adds a chunk to the whole artifacts. The caller holds s.mu.
+func (s *a2aSender) keep(u a2a.ArtifactUpdate, size int) error {
+	i := slices.IndexFunc(s.kept, func(k keptArtifact) bool { return k.ArtifactID == u.Artifact.ArtifactID })
+	if i < 0 {
+		i = len(s.kept)
+		s.kept = append(s.kept, keptArtifact{})
+	}
+	k := &s.kept[i]
+	if !u.Append || k.ArtifactID == "" {
+		*k = keptArtifact{u.Artifact, size}
+	} else {
+		*k = keptArtifact{k.With(append(k.Parts, u.Artifact.Parts...)), k.size + size}
+	}
+	all := 0
+	for _, k := range s.kept {
+		all += k.size
+	}
+	if all > a2a.MaxTask {
+		return fmt.Errorf("client: the agent has sent more than the %d MiB that a task keeps", a2a.MaxTask>>20)
+	}
+	return nil
+}
+
+// sent returns the whole artifacts. They do not change any more after finish.
+func (s *a2aSender) sent() (all []a2a.Artifact) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.kept {
+		all = append(all, k.Artifact)
+	}
+	return all
+}
+
+func (s *a2aSender) wake() {
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+// piecesOf returns an event in pieces that fit into a request, and their size together. Only an artifact with several
+// parts can be divided.
+func piecesOf(event a2a.Progress) (pieces []sizedEvent, size int) {
+	one := sizedEvent{event, len(jsontext.Compact(event)) + 1}
+	u := event.Artifact
+	if u == nil || one.size <= halfA2AEvents || len(u.Artifact.Parts) < 2 {
+		return []sizedEvent{one}, one.size
+	}
+	half := len(u.Artifact.Parts) / 2
+	first, rest := *u, *u
+	first.Artifact, first.LastChunk = u.Artifact.With(u.Artifact.Parts[:half]), false
+	rest.Artifact, rest.Append = a2a.Artifact{ArtifactID: u.Artifact.ArtifactID, Parts: u.Artifact.Parts[half:]}, true
+	pieces, size = piecesOf(a2a.Progress{Artifact: &first})
+	more, moreSize := piecesOf(a2a.Progress{Artifact: &rest})
+	return append(pieces, more...), size + moreSize
+}
+
+// finish sends what still waits, and ends the sender.
+func (s *a2aSender) finish() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.wake()
+	<-s.done
+	return s.err
+}
+
+// run sends what waits, until the sender is closed or ctx ends.
+func (s *a2aSender) run(ctx context.Context) error {
+	var pause backoff
+	var next time.Time // when the next request may be sent
+	failures := 0
+	for {
+		if waits, closed := s.state(); !waits {
+			if closed {
+				return nil
+			}
+			select {
+			case <-s.news:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			continue
+		}
+		if err := sleep(ctx, time.Until(next)); err != nil {
+			return context.Cause(ctx)
+		}
+		next = time.Now().Add(a2aEvery)
+		batch := s.next()
+		err := s.post(ctx, batch)
+		switch code := envelope.CodeOf(err); {
+		case err == nil:
+			failures = 0
+			pause.reset()
+			continue
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case code == codeConflict:
+			return errTurnEnded
+		case code != "" && !code.Retryable(), failures == a2aAttempts-1:
+			return fmt.Errorf("client: the relay does not take the progress: %w", err)
+		}
+		failures++
+		s.again(batch)
+		if pause.wait(ctx, 0, maxPause) != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// sleep waits. It returns ctx's error if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *a2aSender) state() (waits, closed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting) > 0, s.closed
+}
+
+// next takes the events of the next request.
+func (s *a2aSender) next() (batch []sizedEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	size := 0
+	for len(batch) < min(a2a.MaxEvents, len(s.waiting)) {
+		e := s.waiting[len(batch)]
+		if size += e.size; size > maxA2AEvents && len(batch) > 0 {
+			break
+		}
+		s.size -= e.size
+		batch = append(batch, e)
+	}
+	s.waiting = slices.Clone(s.waiting[len(batch):])
+	close(s.room)
+	s.room = make(chan struct{})
+	return batch
+}
+
+// again makes the sender begin all artifacts again, after a request that may have been lost. Status messages that wait or
+// were in the request follow.
+func (s *a2aSender) again(batch []sizedEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := append(batch, s.waiting...)
+	s.waiting, s.size = nil, 0
+	for _, k := range s.kept {
+		k.Parts = slices.Clip(k.Parts)
+		pieces, size := piecesOf(a2a.Progress{Artifact: &a2a.ArtifactUpdate{Artifact: k.Artifact}})
+		s.waiting, s.size = append(s.waiting, pieces...), s.size+size
+	}
+	for _, e := range old {
+		if e.Status != nil {
+			s.waiting, s.size = append(s.waiting, e), s.size+e.size
+		}
+	}
+}
+
+func (s *a2aSender) post(ctx context.Context, batch []sizedEvent) error {
+	events := make([]a2a.Progress, len(batch))
+	for i, e := range batch {
+		events[i] = e.Progress
+	}
+	return s.client.CallA2A(ctx, GatewayCall{Method: http.MethodPost, Path: s.path,
+		Body: jsontext.Compact(map[string]any{"events": events})})
+}
