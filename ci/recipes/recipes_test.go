@@ -201,7 +201,7 @@ func newReader(t *testing.T, w way, variables []string) *reader {
 	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AGORA_") })
 	r.environment = slices.Concat(own, []string{"PATH=" + binFolder + ":" + os.Getenv("PATH"), "AGORA_SRC=" + source,
 		"XDG_CONFIG_HOME=" + t.TempDir()}, variables) // the folder of profiles and names
-	relay := start(t, r.folder, r.environment, "exec agora serve --addr 127.0.0.1:0 --log-level warn --hub --channel --jobs --a2a")
+	relay := start(t, r.folder, r.environment, "exec agora serve --demo --addr 127.0.0.1:0 --log-level warn --hub --channel --jobs --a2a")
 	relay.await(t, "listening on …")
 	r.url = regexp.MustCompile(`listening on (\S+)`).FindStringSubmatch(relay.output.String())[1]
 	r.environment = append(r.environment, "AGORA_RELAY="+r.url)
