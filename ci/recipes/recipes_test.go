@@ -35,6 +35,7 @@ var elsewhere = map[string]string{
 	"docs/MCP.md#HTTP":                "cmd/agora/mcp_test.go; it needs its own port",
 	"docs/CLUSTER.md":                 "ci/faults/cluster, ci/operations, and cmd/agora/nodes_test.go for agora migrate",
 	"docs/CONFIGURATION.md":           "cmd/agora/docs_test.go checks the flags, and config_test.go what they do",
+	"docs/FRAMEWORKS.md":              "sdk/js/test/frameworks.test.js; it needs packages of npm",
 	"docs/INSTALL.md":                 "ci/release",
 	"docs/JOBS.md#Programs of Chorus": "programs elsewhere, with a relay that allows them",
 	"docs/JOBS.md#Start it":           "the relay of these tests is started with it",
