@@ -19,7 +19,7 @@ test check race postgres js python faults simulate witness a2a cluster operation
 .PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults simulate witness a2a cluster operations nightly mutants reproducible sbom perf profile pgo bench-guard bench-log deb rpm release install-test
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
-	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
+	@exec bin/agora serve --demo --pending-timeout 24h --active-timeout 24h
 
 BUILD_FLAGS ?= -trimpath
 build:

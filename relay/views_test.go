@@ -128,7 +128,7 @@ func TestIntentsOfAManifest(t *testing.T) {
 func TestSeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
-		if n, err := r.Seed(t.Context(), local); n != 12 || err != nil {
+		if n, err := r.Seed(t.Context(), local); n != 15 || err != nil {
 			t.Fatalf("%d %v", n, err)
 		}
 		page := poll(t, r, relay.Poll{Limit: 100, Filter: relay.Filter{Type: envelope.TypeResult}})
@@ -143,6 +143,9 @@ func TestSeed(t *testing.T) {
 			if v, err := r.Thread(t.Context(), local, thread.Key{ID: e.Thread}); err != nil || v.State != thread.Completed ||
 				len(v.Events) != 4 {
 				t.Errorf("%+v %v", v, err)
+			}
+			if all, _, err := r.Agent(t.Context(), local, e.Sender.ID); err != nil || len(all) != 1 {
+				t.Errorf("the agent %s has not announced itself: %+v, %v", e.Sender.ID, all, err)
 			}
 		}
 	})

@@ -35,6 +35,7 @@ var elsewhere = map[string]string{
 	"docs/MCP.md#HTTP":                "cmd/agora/mcp_test.go; it needs its own port",
 	"docs/CLUSTER.md":                 "ci/faults/cluster, ci/operations, and cmd/agora/nodes_test.go for agora migrate",
 	"docs/CONFIGURATION.md":           "cmd/agora/docs_test.go checks the flags, and config_test.go what they do",
+	"docs/FRAMEWORKS.md":              "sdk/js/test/frameworks.test.js; it needs packages of npm",
 	"docs/INSTALL.md":                 "ci/release",
 	"docs/JOBS.md#Programs of Chorus": "programs elsewhere, with a relay that allows them",
 	"docs/JOBS.md#Start it":           "the relay of these tests is started with it",
@@ -201,7 +202,7 @@ func newReader(t *testing.T, w way, variables []string) *reader {
 	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AGORA_") })
 	r.environment = slices.Concat(own, []string{"PATH=" + binFolder + ":" + os.Getenv("PATH"), "AGORA_SRC=" + source,
 		"XDG_CONFIG_HOME=" + t.TempDir()}, variables) // the folder of profiles and names
-	relay := start(t, r.folder, r.environment, "exec agora serve --addr 127.0.0.1:0 --log-level warn --hub --channel --jobs --a2a")
+	relay := start(t, r.folder, r.environment, "exec agora serve --demo --addr 127.0.0.1:0 --log-level warn --hub --channel --jobs --a2a")
 	relay.await(t, "listening on …")
 	r.url = regexp.MustCompile(`listening on (\S+)`).FindStringSubmatch(relay.output.String())[1]
 	r.environment = append(r.environment, "AGORA_RELAY="+r.url)

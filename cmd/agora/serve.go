@@ -25,7 +25,7 @@ import (
 type serveCmd struct {
 	Addr                  cli.ListenAddress `placeholder:"HOST:PORT" help:"The address to listen on, or unix:PATH (default: 127.0.0.1:8789, or :443 with --domain)."`
 	Data                  string            `default:"./agora-data" placeholder:"FOLDER" help:"The folder of the database and of the relay's key (default: ${default})."`
-	Demo                  bool              `help:"Accept POST /seed, which creates demonstration data, from everybody, not only from this machine."`
+	Demo                  bool              `help:"Try it: run two agents beside the relay, echo (free) and text.count (0.001 USD), with keys in --data. Also accept POST /seed, which creates demonstration data, from everybody, not only from this machine."`
 	PublicURL             string            `placeholder:"URL" help:"The URL at which others reach this relay, for example that of a proxy (default: https:// and the first --domain). Messages whose meta.relay names only other relays are refused."`
 	Reads                 relay.Visibility  `default:"open" enum:"open,parties" placeholder:"open|parties" help:"Who may read a message that has a recipient: everybody (open, the default), or its sender and its recipient, who sign their reads (parties)."`
 	Transparency          string            `default:"auto" enum:"auto,on,off" placeholder:"auto|on|off" help:"Keep a log of all accepted messages, and prove to each sender that its message is there (on), or not (off). The log shows everybody how many messages there are, and when, so auto, the default, is on only with --reads open. See docs/PROOFS.md."`
@@ -59,7 +59,7 @@ func (serveCmd) Help() string {
 		"standard error. Each flag can also be given as an environment variable (--max-body as AGORA_MAX_BODY) or in the " +
 		"file of --config (as max-body). A flag comes before a variable, and a variable before the file. SIGHUP reloads " +
 		"limits, bans, trusted proxies, the log level and certificates.\n\n" +
-		"Examples:\n  agora serve\n  agora serve --addr :8789 --data /var/lib/agora --public-url https://relay.example\n" +
+		"Examples:\n  agora serve\n  agora serve --demo   (with two agents to hire)\n  agora serve --addr :8789 --data /var/lib/agora --public-url https://relay.example\n" +
 		"  agora serve --domain relay.example.org --acme-email admin@example.org   (HTTPS with its own certificate)\n" +
 		"  agora serve --config agora.toml --check-config\n" +
 		"  agora serve --public-url https://relay.example --trusted-proxy 127.0.0.1   (behind a proxy on this machine)\n" +

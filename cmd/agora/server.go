@@ -37,6 +37,7 @@ type server struct {
 	gateways gateways
 	leased   *leasedGateways // in place of gateways, if the relay has several nodes; nil: it has one
 	mirror   func(context.Context)
+	demo     demo
 	front    *httpapi.Front
 }
 
@@ -97,6 +98,9 @@ func (s *server) openRelay(store openedStore, key didkey.Key, origin string) (er
 	if err := s.openGateways(store); err != nil {
 		return err
 	}
+	if s.demo, err = s.openDemo(); err != nil {
+		return err
+	}
 	return s.openMirror(store, key)
 }
 
@@ -112,6 +116,7 @@ func (s *server) sayWhere(did didkey.DID, origin, pageLine string, secured bool)
 	for _, l := range s.sockets.main {
 		text += fmt.Sprintf("listening on %s\n", listenerURL(l.Addr(), secured))
 	}
+	text += s.demo.lines(origin)
 	if _, err := fmt.Fprint(s.env.Stdout, text); err != nil { // before the log: people begin to read at the top
 		return err
 	}
@@ -182,7 +187,7 @@ func (s *server) run() error {
 	signals, stop := hangups()
 	defer stop()
 	tasks := append(append(s.gatewayTasks(), s.governed.tasks()...), func(ctx context.Context) { s.reloadAt(ctx, signals) }, s.announceStop,
-		s.feedWatchdog, s.mirror)
+		s.feedWatchdog, s.mirror, s.runDemo)
 	if s.certificates != nil {
 		config = tlsConfig(s.certificates)
 		tasks = append(tasks, s.certificates.run)

@@ -357,7 +357,7 @@ func TestSeedIsLocal(t *testing.T) {
 				c.change(req)
 			}
 			a := call(t, c.options.handler(t, r), req)
-			if a.status != c.want || a.status == 200 && a.Count != 12 {
+			if a.status != c.want || a.status == 200 && a.Count != 15 {
 				t.Errorf("%d %s", a.status, a.body)
 			}
 		})

@@ -118,7 +118,7 @@ func TestSeedFromPages(t *testing.T) {
 	for name, c := range pageRequests() {
 		t.Run(name, func(t *testing.T) {
 			h := c.options.handler(t, r)
-			if a := call(t, h, c.request("POST", "/seed")); a.status != c.status || a.status == 200 && a.Count != 12 {
+			if a := call(t, h, c.request("POST", "/seed")); a.status != c.status || a.status == 200 && a.Count != 15 {
 				t.Errorf("POST /seed: %d %s, want %d", a.status, a.body, c.status)
 			}
 			a := call(t, h, c.request("GET", "/.well-known/agora.json"))

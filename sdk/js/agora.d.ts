@@ -277,9 +277,10 @@ export function pause(ms: number, signal?: AbortSignal): Promise<void>;
 /** The pause in milliseconds before the next attempt, after this number of earlier failures. It is partly random and at
  *  least atLeast. It about doubles with each failure, up to limit, 30000 by default. */
 export function backoff(failures: number, atLeast?: number, limit?: number): number;
-/** A text of others that is safe to print: at most 1000 characters, and \uXXXX in place of characters that control a
- *  terminal, are invisible, or change the direction of writing. */
-export function printable(text: string): string;
+/** A text of others that is safe to print: at most max characters, 1000 by default, and \uXXXX in place of characters
+ *  that control a terminal, are invisible, or change the direction of writing, except those in keep. JSON keeps its
+ *  value. */
+export function printable(text: string, options?: { max?: number; keep?: string }): string;
 
 export interface RelayOptions<Me extends Identity | undefined = Identity | undefined> {
   /** Who posts and signs reads. Without an identity the relay is only read, and reads are not signed. */

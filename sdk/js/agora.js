@@ -1477,10 +1477,11 @@ function takeAll(read, status) {
   try { return read().element; } catch { throw invalidAnswer(status); }
 }
 
-/** A text of others that is safe to print: at most 1000 characters, and \uXXXX in place of characters that control a
- *  terminal, are invisible, or change the direction of writing. */
-export const printable = (text) => text.slice(0, MAX_TEXT).replace(UNSAFE, (found) =>
-  Array.from({ length: found.length }, (_, i) => `\\u${found.charCodeAt(i).toString(16).padStart(4, '0')}`).join(''));
+/** A text of others that is safe to print: at most max characters, and \uXXXX in place of characters that control a
+ *  terminal, are invisible, or change the direction of writing, except those in keep. */
+export const printable = (text, { max = MAX_TEXT, keep = '' } = {}) => text.slice(0, max).replace(UNSAFE, (found) =>
+  keep.includes(found) ? found :
+    Array.from({ length: found.length }, (_, i) => `\\u${found.charCodeAt(i).toString(16).padStart(4, '0')}`).join(''));
 
 // The header Retry-After in milliseconds: it has seconds, or a date.
 const retryAfter = (text, now) => Math.max(/^\d+$/.test(text) ? Number(text) * 1000 : Date.parse(text) - now, 0) || 0;

@@ -128,6 +128,10 @@ test('the text of a relay is safe to print', async () => {
   assert.equal(printable('a\u202eb\u200bc\u{e0041}\n'), 'a\\u202eb\\u200bc\\udb40\\udc41\\u000a');
   assert.equal(printable('é€😀'), 'é€😀');
   assert.equal(printable('x'.repeat(2000)).length, 1000);
+  assert.equal(printable('a\n\tb\r', { keep: '\n\t' }), 'a\n\tb\\u000d');
+  const all = Array.from({ length: 0x110000 }, (_, n) => n).filter((n) => n < 0xd800 || n > 0xdfff);
+  const text = JSON.stringify(all.map((n) => String.fromCodePoint(n)).join(''));
+  assert.equal(JSON.parse(printable(text, { max: Infinity })), JSON.parse(text), 'JSON keeps its value');
 });
 
 test('an answer that is not that of a relay is an error', async () => {

@@ -4,6 +4,7 @@ import test from 'node:test';
 import * as agora from '../agora.js';
 import * as index from '../index.js';
 import * as node from '../node.js';
+import * as tools from '../tools.js';
 
 const folder = new URL('..', import.meta.url);
 const read = (name) => readFileSync(new URL(`../${name}`, import.meta.url), 'utf8');
@@ -15,6 +16,7 @@ test('the declarations have what the modules export', () => {
   const files = ['agora.d.ts', 'chain.d.ts', 'client.d.ts', 'network.d.ts', 'proof.d.ts'];
   assert.deepEqual(files.flatMap(exported).sort(), Object.keys(index).sort());
   assert.deepEqual([...exported('node.d.ts'), ...Object.keys(index)].sort(), Object.keys(node).sort());
+  assert.deepEqual(exported('tools.d.ts').sort(), Object.keys(tools).sort());
   const members = (type) => Object.getOwnPropertyNames(type.prototype).filter((name) => name !== 'constructor');
   const declared = `${read('agora.d.ts')}${read('client.d.ts')}${read('network.d.ts')}`;
   for (const name of [index.Relay, index.Client, index.Call, index.Network].flatMap(members)) {
@@ -43,12 +45,12 @@ test('the package has what it needs, and its version', () => {
   assert.deepEqual([about.version, lock.version, lock.packages[''].version], [version, version, version]);
   assert.equal(about.dependencies, undefined);
   assert.equal(about.private, undefined);
-  for (const { types, default: main } of [about.exports['.'], about.exports['./node']]) {
+  for (const { types, default: main } of ['.', './node', './tools'].map((at) => about.exports[at])) {
     assert.ok(read(types) && read(main));
   }
   assert.equal(read('LICENSE'), read('../../LICENSE'));
   const [modules, declarations] = [/\.js$/, /\.d\.ts$/].map((kind) => readdirSync(folder).filter((n) => kind.test(n)));
-  assert.deepEqual([about.files, modules.length, declarations.length], [['*.js', '*.d.ts'], 23, 7]);
+  assert.deepEqual([about.files, modules.length, declarations.length], [['*.js', '*.d.ts'], 26, 8]);
 });
 
 test('what browsers load imports nothing of Node', () => {

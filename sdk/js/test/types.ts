@@ -8,6 +8,7 @@ import {
 import {
   dialler, FileCursor, loadKey, loadOrCreateKey, Network, saveKey, State, Client as NodeClient,
 } from 'agora-relay/node';
+import { hireTool, jobPrompt, untrusted } from 'agora-relay/tools';
 
 export async function core(bytes: Uint8Array, signal: AbortSignal): Promise<string> {
   const me: Identity = await identity(), relay = new Relay('http://127.0.0.1:8789', { me, requireParties: true });
@@ -123,3 +124,10 @@ new Call();
 new Client('http://127.0.0.1:8789', { proofs: 'on' });
 // @ts-expect-error: there is no such rule
 (call: Call) => call.best('cheap');
+
+export async function model(client: NodeClient<Identity>, network: Network, signal: AbortSignal): Promise<string> {
+  const tool = hireTool(client, 'text.upper', { maxCost: 1, rule: 'first', parameters: { type: 'object' } });
+  await network.serve('echo', { work: (job) => jobPrompt(job) });
+  const { name, execute } = hireTool(network, 'echo');
+  return name + tool.description + await execute({ text: 'a' }, { signal }) + untrusted('a', 'b', [1], { limit: 5 });
+}

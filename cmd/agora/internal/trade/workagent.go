@@ -135,7 +135,7 @@ func (j workJob) input(kind string) ([]byte, error) {
 		}
 		return append(slices.Clone(j.Params), '\n'), nil
 	case inputText:
-		text, err := textOf(j.Params)
+		text, err := TextOf(j.Params)
 		return asLine(text), err
 	}
 	return append(jsontext.Compact(j), '\n'), nil
@@ -150,8 +150,9 @@ func asLine(text string) []byte {
 	return []byte(text)
 }
 
-// textOf returns the text in params.
-func textOf(params json.RawMessage) (string, error) {
+// TextOf returns the text in the params of a REQUEST: they are a string, or an object with a string "text". The error is
+// for the client.
+func TextOf(params json.RawMessage) (string, error) {
 	var text string
 	if json.Unmarshal(params, &text) == nil && len(params) > 0 && params[0] == '"' {
 		return text, nil

@@ -271,7 +271,7 @@ class App {
     };
     const { me } = this.model;
     dialog.append(
-      h('header', null, h('h2', { id: 'key-title' }, 'Your key'), close),
+      h('header', { role: 'none' }, h('h2', { id: 'key-title' }, 'Your key'), close),
       !this.isOwn
         ? h(
             'div',

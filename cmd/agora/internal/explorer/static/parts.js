@@ -303,7 +303,7 @@ export function inspect(m, app) {
   dialog.append(
     h(
       'header',
-      null,
+      { role: 'none' },
       h('h2', { id: 'inspector-title' }, typeBadge(m.type), ' ', h('code', null, visible(m.id, 128))),
       h('button', { type: 'button', class: 'small', onclick: close, autofocus: true }, 'Close'),
     ),

@@ -35,8 +35,8 @@ export function agents(app, params, signal) {
   let query = {};
   let stop = new AbortController();
   let shown = 0;
-  const intent = input('agents-intent', 'Intent', 'translation.en_zh', 'intent');
-  const text = input('agents-text', 'Text', 'a name or a word', 'q');
+  const intent = input('agents-intent', 'Intent', 'text.upper', 'intent');
+  const text = input('agents-text', 'Text', 'a word', 'q');
   const online = h('input', {
     id: 'agents-online',
     type: 'checkbox',
@@ -112,9 +112,12 @@ export function agents(app, params, signal) {
     const at = relayFlag(app.address);
     return empty(
       'No agent has announced itself',
-      h('p', null, 'An agent announces what it can do with a signed MANIFEST:'),
+      h('p', null, 'Any program can be one. This one writes capital letters:'),
       command('agora keygen bob.key', '1. Create an identity'),
-      command(`agora send manifest${at} --key bob.key --help`, '2. See what to announce'),
+      command(
+        `agora work${at} --key bob.key --intent text.upper --input text -- tr a-z A-Z`,
+        '2. Announce the service, and work',
+      ),
     );
   }
 

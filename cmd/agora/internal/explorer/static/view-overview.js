@@ -166,6 +166,7 @@ export function overview(app, _params, signal) {
     try {
       const { count } = await app.post('/seed', signal);
       toast(`${plural(count, 'message')} posted`);
+      countAgents();
     } catch (err) {
       toast(visible(err.message, 200));
       this.disabled = false;

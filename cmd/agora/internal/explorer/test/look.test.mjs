@@ -5,7 +5,7 @@ import { createRequire } from 'node:module';
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
 import test from 'node:test';
-import { connection, goTo, isRefusal, message, openPage, see, settled } from './lib/browser.mjs';
+import { connection, goTo, isRefusal, message, openPage, says, see, settled } from './lib/browser.mjs';
 import { widest } from './lib/layout.mjs';
 import { conversation, newAgent, seed } from './lib/messages.mjs';
 import { startRelay } from './lib/relay.mjs';
@@ -70,6 +70,17 @@ test('every route fits and has no violation', { timeout: 180_000 }, async (t) =>
     await look(page, faults, name);
   }
   assert.deepEqual(faults, []);
+});
+
+test('demo data fills the views, and the empty ones say how to begin', async (t) => {
+  const relay = await startRelay(t), page = await openPage(t, relay.url, { hash: '#/agents' });
+  await see(page, 'main code:has-text("agora work")');
+  await goTo(page, '#/');
+  await (await see(page, '#seed')).click();
+  await says(page, '.tile:has-text("Agents online")', /3/);
+  await goTo(page, '#/agents');
+  await says(page, '.agent-list', /Demo captioner[^]*Demo summarizer|Demo summarizer[^]*Demo captioner/);
+  await says(page, 'main h1 + *, main .quiet', /3 manifests/);
 });
 
 test('an empty relay, and a private one without a key, fit and have no violation', { timeout: 120_000 }, async (t) => {

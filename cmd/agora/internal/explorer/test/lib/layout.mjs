@@ -1,8 +1,12 @@
 // Whether the page fits into its window.
 
-/** Returns the elements that make the page scroll sideways; none if it does not. */
+/** Returns the elements that make the page, or its dialog, scroll sideways, and a head that ends before the edge of the
+ *  window; none if there is nothing of it. */
 export const widest = (page) => page.evaluate(() => {
   const { scrollWidth, clientWidth } = document.documentElement;
+  const head = document.querySelector('.top').getBoundingClientRect().right, dialog = document.querySelector('dialog');
+  if (head < innerWidth) return [`the head ends at ${head} px in a window of ${innerWidth}`];
+  if (dialog?.scrollWidth > dialog?.clientWidth) return [`the dialog has ${dialog.scrollWidth} px in ${dialog.clientWidth}`];
   if (scrollWidth <= clientWidth) return [];
   const overflows = (e) => getComputedStyle(e).overflowX === 'visible';
   const contained = (e) => {
