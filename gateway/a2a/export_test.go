@@ -1,9 +1,11 @@
 package a2a
 
+import "github.com/agora-relay/agora/gateway/deliver"
+
 // Limits, for tests.
 const (
 	MaxParams    = maxParams
-	MaxSent      = maxSent
+	MaxSent      = deliver.Window
 	MaxSentOfOne = maxSentOfOne
 	MaxOfSource  = maxOfSource
 )
