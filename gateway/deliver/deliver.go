@@ -203,12 +203,15 @@ func (d *Deliveries) cancel(x Delivery, reason string) (relay.Checked, error) {
 const maxEnds = 3
 
 // End runs do in one Update, and cancels in it the threads of those deliveries that do has ended (B-2). find returns the
-// deliveries that do may end; it is also run in the Update, before do. Both may be run several times. reason is for the
-// agents.
+// deliveries that do may end; it is also run in the Update, before do. nil: do ends none. Both may be run several times.
+// reason is for the agents.
 func (d *Deliveries) End(
 	ctx context.Context, from relay.Peer, reason string, find func(q relay.Querier) ([]Delivery, error),
 	do func(*gateway.Op) error,
 ) error {
+	if find == nil {
+		return d.core.Update(ctx, from, do)
+	}
 	for tries := 1; ; tries++ {
 		var some []Delivery
 		if err := d.core.Relay.View(ctx, from, func(q relay.Querier) (err error) {
