@@ -165,3 +165,6 @@ func (r *Relay) Agent(ctx context.Context, p Peer, did didkey.DID) (
 		}
 	}, nil
 }
+
+// LastRead returns when an agent has signed a read last, to the minute. It is zero if that was not in the last minutes.
+func (r *Relay) LastRead(did didkey.DID) time.Time { return r.presence.lastSeen(did) }

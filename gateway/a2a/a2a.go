@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admission"
@@ -24,11 +25,9 @@ const (
 	maxOfSource  = 20
 	maxOfCaller  = 200
 
-	maxSent       = 50     // turns of an endpoint that wait for an OFFER
-	maxSentOfOne  = 5      // of one caller
+	maxSentOfOne  = 5      // turns of one caller that wait for an OFFER
 	maxEnded      = 10_000 // terminal tasks of an endpoint
 	maxBytes      = 256 << 20
-	turnLife      = 24 * time.Hour
 	fullRetry     = time.Minute // Retry-After of an endpoint or a caller with too many unfinished tasks
 	maxPushes     = 10          // of one task
 	maxPosts      = 512         // at a time; maxOwnPosts: for one caller
@@ -79,12 +78,12 @@ type Options struct {
 // Gateway is the A2A gateway of a relay. Run must be running while its handlers are used.
 type Gateway struct {
 	*gateway.Core
-	options  Options
-	url      string
-	answers  *gateway.Answers
-	follower *gateway.Follower
-	news     *gateway.News // by the number of the task
-	closed   *gateway.News // by the number of the endpoint: callers must be checked again
+	options    Options
+	url        string
+	answers    *gateway.Answers
+	deliveries *deliver.Deliveries
+	news       *gateway.News // by the number of the task
+	closed     *gateway.News // by the number of the endpoint: callers must be checked again
 
 	pushes    *gateway.Outbox       // a lane is a push configuration
 	pushPosts *admission.CallerRate // of anonymous callers, by host
@@ -99,7 +98,6 @@ type Gateway struct {
 	notices      int                   // how many a hook may have that its owner has not answered
 
 	kick chan struct{} // makes the sweep run now; has room for one
-	room chan struct{} // makes the gateway look for turns that can be sent; has room for one
 }
 
 // New returns the A2A gateway of a relay.
@@ -111,13 +109,14 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 		newHooks:     admission.NewAddressRate(limitHooks, "creates hooks", hookRate),
 		noticed:      admission.NewCallerRate("notices", "the events for this hook come", noticeRate), notices: maxNotices,
 		pushPosts: admission.NewCallerRate(limitPushes, "pushes to this host come", postRate),
-		kick:      make(chan struct{}, 1), room: make(chan struct{}, 1)}
+		kick:      make(chan struct{}, 1)}
 	courier := courier{g, new(sync.Map)}
 	g.pushes = gateway.NewOutbox(c, "a2a", gateway.NewOutgoing(c.Outgoing), courier)
 	g.pushes.Own = g.ownHook
 	g.pushes.Share(maxPosts, maxOwnPosts, courier.payer)
-	g.follower = &gateway.Follower{Core: c, Position: position, SetPosition: setPosition, Handle: g.handle}
-	return g, g.follower.Start(ctx)
+	var err error
+	g.deliveries, err = deliver.New(ctx, c, "a2a", g, g)
+	return g, err
 }
 
 // URL returns the base URL of the gateway: that of the relay, with /a2a.
@@ -126,8 +125,7 @@ func (g *Gateway) URL() string { return g.url }
 // Run sends turns to agents, follows their answers, pushes events to callers, and removes what has expired, until ctx ends.
 func (g *Gateway) Run(ctx context.Context) {
 	var tasks sync.WaitGroup
-	tasks.Go(func() { g.follower.Run(ctx) })
-	tasks.Go(func() { g.sendWaiting(ctx) })
+	tasks.Go(func() { g.deliveries.Run(ctx) })
 	tasks.Go(func() { g.pushes.Run(ctx) })
 	tasks.Go(func() { g.sweep(ctx) })
 	tasks.Wait()

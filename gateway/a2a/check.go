@@ -2,6 +2,7 @@ package a2a
 
 import (
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -13,7 +14,7 @@ func check(q relay.Querier, found func(where, what string)) error {
 		gateway.NewTable(turnTable, 1, turnColumns), gateway.NewTable(eventTable, 2, eventColumns),
 		gateway.NewTable(artifactTable, 2, artifactColumns), gateway.NewTable(pushTable, 1, pushColumns),
 		gateway.NewTable(hookTable, 1, hookColumns), gateway.NewTable(noticeTable, 1, noticeColumns),
-		gateway.NewTable(positionTable, 1, positionColumns)); err != nil {
+		deliver.PositionTable("a2a")); err != nil {
 		return err
 	}
 	if err := gateway.CheckRelations(q, found, relations...); err != nil {

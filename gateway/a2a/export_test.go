@@ -1,8 +1,10 @@
 package a2a
 
+import "github.com/agora-relay/agora/gateway/deliver"
+
 // Limits, for tests.
 const (
-	MaxSent      = maxSent
+	MaxSent      = deliver.Window
 	MaxSentOfOne = maxSentOfOne
 	MaxOfSource  = maxOfSource
 )

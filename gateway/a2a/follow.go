@@ -4,85 +4,91 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/thread"
 )
 
 // This file does what the answers of agents lead to (docs/A2A.md, "States").
 
-// effect is what an answer of an agent leads to.
-type effect struct {
-	answer relay.Checked // an envelope of the gateway; zero: none
-	works  bool          // the agent begins to work
-	ends   *outcome      // the turn ends; nil: it does not
+// Find implements deliver.Mapping. A turn and an event for a hook are deliveries.
+func (g *Gateway) Find(q relay.Querier, id string) (d deliver.Delivery, err error) {
+	if strings.HasPrefix(id, noticePrefix) {
+		return findNotice(q, id)
+	}
+	u, err := turnByID(q, id)
+	if err != nil || u.n == 0 {
+		return d, err
+	}
+	e, err := endpointByNumber(q, u.endpoint)
+	if d = u.delivery(e); e.deleted != 0 {
+		d.Owner = ""
+	}
+	return d, err
 }
 
-// handle does what an event for the gateway leads to. An event that belongs to no open turn has no effect.
-func (g *Gateway) handle(ctx context.Context, posted relay.Posted) error {
+// delivery returns a turn as a delivery. The endpoint may have been deleted.
+func (u turn) delivery(e endpoint) deliver.Delivery {
+	return deliver.Delivery{N: u.n, ID: u.id, Owner: e.did, State: u.state}
+}
+
+// Answer implements deliver.Mapping.
+func (g *Gateway) Answer(ctx context.Context, d deliver.Delivery, opened *envelope.Envelope) (f deliver.Effect, err error) {
+	if strings.HasPrefix(d.ID, noticePrefix) {
+		return noticeEffect(d, opened), nil
+	}
 	var u turn
 	var e endpoint
-	err := g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
-		if u, err = turnByID(q, posted.Envelope.Thread); err != nil || u.n == 0 {
-			return err
+	if err := g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+		if u, err = turnByNumber(q, d.N); err == nil {
+			e, err = endpointByNumber(q, u.endpoint)
 		}
-		e, err = endpointByNumber(q, u.endpoint)
 		return err
-	})
-	if err == nil && u.n == 0 {
-		return g.handleNotice(ctx, posted)
+	}); err != nil {
+		return f, err
 	}
-	if err != nil || e.deleted != 0 || e.did != posted.Envelope.Sender.ID || u.state == waiting || u.state == over {
-		return err
+	var ends *outcome
+	switch opened.Type {
+	case envelope.TypeOffer:
+		ends = effectOfOffer(&f, opened)
+	case envelope.TypeResult:
+		out := resultOf(opened)
+		ends = &out
+	case envelope.TypeError:
+		out := errorOutcome(opened)
+		ends = &out
 	}
-	opened, err := posted.Envelope.Open(g.Key)
-	if err != nil {
-		g.Log.Warn("an answer of an agent cannot be decrypted", "turn", u.id, "err", err)
-		return nil
-	}
-	f, err := g.effectOf(u, e, opened)
-	if err == nil && f.ends != nil {
-		err = g.checkProof(ctx, u, e, f.ends)
-	}
-	if gateway.Refused(err) {
-		g.Log.Warn("the relay refuses the gateway's message to an agent", "turn", u.id, "err", err)
-		return nil
-	} else if err != nil {
-		return err
-	}
-	return g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
-		first, err := g.follower.Once(o, posted.Seq)
-		if err != nil || !first {
-			return err
+	if ends != nil {
+		if err := g.checkProof(ctx, u, e, ends); err != nil {
+			return f, err
 		}
-		now, err := turnByNumber(o, u.n)
-		if err != nil || now.n == 0 || now.state != u.state { // it has ended meanwhile
-			return err
-		}
-		return g.apply(o, now, e, f)
-	})
+	}
+	f.Apply = func(o *gateway.Op) error { return g.apply(o, d.N, ends) }
+	return f, nil
 }
 
 // seenStep is how often the gateway records that it has heard from an agent.
 const seenStep = 24 * time.Hour
 
-// apply stores an effect.
-func (g *Gateway) apply(o *gateway.Op, u turn, e endpoint, f effect) error {
+// apply ends a turn, or, if ends is nil, records that the agent works.
+func (g *Gateway) apply(o *gateway.Op, n int64, ends *outcome) error {
+	u, err := turnByNumber(o, n)
+	if err != nil {
+		return err
+	}
+	e, err := endpointByNumber(o, u.endpoint)
+	if err != nil {
+		return err
+	}
 	if time.Duration(o.Now-e.seen) > seenStep {
 		e.seen = o.Now
 		if err := updateEndpoint(o.ExtTx, e); err != nil {
-			return err
-		}
-	}
-	if f.answer.Envelope() != nil {
-		if _, err := o.Append(f.answer, thread.Terms{}); gateway.Refused(err) {
-			return nil // for example, the thread has ended in the meantime
-		} else if err != nil {
 			return err
 		}
 	}
@@ -90,61 +96,42 @@ func (g *Gateway) apply(o *gateway.Op, u turn, e endpoint, f effect) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case f.ends != nil:
-		return g.finish(o, t, u, *f.ends)
-	case f.works:
-		u.state, u.accepted = accepted, o.Now
-		if err := updateTurn(o.ExtTx, u); err != nil {
-			return err
-		}
-		o.Then(g.wakeTurns)
-		if err := t.setStatus(o, wire.Working, nil, 0); err != nil {
-			return err
-		}
-		return g.save(o, t)
+	if ends != nil {
+		return g.finish(o, t, u, *ends)
 	}
-	return nil
+	u.state, u.accepted = deliver.Accepted, o.Now
+	if err := updateTurn(o.ExtTx, u); err != nil {
+		return err
+	}
+	o.Then(g.deliveries.Wake)
+	if err := t.setStatus(o, wire.Working, nil, 0); err != nil {
+		return err
+	}
+	return g.save(o, t)
 }
 
-// effectOf returns what an opened envelope in the thread of a turn leads to.
-func (g *Gateway) effectOf(u turn, e endpoint, opened *envelope.Envelope) (f effect, err error) {
-	switch opened.Type {
-	case envelope.TypeOffer:
-		return g.effectOfOffer(u, e, opened)
-	case envelope.TypeResult:
-		out := resultOf(opened)
-		f.ends = &out
-	case envelope.TypeError:
-		out := failure(wire.Failed, cmp.Or(opened.PayloadString("message"), "The agent failed."))
-		switch envelope.AgentCode(opened.PayloadString("code")) {
-		case envelope.AgentInvalidRequest, envelope.AgentIntentNotSupported, envelope.AgentInsufficientBudget,
-			envelope.AgentCode(envelope.CodeRateLimited):
-			out.state = wire.Rejected
-		}
-		f.ends = &out
+// errorOutcome returns the outcome that an ERROR leads to.
+func errorOutcome(opened *envelope.Envelope) outcome {
+	out := failure(wire.Failed, cmp.Or(opened.PayloadString("message"), "The agent failed."))
+	switch envelope.AgentCode(opened.PayloadString("code")) {
+	case envelope.AgentInvalidRequest, envelope.AgentIntentNotSupported, envelope.AgentInsufficientBudget,
+		envelope.AgentCode(envelope.CodeRateLimited):
+		out.state = wire.Rejected
 	}
-	return f, nil
+	return out
 }
 
-// effectOfOffer returns what an OFFER leads to. It is accepted if it costs nothing. Otherwise the REQUEST is canceled,
-// because the gateway would owe the money.
-func (g *Gateway) effectOfOffer(u turn, e endpoint, opened *envelope.Envelope) (f effect, err error) {
-	if u.state != sent {
-		return f, nil
+// effectOfOffer accepts an OFFER if it costs nothing. Otherwise the REQUEST is canceled, because the gateway would owe the
+// money, and the turn ends.
+func effectOfOffer(f *deliver.Effect, opened *envelope.Envelope) (ends *outcome) {
+	offer, costs := deliver.Costs(opened)
+	if !costs {
+		f.Accept = true
+		return nil
 	}
-	draft := envelope.Draft{Thread: u.id, Recipient: e.did}
-	if offer, costs := gateway.OfferCosts(opened); costs {
-		out := rejection(offer)
-		f.ends = &out
-		draft.Payload = envelope.Cancel{RequestID: u.id, Reason: "callers of A2A cannot pay; offer without a price"}
-	} else {
-		f.works = true
-		now := g.Relay.Now()
-		draft.Payload = envelope.Accept{RequestID: u.id, AcceptedAt: &now}
-	}
-	f.answer, err = g.Seal(draft)
-	return f, err
+	f.Cancel = "callers of A2A cannot pay; offer without a price"
+	out := rejection(offer)
+	return &out
 }
 
 // rejection returns the outcome of a turn whose OFFER has a price, or cannot be read.

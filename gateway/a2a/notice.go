@@ -13,11 +13,11 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
-	"github.com/agora-relay/agora/thread"
 )
 
 // This file takes the events that A2A servers push to hooks, and hands them to the owners.
@@ -86,13 +86,13 @@ func (g *Gateway) notify(ctx context.Context, from relay.Peer, key string, p pus
 	}); err != nil {
 		return err
 	}
-	x := notice{id: gateway.NewID("ntf_"), hook: to.n, subject: p.subject[:], source: g.Source(from)}
+	x := notice{id: gateway.NewID(noticePrefix), hook: to.n, subject: p.subject[:], source: g.Source(from)}
 	if err := g.noticed.Take(to.n^x.source, g.Relay.Now); err != nil { // as for the inboxes of channels
 		return err
 	}
 	p.Hook = to.id
-	checked, err := g.Seal(envelope.Draft{ID: x.id, Thread: x.id, Recipient: to.owner, TTL: turnLife,
-		Payload: envelope.Request{RequestID: x.id, Intent: wire.NotificationIntent, Params: jsontext.Compact(p.Notification)}})
+	checked, err := g.deliveries.Seal(x.id, to.owner,
+		envelope.Request{RequestID: x.id, Intent: wire.NotificationIntent, Params: jsontext.Compact(p.Notification)})
 	if err != nil {
 		return err
 	}
@@ -113,8 +113,7 @@ func (g *Gateway) notify(ctx context.Context, from relay.Peer, key string, p pus
 		if err := insertNotice(o.ExtTx, x); err != nil {
 			return err
 		}
-		_, err := o.Append(checked, terms)
-		return err
+		return g.deliveries.Append(o, checked)
 	})
 }
 
@@ -122,7 +121,7 @@ func (g *Gateway) notify(ctx context.Context, from relay.Peer, key string, p pus
 // has answered an event from there (G-37).
 func (g *Gateway) checkNotices(o *gateway.Op, x notice) error {
 	open, err := gateway.Numbers(o, "SELECT 1 FROM a2a_notice WHERE hook = ? AND done = 0 AND created > ? LIMIT ?", x.hook,
-		o.Now-int64(turnLife), g.notices)
+		o.Now-int64(deliver.Life), g.notices)
 	if err != nil {
 		return err
 	}
@@ -138,40 +137,38 @@ func (g *Gateway) checkNotices(o *gateway.Op, x notice) error {
 	return nil
 }
 
-// handleNotice does what an answer to the REQUEST of an event leads to: the event no longer counts for the limit of its
+// noticePrefix begins the ids of events for hooks.
+const noticePrefix = "ntf_"
+
+// findNotice returns an event for a hook as a delivery.
+func findNotice(q relay.Querier, id string) (d deliver.Delivery, err error) {
+	x, err := noticeByID(q, id)
+	if err != nil || x.n == 0 {
+		return d, err
+	}
+	h, err := hookByNumber(q, x.hook)
+	d = deliver.Delivery{N: x.n, ID: x.id, Owner: h.owner, State: deliver.Sent}
+	if x.done {
+		d.State = deliver.Over
+	}
+	return d, err
+}
+
+// noticeEffect returns what an answer to the REQUEST of an event leads to: the event no longer counts for the limit of its
 // hook. An OFFER is never accepted.
-func (g *Gateway) handleNotice(ctx context.Context, posted relay.Posted) error {
-	var x notice
-	var h hook
-	err := g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
-		if x, err = noticeByID(q, posted.Envelope.Thread); err == nil {
-			h, err = hookByNumber(q, x.hook)
-		}
-		return err
-	})
-	if err != nil || x.n == 0 || x.done || h.owner != posted.Envelope.Sender.ID {
-		return err
+func noticeEffect(d deliver.Delivery, opened *envelope.Envelope) (f deliver.Effect) {
+	if opened.Type == envelope.TypeOffer {
+		f.Cancel = "a notification needs no work"
 	}
-	var cancel relay.Checked
-	if posted.Envelope.Type == envelope.TypeOffer {
-		cancel, err = g.Seal(envelope.Draft{Thread: x.id, Recipient: h.owner,
-			Payload: envelope.Cancel{RequestID: x.id, Reason: "a notification needs no work"}})
-		if err != nil && !gateway.Refused(err) {
+	f.Apply = func(o *gateway.Op) error {
+		x, err := noticeByID(o, d.ID)
+		if err != nil {
 			return err
-		}
-	}
-	return g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
-		if first, err := g.follower.Once(o, posted.Seq); err != nil || !first {
-			return err
-		}
-		if cancel.Envelope() != nil {
-			if _, err := o.Append(cancel, thread.Terms{}); err != nil && !gateway.Refused(err) {
-				return err
-			}
 		}
 		x.done = true
 		return updateNotice(o.ExtTx, x)
-	})
+	}
+	return f
 }
 
 // forgetNotices removes events that hooks got long ago.

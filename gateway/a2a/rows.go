@@ -197,23 +197,3 @@ func insertContext(tx relay.ExtTx, c conversation) error {
 	return gateway.Exec(tx, "INSERT INTO a2a_context ("+contextColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?)",
 		gateway.WithSum(contextTable, []any{c.n, c.id, c.endpoint, c.caller, c.name, flag(c.shared)})...)
 }
-
-const (
-	positionTable   = "a2a_position"
-	positionColumns = "id, seq"
-)
-
-// position returns the last event of the relay whose effects are stored.
-func position(q relay.Querier) (seq relay.Seq, found bool, err error) {
-	err = q.Query(func(scan gateway.Scanner) error {
-		found = true
-		return scan((*int64)(&seq))
-	}, "SELECT seq FROM a2a_position WHERE id = 1")
-	return seq, found, err
-}
-
-func setPosition(tx relay.ExtTx, seq relay.Seq) error {
-	return gateway.Exec(tx, "INSERT INTO a2a_position ("+positionColumns+", sum) VALUES (?, ?, ?) "+
-		"ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, sum = excluded.sum",
-		gateway.WithSum(positionTable, []any{int64(1), int64(seq)})...)
-}

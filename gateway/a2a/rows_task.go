@@ -2,6 +2,7 @@ package a2a
 
 import (
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/relay"
 )
@@ -56,14 +57,6 @@ func updateTask(tx relay.ExtTx, t task) error {
 		"ended = ?, sum = ? WHERE n = ?", append(gateway.WithSum(taskTable, t.values()), t.n)...)
 }
 
-// The states of a turn.
-const (
-	waiting  = iota // the REQUEST waits for room
-	sent            // it waits for an OFFER
-	accepted        // the agent works
-	over
-)
-
 // turn is a row of a2a_turn.
 type turn struct {
 	n              int64
@@ -71,7 +64,7 @@ type turn struct {
 	endpoint, task int64
 	number         int64
 	payer          string
-	state          int64
+	state          deliver.State
 	message        int64
 	options        string
 	asked          int64
@@ -85,7 +78,7 @@ const (
 )
 
 func (t turn) values() []any {
-	return []any{t.n, t.id, t.endpoint, t.task, t.number, t.payer, t.state, t.message, t.options, t.asked, t.accepted,
+	return []any{t.n, t.id, t.endpoint, t.task, t.number, t.payer, int64(t.state), t.message, t.options, t.asked, t.accepted,
 		t.proof}
 }
 

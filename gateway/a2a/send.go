@@ -7,6 +7,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
@@ -321,18 +322,18 @@ func (p *operation) storeContext(o *gateway.Op, c conversation) (conversation, e
 }
 
 // hand appends the REQUEST of a turn, if there is room. It returns the state of the turn.
-func (p *operation) hand(o *gateway.Op, checked relay.Checked, u turn, fresh bool) (state int64, err error) {
+func (p *operation) hand(o *gateway.Op, checked relay.Checked, u turn, fresh bool) (state deliver.State, err error) {
 	before, err := aheadOf(o, u.endpoint)
 	if err != nil {
-		return waiting, err
+		return deliver.Waiting, err
 	}
 	if fresh && before.hasRoom(u.payer) {
-		if _, err = o.Append(checked, terms); err == nil {
-			return sent, nil
-		} else if !gateway.Refused(err) {
-			return waiting, err
+		if err = p.deliveries.Append(o, checked); err == nil {
+			return deliver.Sent, nil
+		} else if !deliver.Refused(err) {
+			return deliver.Waiting, err
 		}
 	}
-	o.Then(p.wakeTurns)
-	return waiting, nil
+	o.Then(p.deliveries.Wake)
+	return deliver.Waiting, nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/relay"
 )
@@ -19,14 +20,18 @@ const (
 )
 
 // wakeSweep makes the sweep work now.
-func (g *Gateway) wakeSweep() { wake(g.kick) }
+func (g *Gateway) wakeSweep() {
+	select {
+	case g.kick <- struct{}{}:
+	default: // it was woken before
+	}
+}
 
 // sweep works once a minute, and when g.kick wakes it, until ctx ends.
 func (g *Gateway) sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
 	for {
-		g.wakeTurns() // some may have been refused because the inbox of their agent was full
 		err := cmp.Or(g.endTasks(ctx), g.forgetAgents(ctx), g.removeRows(ctx))
 		if err != nil && ctx.Err() == nil && g.Relay.Health() == nil {
 			g.Log.Error("what has expired cannot be removed now; the gateway tries again in a minute", "err", err)
@@ -50,8 +55,8 @@ type ending struct {
 func (g *Gateway) endings() []ending {
 	const silent = "The agent did not answer in time."
 	return []ending{
-		{"SELECT task FROM a2a_turn WHERE state < 2 AND asked <= ? ORDER BY asked LIMIT ?", turnLife, silent},
-		{"SELECT task FROM a2a_turn WHERE state = 2 AND accepted <= ? ORDER BY accepted LIMIT ?", turnLife, silent},
+		{"SELECT task FROM a2a_turn WHERE state < 2 AND asked <= ? ORDER BY asked LIMIT ?", deliver.Life, silent},
+		{"SELECT task FROM a2a_turn WHERE state = 2 AND accepted <= ? ORDER BY accepted LIMIT ?", deliver.Life, silent},
 		{"SELECT n FROM a2a_task WHERE ended = 0 AND open = 0 AND status_at <= ? ORDER BY status_at LIMIT ?",
 			g.options.Retention, "The caller did not answer in time."},
 		{"SELECT t.n FROM a2a_key k JOIN a2a_task t ON t.endpoint = k.endpoint AND t.caller = 'k' || CAST(k.n AS TEXT) " +

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/internal/jsontext"
 )
@@ -105,13 +106,13 @@ func (g *Gateway) finish(o *gateway.Op, t task, u turn, out outcome) error {
 	if size := out.size(); t.bytes+size > g.taskBytes {
 		out = failure(wire.Failed, "The answer of the agent is too large for this task.")
 	}
-	if u.n != 0 && u.state != over {
-		u.state = over
+	if u.n != 0 && u.state != deliver.Over {
+		u.state = deliver.Over
 		u.prove(t, out)
 		if err := updateTurn(o.ExtTx, u); err != nil {
 			return err
 		}
-		o.Then(g.wakeTurns)
+		o.Then(g.deliveries.Wake)
 	}
 	t.direct = out.direct && u.number == 1 && t.artifacts == 0 && len(out.artifacts) == 0 && out.message != nil &&
 		!t.progressed()

@@ -8,9 +8,9 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/thread"
 )
 
 // This file answers GetTask, ListTasks and CancelTask.
@@ -175,27 +175,14 @@ func (p *operation) cancelTask() error {
 func (g *Gateway) end(
 	ctx context.Context, from relay.Peer, t task, out outcome, reason string, check func(relay.Querier) error,
 ) error {
-	var u turn
-	var e endpoint
-	err := g.Relay.View(ctx, from, func(q relay.Querier) (err error) {
-		if u, err = turnOf(q, t); err != nil {
-			return err
+	return g.deliveries.End(ctx, from, reason, func(q relay.Querier) ([]deliver.Delivery, error) {
+		u, err := turnOf(q, t)
+		if err != nil {
+			return nil, err
 		}
-		e, err = endpointByNumber(q, u.endpoint)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	var cancel relay.Checked
-	if u.state != over && e.did != "" {
-		cancel, err = g.Seal(envelope.Draft{Thread: u.id, Recipient: e.did,
-			Payload: envelope.Cancel{RequestID: u.id, Reason: reason}})
-		if err != nil && !gateway.Refused(err) {
-			return err
-		}
-	}
-	return g.Update(ctx, from, func(o *gateway.Op) error {
+		e, err := endpointByNumber(q, u.endpoint)
+		return []deliver.Delivery{u.delivery(e)}, err
+	}, func(o *gateway.Op) error {
 		if check != nil {
 			if err := check(o); err != nil {
 				return err
@@ -211,11 +198,6 @@ func (g *Gateway) end(
 		u, err := turnOf(o, now)
 		if err != nil {
 			return err
-		}
-		if cancel.Envelope() != nil && (u.state == sent || u.state == accepted) {
-			if _, err := o.Append(cancel, thread.Terms{}); err != nil && !gateway.Refused(err) {
-				return err
-			}
 		}
 		return g.finish(o, now, u, out)
 	})

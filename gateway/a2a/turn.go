@@ -2,17 +2,16 @@ package a2a
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"slices"
 	"strings"
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/thread"
 )
 
 // This file hands turns to agents: each as one sealed REQUEST (docs/A2A.md, "How the agent takes work").
@@ -126,17 +125,14 @@ func plainRequest(e endpoint, m wire.Message) (intent string, params json.RawMes
 	return intent, jsontext.Compact(map[string]string{"text": m.Text()})
 }
 
-// seal returns the REQUEST of a turn as an envelope. Errors: those of request, and of gateway.Core.Seal.
+// seal returns the REQUEST of a turn as an envelope. Errors: those of request, and of deliver.Deliveries.Seal.
 func (g *Gateway) seal(w work) (relay.Checked, error) {
 	request, err := g.request(w)
 	if err != nil {
 		return relay.Checked{}, err
 	}
-	return g.Seal(envelope.Draft{ID: w.turn.id, Thread: w.turn.id, Recipient: w.endpoint.did, TTL: turnLife, Payload: request})
+	return g.deliveries.Seal(w.turn.id, w.endpoint.did, request)
 }
-
-// terms are those of the thread of a turn.
-var terms = thread.Terms{PendingTimeout: turnLife, ActiveTimeout: turnLife, Quiet: true}
 
 // load returns what the REQUEST of a stored turn says.
 func load(q relay.Querier, n int64) (w work, err error) {
@@ -226,57 +222,13 @@ func aheadOf(q relay.Querier, endpoint int64) (a ahead, err error) {
 }
 
 // hasRoom reports whether another turn of a caller may be sent to the agent.
-func (a ahead) hasRoom(payer string) bool { return a.all < maxSent && a.of[payer] < maxSentOfOne }
-
-// wakeTurns makes the gateway look for turns that can be sent.
-func (g *Gateway) wakeTurns() { wake(g.room) }
-
-// wake puts an element into a channel with room for one.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // it was woken before
-	}
+func (a ahead) hasRoom(payer string) bool {
+	return a.all < deliver.Window && a.of[payer] < maxSentOfOne
 }
 
-// sendWaiting sends turns as soon as there is room for them, until ctx ends.
-func (g *Gateway) sendWaiting(ctx context.Context) {
-	for {
-		err := gateway.Insist(ctx, func() error { return g.sendAll(ctx) }, func(err error) {
-			if g.Relay.Health() == nil {
-				g.Log.Error("turns cannot be sent to agents now; the gateway tries again", "err", err)
-			}
-		})
-		if err != nil {
-			return
-		}
-		select {
-		case <-g.room:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// sendAll sends the turns for which there is room.
-func (g *Gateway) sendAll(ctx context.Context) error {
-	for after := int64(0); ; {
-		var n int64
-		err := g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
-			n, err = gateway.Number(q, "SELECT endpoint FROM a2a_turn WHERE state = 0 AND endpoint > ? ORDER BY endpoint LIMIT 1",
-				after)
-			return err
-		})
-		if err != nil || n == 0 {
-			return err
-		}
-		for more := true; more; {
-			if more, err = g.sendNext(ctx, n); err != nil {
-				return err
-			}
-		}
-		after = n
-	}
+// NextLane implements deliver.Queue. A lane is an endpoint.
+func (g *Gateway) NextLane(q relay.Querier, after int64) (int64, error) {
+	return gateway.Number(q, "SELECT endpoint FROM a2a_turn WHERE state = 0 AND endpoint > ? ORDER BY endpoint LIMIT 1", after)
 }
 
 // nextTurn returns the turn of an endpoint that is sent next: that of the caller with the fewest turns that wait for an
@@ -301,55 +253,40 @@ func nextTurn(q relay.Querier, endpoint int64) (next int64, err error) {
 	return next, err
 }
 
-// sendNext sends one turn of an endpoint. more means that there may be room for another one.
-func (g *Gateway) sendNext(ctx context.Context, endpoint int64) (more bool, err error) {
-	var w work
-	err = g.Relay.View(ctx, self, func(q relay.Querier) error {
-		n, err := nextTurn(q, endpoint)
-		if err != nil || n == 0 {
-			return err
-		}
-		w, err = load(q, n)
-		return err
-	})
-	if err != nil || w.turn.n == 0 {
-		return false, err
+// Next implements deliver.Queue.
+func (g *Gateway) Next(q relay.Querier, endpoint int64) (d deliver.Draft, err error) {
+	n, err := nextTurn(q, endpoint)
+	if err != nil || n == 0 {
+		return d, err
 	}
-	checked, err := g.seal(w)
-	if err != nil && !isRefusal(err) {
-		return false, err
+	w, err := load(q, n)
+	if err != nil {
+		return d, err
 	}
-	refused := err
-	err = g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
-		u, err := turnByNumber(o, w.turn.n)
-		if err != nil || u.state != waiting {
-			return err
-		}
-		if refused == nil {
-			u.state = sent
-			if _, err = o.Append(checked, terms); err == nil {
-				return updateTurn(o.ExtTx, u)
-			} else if !gateway.Refused(err) || envelope.CodeOf(err) == envelope.CodeRateLimited {
-				return err
-			}
-			refused = err
-		}
-		g.Log.Warn("the relay refuses the gateway's REQUEST to an agent", "turn", u.id, "err", refused)
-		t, err := taskByNumber(o, u.task)
-		if err != nil {
-			return err
-		}
-		u.state = waiting
-		return g.finish(o, t, u, failure(wire.Failed, "The relay could not hand the message to the agent."))
-	})
-	if envelope.CodeOf(err) == envelope.CodeRateLimited { // the agent's inbox is full; the sweep makes the gateway try again
-		return false, nil
-	}
-	return err == nil, err
+	d.Delivery = deliver.Delivery{N: w.turn.n, ID: w.turn.id, Owner: w.endpoint.did}
+	d.Request, d.Err = g.request(w)
+	return d, nil
 }
 
-// isRefusal reports whether an error will be the same again.
-func isRefusal(err error) bool {
-	_, ok := errorOf(err)
-	return ok && (gateway.Refused(err) || envelope.CodeOf(err) == "")
+// Sent implements deliver.Queue.
+func (g *Gateway) Sent(o *gateway.Op, d deliver.Draft) (done bool, err error) {
+	u, err := turnByNumber(o, d.N)
+	if err != nil || u.n == 0 || u.state != deliver.Waiting {
+		return false, err
+	}
+	u.state = deliver.Sent
+	return true, updateTurn(o.ExtTx, u)
+}
+
+// Fail implements deliver.Queue.
+func (g *Gateway) Fail(o *gateway.Op, d deliver.Draft, _ error) error {
+	u, err := turnByNumber(o, d.N)
+	if err != nil || u.n == 0 || u.state == deliver.Over {
+		return err
+	}
+	t, err := taskByNumber(o, u.task)
+	if err != nil {
+		return err
+	}
+	return g.finish(o, t, u, failure(wire.Failed, "The relay could not hand the message to the agent."))
 }

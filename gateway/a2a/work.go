@@ -11,6 +11,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -194,7 +195,7 @@ func (g *Gateway) progress(o *gateway.Op, r *http.Request, agent didkey.DID, eve
 	if err != nil {
 		return t, err
 	}
-	if u.state != accepted {
+	if u.state != deliver.Accepted {
 		return t, gateway.Conflict("this turn has ended, or the agent's offer is not accepted yet")
 	}
 	for _, e := range events {

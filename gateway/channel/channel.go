@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -34,8 +35,7 @@ const (
 	maxInboxes = 20 // of one DID
 	maxOpen    = 1000
 	repeatTime = 7 * 24 * time.Hour // how long a repeated delivery is recognized
-	answerTime = 24 * time.Hour     // how long the agent can answer
-	requestTTL = 24 * time.Hour
+	answerTime = deliver.Life       // how long the agent can answer
 	// How many events are being sent to services at a time, in all and for one owner. A gateway makes 512 calls at a time,
 	// so services that never answer do not delay the deliveries of this relay's own channels.
 	maxForwarding    = 256
@@ -82,7 +82,7 @@ type Gateway struct {
 	deliveries *admission.CallerRate  // to an inbox
 	newInboxes *admission.AddressRate // from an address
 
-	follower *gateway.Follower // of the threads of inboxes
+	owners *deliver.Deliveries // from inboxes to their owners
 
 	kick chan struct{} // makes the sweep run now; has room for one
 }
@@ -112,8 +112,8 @@ func New(ctx context.Context, c *gateway.Core) (*Gateway, error) {
 	g.outbox.Own, g.callbacks.Own = g.ownInbox, g.ownCallback
 	g.outbox.Gone = revoked
 	g.toolHandler = g.newToolHandler()
-	g.follower = &gateway.Follower{Core: c, Position: position, SetPosition: setPosition, Handle: g.handle}
-	return g, g.follower.Start(ctx)
+	g.owners, err = deliver.New(ctx, c, "channel", g, nil)
+	return g, err
 }
 
 // URL returns the base URL of the gateway: that of the relay, with /channel.
@@ -124,7 +124,7 @@ func (g *Gateway) Run(ctx context.Context) {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { g.outbox.Run(ctx) })
 	tasks.Go(func() { g.callbacks.Run(ctx) })
-	tasks.Go(func() { g.follower.Run(ctx) })
+	tasks.Go(func() { g.owners.Run(ctx) })
 	tasks.Go(func() { g.sweep(ctx) })
 	tasks.Wait()
 }

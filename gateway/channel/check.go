@@ -2,6 +2,7 @@ package channel
 
 import (
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -12,7 +13,7 @@ func check(q relay.Querier, found func(where, what string)) error {
 		gateway.NewTable(eventTable, 2, eventColumns), gateway.NewTable(deliveryTable, 1, deliveryColumns),
 		gateway.NewTable(attemptTable, 1, attemptColumns), gateway.NewTable(inboxTable, 1, inboxColumns),
 		requests, gateway.NewTable(outTable, 1, outColumns),
-		gateway.NewTable(positionTable, 1, positionColumns)); err != nil {
+		deliver.PositionTable("channel")); err != nil {
 		return err
 	}
 	if err := gateway.CheckRelations(q, found, relations...); err != nil {

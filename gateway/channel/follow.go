@@ -8,117 +8,61 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/thread"
 )
 
 // This file follows the threads of the REQUESTs to the owners of inboxes. What an owner answers there is sent to the
-// service, and the gateway plays the part of the client: it accepts an offer, or cancels the request.
+// service.
 
-// effect is what an event in a thread leads to.
-type effect struct {
-	state  int64         // the state of the thread after it
-	answer relay.Checked // an envelope of the gateway; zero: none
-	events []posted      // for the service
+// Find implements deliver.Mapping.
+func (g *Gateway) Find(q relay.Querier, id string) (d deliver.Delivery, err error) {
+	r, err := requestByID(q, id)
+	if err != nil || r.n == 0 {
+		return d, err
+	}
+	i, err := inboxByNumber(q, r.inbox)
+	if d = r.delivery(i); !i.live() {
+		d.Owner = ""
+	}
+	return d, err
 }
 
-// handle does what an event for the gateway leads to. An event that belongs to no request has no effect.
-func (g *Gateway) handle(ctx context.Context, e relay.Posted) error {
-	r, own, err := g.requestOf(ctx, e.Envelope)
-	if err != nil || !own {
-		return err
-	}
-	opened, err := e.Envelope.Open(g.Key)
-	if err != nil {
-		g.Log.Warn("an answer of an agent cannot be decrypted", "delivery", r.id, "err", err)
-		return nil
-	}
-	f, err := g.effectOf(r, opened)
-	if gateway.Refused(err) {
-		g.Log.Warn("the relay refuses the gateway's message to an agent", "delivery", r.id, "err", err)
-		return nil
-	} else if err != nil {
-		return err
-	}
-	return g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
-		now, err := requestByNumber(o, r.n)
-		if err != nil || now.n == 0 {
-			return err
-		}
-		if first, err := g.follower.Once(o, e.Seq); err != nil || !first {
-			return err
-		}
-		return g.apply(o, now, f)
-	})
+// delivery returns a request to the owner of an inbox as a delivery. The inbox may have been deleted.
+func (r request) delivery(i inbox) deliver.Delivery {
+	return deliver.Delivery{N: r.n, ID: r.id, Owner: i.owner, State: r.state + deliver.Sent}
 }
 
-// requestOf returns the request that an envelope answers. own is false if there is none.
-func (g *Gateway) requestOf(ctx context.Context, e *envelope.Envelope) (r request, own bool, err error) {
-	var i inbox
-	err = g.Relay.View(ctx, self, func(q relay.Querier) error {
-		if r, err = requestByID(q, e.Thread); err != nil || r.n == 0 {
-			return err
-		}
-		i, err = inboxByNumber(q, r.inbox)
-		return err
-	})
-	return r, err == nil && r.n != 0 && i.live() && i.owner == e.Sender.ID && r.state != over, err
-}
-
-// apply stores an effect.
-func (g *Gateway) apply(o *gateway.Op, r request, f effect) error {
-	if r.state == over {
-		return nil
-	}
-	if f.answer.Envelope() != nil {
-		if _, err := o.Append(f.answer, thread.Terms{}); gateway.Refused(err) {
-			return nil // for example, the thread has ended in the meantime
-		} else if err != nil {
-			return err
-		}
-	}
-	r.state = f.state
-	if r.ended != 0 { // the service takes no more events
-		return updateRequest(o.ExtTx, r)
-	}
-	return g.forward(o, r, f.events...)
-}
-
-// effectOf returns what an opened envelope in the thread of r leads to.
-func (g *Gateway) effectOf(r request, e *envelope.Envelope) (f effect, err error) {
+// Answer implements deliver.Mapping. An OFFER is accepted if it costs nothing. Otherwise the request is canceled (C-31),
+// because nobody pays.
+func (g *Gateway) Answer(_ context.Context, d deliver.Delivery, e *envelope.Envelope) (f deliver.Effect, err error) {
+	state, events := over, []posted(nil)
 	switch e.Type {
 	case envelope.TypeOffer:
-		return g.effectOfOffer(r, e)
+		if _, costs := deliver.Costs(e); costs {
+			f.Cancel = "deliveries to an inbox are not paid; offer without a price"
+			events = append(events, newError("the agent asks for a price; deliveries to an inbox are not paid", "price"))
+		} else {
+			f.Accept, state = true, accepted
+			events = append(events, newLifecycle(lifecycleProcessing))
+		}
 	case envelope.TypeResult:
-		f.events = eventsOf(e)
+		events = append(eventsOf(e), newLifecycle(lifecycleIdle))
 	case envelope.TypeError:
-		f.events = []posted{newError(e.PayloadString("message"), e.PayloadString("code"))}
+		events = append(events, newError(e.PayloadString("message"), e.PayloadString("code")), newLifecycle(lifecycleIdle))
 	}
-	f.state = over
-	f.events = append(f.events, newLifecycle(lifecycleIdle))
+	f.Apply = func(o *gateway.Op) error {
+		r, err := requestByNumber(o, d.N)
+		if err != nil {
+			return err
+		}
+		r.state = state
+		if r.ended != 0 { // the service takes no more events
+			return updateRequest(o.ExtTx, r)
+		}
+		return g.forward(o, r, events...)
+	}
 	return f, nil
-}
-
-// effectOfOffer returns what an OFFER leads to. It is accepted if it costs nothing. Otherwise the request is cancelled
-// (C-31), because nobody pays.
-func (g *Gateway) effectOfOffer(r request, e *envelope.Envelope) (f effect, err error) {
-	if r.state != pending {
-		f.state = r.state
-		return f, nil
-	}
-	draft := envelope.Draft{Thread: r.id, Recipient: e.Sender.ID}
-	if _, costs := gateway.OfferCosts(e); costs {
-		f.state = over
-		draft.Payload = envelope.Cancel{RequestID: r.id, Reason: "deliveries to an inbox are not paid; offer without a price"}
-		f.events = []posted{newError("the agent asks for a price; deliveries to an inbox are not paid", "price")}
-	} else {
-		f.state = accepted
-		now := g.Relay.Now()
-		draft.Payload = envelope.Accept{RequestID: r.id, AcceptedAt: &now}
-		f.events = []posted{newLifecycle(lifecycleProcessing)}
-	}
-	f.answer, err = g.Seal(draft)
-	return f, err
 }
 
 // eventsOf returns the events of a RESULT: those of output.events, or one message with output or output.content.

@@ -237,7 +237,8 @@ func TestForeignAnswers(t *testing.T) {
 		f.must(o.send(h, envelope.Offer{RequestID: h.envelope.ID}))
 		s.wantEvents("after a sealed OFFER", processing)
 		result := envelope.Result{RequestID: h.envelope.ID, Status: "success", Output: []byte(`"x"`)}
-		other := &owner{f: f, key: newKey(t)}
+		eve := f.NewAgent()
+		other := &owner{Agent: eve, f: f, key: eve.Key}
 		if err := other.send(h, result); err == nil {
 			t.Error("the relay takes a RESULT of another DID in this thread")
 		}

@@ -1,7 +1,6 @@
 package channel_test
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"net/http"
@@ -16,7 +15,6 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/gatetest"
-	"github.com/agora-relay/agora/relay"
 )
 
 func newKey(t testing.TB) didkey.Key {
@@ -51,6 +49,7 @@ func (f *fixture) signed(k didkey.Key, method, path, body string) answer {
 
 // owner is an agent with an inbox. Nobody can reach it: it has no listening socket.
 type owner struct {
+	*gatetest.Agent
 	f   *fixture
 	key didkey.Key
 	id  string // of its inbox
@@ -59,9 +58,10 @@ type owner struct {
 
 func (f *fixture) owner(t testing.TB) *owner {
 	t.Helper()
-	o := &owner{f: f, key: newKey(t)}
-	a := f.want(f.signed(o.key, "POST", "/inboxes", `{"label":"mine"}`), 201, "")
-	o.id, o.url = text(a, "inbox", "id"), text(a, "url")
+	a := f.NewAgent()
+	o := &owner{Agent: a, f: f, key: a.Key}
+	created := f.want(f.signed(o.key, "POST", "/inboxes", `{"label":"mine"}`), 201, "")
+	o.id, o.url = text(created, "inbox", "id"), text(created, "url")
 	return o
 }
 
@@ -79,34 +79,9 @@ type handed struct {
 }
 
 // mail returns the envelopes of the gateway to the owner, opened.
-func (o *owner) mail() (all []*envelope.Envelope) {
+func (o *owner) mail() []*envelope.Envelope {
 	o.f.t.Helper()
-	synctest.Wait()
-	d, err := o.f.Relay.Events(o.f.t.Context(), &relay.Poll{Peer: relay.Peer{Local: true, Reader: o.key.DID()}, Limit: 1000,
-		Filter: relay.Filter{Recipient: o.key.DID()}})
-	if err != nil {
-		o.f.t.Fatal(err)
-	}
-	for piece, err := range d.Pieces() {
-		if err != nil {
-			o.f.t.Fatal(err)
-		}
-		for _, e := range piece {
-			m, err := envelope.Parse(e.Body, e.Size)
-			if err != nil {
-				o.f.t.Fatal(err)
-			}
-			if m.Sender.ID != o.f.Key.DID() || !m.Sealed() {
-				o.f.t.Errorf("%s %s of %s is not sealed by the gateway", m.Type, m.ID, m.Sender.ID)
-				continue
-			}
-			if m, err = m.Open(o.key); err != nil {
-				o.f.t.Fatal(err)
-			}
-			all = append(all, m)
-		}
-	}
-	return all
+	return o.Mail(o.f.t)
 }
 
 // requests returns the deliveries that the owner got.
@@ -142,16 +117,7 @@ func (o *owner) request() handed {
 // send posts a message of the owner in the thread of a delivery.
 func (o *owner) send(h handed, p envelope.Payload, change ...func(*envelope.Draft)) error {
 	o.f.t.Helper()
-	d := envelope.Draft{Thread: h.envelope.Thread, Recipient: o.f.Key.DID(), Seal: true, Payload: p}
-	for _, c := range change {
-		c(&d)
-	}
-	e, err := d.Sign(o.key, o.f.Now())
-	if err != nil {
-		o.f.t.Fatal(err)
-	}
-	_, err = o.f.Relay.Post(context.Background(), relay.Peer{Local: true}, e.Canonical())
-	return err
+	return o.Post(h.envelope.Thread, p, change...)
 }
 
 // must fails the test after an error.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -68,11 +69,11 @@ func updateInbox(tx relay.ExtTx, i inbox) error {
 		"sum = ? WHERE n = ?", append(gateway.WithSum(inboxTable, i.values()), i.n)...)
 }
 
-// The states of the thread of a request.
+// The states of the thread of a request. They are those of deliver without Waiting, so each is less by 1.
 const (
-	pending = iota
-	accepted
-	over
+	pending  = deliver.Sent - deliver.Sent
+	accepted = deliver.Accepted - deliver.Sent
+	over     = deliver.Over - deliver.Sent
 )
 
 // request is a row of channel_request: a delivery that an inbox got.
@@ -84,7 +85,7 @@ type request struct {
 	callback []byte
 	version  int64
 	created  int64
-	state    int64
+	state    deliver.State // minus deliver.Sent
 	answered bool
 	idle     bool
 	ended    int64
@@ -100,7 +101,7 @@ const (
 var requests = gateway.Table{Name: requestTable, Key: 1, Columns: strings.Split(requestColumns, ", "), Added: 1}
 
 func (r request) values() []any {
-	return []any{r.n, r.id, r.inbox, r.subject, r.callback, r.version, r.created, r.state, flag(r.answered), flag(r.idle),
+	return []any{r.n, r.id, r.inbox, r.subject, r.callback, r.version, r.created, int64(r.state), flag(r.answered), flag(r.idle),
 		r.ended, r.source}
 }
 
@@ -178,24 +179,4 @@ func outByNumber(q relay.Querier, n int64) (o outgoing, err error) {
 func insertOut(tx relay.ExtTx, o outgoing) error {
 	return gateway.Exec(tx, "INSERT INTO channel_out ("+outColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?)",
 		gateway.WithSum(outTable, []any{o.n, o.id, o.request, flag(o.lifecycle), o.body, o.created})...)
-}
-
-const (
-	positionTable   = "channel_position"
-	positionColumns = "id, seq"
-)
-
-// position returns the last event of the relay whose effects are stored.
-func position(q relay.Querier) (seq relay.Seq, found bool, err error) {
-	err = q.Query(func(scan gateway.Scanner) error {
-		found = true
-		return scan((*int64)(&seq))
-	}, "SELECT seq FROM channel_position WHERE id = 1")
-	return seq, found, err
-}
-
-func setPosition(tx relay.ExtTx, seq relay.Seq) error {
-	return gateway.Exec(tx, "INSERT INTO channel_position ("+positionColumns+", sum) VALUES (?, ?, ?) "+
-		"ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, sum = excluded.sum",
-		gateway.WithSum(positionTable, []any{int64(1), int64(seq)})...)
 }

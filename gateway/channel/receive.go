@@ -18,7 +18,6 @@ import (
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
-	"github.com/agora-relay/agora/thread"
 )
 
 // This file takes the deliveries of services to inboxes, and hands them to the owners.
@@ -266,8 +265,7 @@ func (g *Gateway) handOver(ctx context.Context, from relay.Peer, key string, to 
 		if err := gateway.AddKey(o.ExtTx, token, holder); err != nil {
 			return err
 		}
-		_, err = o.Append(checked, thread.Terms{PendingTimeout: requestTTL, ActiveTimeout: answerTime, Quiet: true})
-		return err
+		return g.owners.Append(o, checked)
 	})
 }
 
@@ -280,8 +278,7 @@ func (g *Gateway) signRequest(id string, to inbox, d received, token string) (re
 		Callback string            `json:"callback"`
 		MCP      []json.RawMessage `json:"mcp"`
 	}{to.id, d.channel, d.message, g.url + "/out/" + token, d.mcp})
-	return g.Seal(envelope.Draft{ID: id, Thread: id, Recipient: to.owner, TTL: requestTTL,
-		Payload: envelope.Request{RequestID: id, Intent: intent, Params: params}})
+	return g.owners.Seal(id, to.owner, envelope.Request{RequestID: id, Intent: intent, Params: params})
 }
 
 // checkOpen refuses a delivery if the inbox has too many that its owner has not finished. The owner knows a network if it

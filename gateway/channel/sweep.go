@@ -5,10 +5,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/thread"
 )
 
 // This file does what is due at a time, and removes what has expired. Each step is a small Update, so that messages
@@ -117,61 +116,62 @@ func (g *Gateway) reportSilence(o *gateway.Op, before int64) (more bool, err err
 	return len(silent) == sweepBatch, nil
 }
 
-// threadLife is how long a thread of an inbox can be open: until an OFFER comes, and from then until a RESULT comes.
-const threadLife = requestTTL + answerTime
-
 // cancelThreads cancels some open threads of a deleted inbox. more means that there may be others.
 func (g *Gateway) cancelThreads(ctx context.Context) (more bool, err error) {
 	var open []request
-	var of inbox
-	err = g.Relay.View(ctx, self, func(q relay.Querier) error {
-		deleted, err := gateway.Numbers(q, "SELECT i.n FROM channel_inbox i WHERE i.deleted > 0 AND EXISTS "+
-			"(SELECT 1 FROM channel_request r WHERE r.inbox = i.n AND r.state < 2) ORDER BY i.n LIMIT 1")
-		if err != nil || len(deleted) == 0 {
-			return err
-		}
-		if of, err = inboxByNumber(q, deleted[0]); err != nil {
-			return err
-		}
-		return q.Query(func(scan gateway.Scanner) error {
-			var r request
-			err := scan(r.fields()...)
-			open = append(open, r)
-			return err
-		}, "SELECT "+requestColumns+" FROM channel_request WHERE inbox = ? AND state < 2 ORDER BY n LIMIT ?", of.n, sweepBatch)
+	err = g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+		open, err = orphans(q)
+		return err
 	})
-	for _, r := range open {
-		if err == nil {
-			err = g.cancelThread(ctx, r, of)
-		}
+	if err != nil || len(open) == 0 {
+		return false, err
 	}
-	return len(open) > 0 && err == nil, err
+	return true, g.owners.End(context.WithoutCancel(ctx), self, "the inbox was deleted",
+		func(q relay.Querier) (all []deliver.Delivery, err error) {
+			for _, r := range open {
+				now, err := requestByNumber(q, r.n)
+				if err != nil {
+					return nil, err
+				}
+				i, err := inboxByNumber(q, now.inbox)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, now.delivery(i))
+			}
+			return all, nil
+		}, func(o *gateway.Op) error {
+			for _, r := range open {
+				now, err := requestByNumber(o, r.n)
+				if err == nil && now.n != 0 {
+					now.state = over
+					err = updateRequest(o.ExtTx, now)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 }
 
-// cancelThread cancels the thread of a request, unless it has ended.
-func (g *Gateway) cancelThread(ctx context.Context, r request, i inbox) error {
-	var checked relay.Checked
-	if g.Relay.Now().Before(time.Unix(0, r.created).Add(threadLife)) { // otherwise it has timed out
-		var err error
-		checked, err = g.Seal(envelope.Draft{Thread: r.id, Recipient: i.owner,
-			Payload: envelope.Cancel{RequestID: r.id, Reason: "the inbox was deleted"}})
-		if err != nil && !gateway.Refused(err) {
-			return err
-		}
+// cancelBatch is how many threads one Update cancels. Each needs a signature.
+const cancelBatch = 20
+
+// orphans returns some open requests of a deleted inbox.
+func orphans(q relay.Querier) (open []request, err error) {
+	deleted, err := gateway.Number(q, "SELECT i.n FROM channel_inbox i WHERE i.deleted > 0 AND EXISTS "+
+		"(SELECT 1 FROM channel_request r WHERE r.inbox = i.n AND r.state < 2) ORDER BY i.n LIMIT 1")
+	if err != nil || deleted == 0 {
+		return nil, err
 	}
-	return g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
-		now, err := requestByNumber(o, r.n)
-		if err != nil || now.n == 0 {
-			return err
-		}
-		if checked.Envelope() != nil {
-			if _, err := o.Append(checked, thread.Terms{}); err != nil && !gateway.Refused(err) {
-				return err
-			}
-		}
-		now.state = over
-		return updateRequest(o.ExtTx, now)
-	})
+	err = q.Query(func(scan gateway.Scanner) error {
+		var r request
+		err := scan(r.fields()...)
+		open = append(open, r)
+		return err
+	}, "SELECT "+requestColumns+" FROM channel_request WHERE inbox = ? AND state < 2 ORDER BY n LIMIT ?", deleted, cancelBatch)
+	return open, err
 }
 
 // forgetEvents removes events that were kept long enough.

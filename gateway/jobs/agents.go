@@ -2,8 +2,10 @@ package jobs
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -18,7 +20,8 @@ type registration struct {
 func (g *Gateway) parseRegistration(f *form) (p registration) {
 	p.id, p.owner = f.uuid("agent_id"), f.ownerID("owner_id")
 	p.name = f.text("agent_name", true, 1, maxName)
-	p.endpoint = f.url("api_endpoint", g.Outgoing.Destinations)
+	p.endpoint = f.endpoint("api_endpoint", g.Outgoing.Destinations)
+	bridged := strings.HasPrefix(p.endpoint, deliver.Scheme)
 	seen := map[string]bool{}
 	for i, s := range f.list("skills", maxSkills) {
 		parsed := skill{name: s.skillName("skill_name"), position: int64(i), cost: s.amount("cost_per_call", true),
@@ -26,6 +29,9 @@ func (g *Gateway) parseRegistration(f *form) (p registration) {
 			output: s.data("output_schema")}
 		if seen[parsed.name] {
 			s.fail("skill_name", "is the name of an earlier skill too; each skill needs its own name")
+		}
+		if bridged && deliver.Reserved(parsed.name) {
+			s.fail("skill_name", "begins with chorus. or a2a.; such REQUESTs come from the gateways themselves, so choose another name")
 		}
 		seen[parsed.name] = true
 		p.skills = append(p.skills, parsed)
@@ -49,33 +55,37 @@ func (g *Gateway) postAgent(r *request) error {
 	if err := r.caller.mayOwn(parsed.owner); err != nil {
 		return err
 	}
+	if err := r.caller.mayBridge(parsed.endpoint); err != nil {
+		return err
+	}
 	if parsed.id == "" {
 		parsed.id = newUUID()
 	}
 	created := g.newPrincipal(r)
 	var a agent
 	var key string
-	err = g.Update(r.detached(), r.from, func(o *gateway.Op) error {
-		c, err := r.caller.now(o)
-		if err != nil {
-			return err
-		}
-		old, account, err := g.registered(o, c, parsed)
-		if err != nil {
-			return err
-		}
-		var p principal
-		if p, key, err = created.find(o); err != nil {
-			return err
-		}
-		if account.n == 0 {
-			if account, err = createOwner(o, p, parsed.owner); err != nil {
+	err = g.agents.End(r.detached(), r.from, "the agent has registered another endpoint", ofAgentID(parsed.id),
+		func(o *gateway.Op) error {
+			c, err := r.caller.now(o)
+			if err != nil {
 				return err
 			}
-		}
-		a, err = g.register(o, p, account, old, parsed)
-		return err
-	})
+			old, account, err := g.registered(o, c, parsed)
+			if err != nil {
+				return err
+			}
+			var p principal
+			if p, key, err = created.find(o); err != nil {
+				return err
+			}
+			if account.n == 0 {
+				if account, err = createOwner(o, p, parsed.owner); err != nil {
+					return err
+				}
+			}
+			a, err = g.register(o, p, account, old, parsed)
+			return err
+		})
 	if err != nil {
 		return err
 	}
@@ -123,8 +133,12 @@ func (g *Gateway) register(o *gateway.Op, p principal, account owner, old agent,
 		}
 	}
 	a.owner, a.name, a.active, a.offline, a.deleted = account.n, as.name, o.Now, false, 0
-	if a.heartbeat != 0 {
+	a.bridged = strings.HasPrefix(as.endpoint, deliver.Scheme)
+	switch {
+	case a.bridged || a.heartbeat != 0 && !old.bridged:
 		a.heartbeat = o.Now // it was heard from
+	case old.bridged:
+		a.heartbeat = 0 // it never sent one
 	}
 	before, err := g.endpointOf(old)
 	if err != nil {
@@ -190,6 +204,8 @@ func (a agent) until() int64 {
 	switch {
 	case !a.live() || a.offline:
 		return 0
+	case a.bridged:
+		return a.heartbeat + int64(bridgedLife)
 	case a.heartbeat != 0:
 		return a.heartbeat + int64(heartbeatLife)
 	}
@@ -214,12 +230,18 @@ func (g *Gateway) agent(r *request, id string) (a agent, err error) {
 	return a, err
 }
 
-// changeAgent runs f on an agent of the caller, in one Update. f may be run twice.
-func (g *Gateway) changeAgent(r *request, id string, f func(*gateway.Op, agent) error) error {
+// leftReason is why the REQUESTs to a deleted agent are canceled.
+const leftReason = "the agent has left the registry"
+
+// changeAgent runs f on an agent of the caller, in one Update. f may be run twice. ends finds the REQUESTs that f may end;
+// nil: it ends none.
+func (g *Gateway) changeAgent(
+	r *request, id string, ends func(relay.Querier) ([]deliver.Delivery, error), f func(*gateway.Op, agent) error,
+) error {
 	if err := r.needPrincipal(); err != nil {
 		return err
 	}
-	return g.Update(r.detached(), r.from, func(o *gateway.Op) error {
+	return g.agents.End(r.detached(), r.from, leftReason, ends, func(o *gateway.Op) error {
 		a, err := agentByID(o, id)
 		switch {
 		case err != nil:
@@ -252,7 +274,7 @@ func (g *Gateway) postHeartbeat(r *request) error {
 		return err
 	}
 	var now stamp
-	if err := g.changeAgent(r, id, func(o *gateway.Op, a agent) error {
+	if err := g.changeAgent(r, id, nil, func(o *gateway.Op, a agent) error {
 		now = stamp(o.Now)
 		a.heartbeat, a.offline = o.Now, false
 		return updateAgent(o.ExtTx, a)
@@ -268,7 +290,7 @@ func (g *Gateway) postHeartbeat(r *request) error {
 
 // deleteAgent is the handler of DELETE /agents/{id}. Jobs that the agent has got can still end.
 func (g *Gateway) deleteAgent(r *request) error {
-	if err := g.changeAgent(r, r.id(), unregister); err != nil {
+	if err := g.changeAgent(r, r.id(), ofAgentID(r.id()), g.unregister); err != nil {
 		return err
 	}
 	return r.answer(http.StatusOK, struct {
@@ -277,8 +299,22 @@ func (g *Gateway) deleteAgent(r *request) error {
 	}{"unregistered", r.id()})
 }
 
-// unregister deletes an agent.
-func unregister(o *gateway.Op, a agent) error {
+// unregister deletes an agent. REQUESTs that it has not accepted end.
+func (g *Gateway) unregister(o *gateway.Op, a agent) error {
+	if a.bridged {
+		waiting, err := jobs(o, "SELECT "+jobColumns+" FROM jobs_job WHERE agent = ? AND state = 0 AND dispatched = 0 ORDER BY n", a.n)
+		for _, j := range waiting {
+			if err == nil {
+				_, err = g.end(o, j, outcome{state: failure, code: codeOffline, message: leftReason})
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if a, err = agentByNumber(o, a.n); err != nil { // it has changed with its jobs
+			return err
+		}
+	}
 	a.deleted = o.Now
 	if err := deleteSkills(o.ExtTx, a.n); err != nil {
 		return err

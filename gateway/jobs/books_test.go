@@ -96,7 +96,8 @@ func TestCheckFindsEveryChange(t *testing.T) {
 		f, store := startFolding(t)
 		oldMarket(t, f)
 		f.fold(store)
-		tour(t, f)
+		_, bob := tour(t, f)
+		f.want(bob.hire(f.worker(uuid(9)).id, uuid(109)), 202)
 		gatetest.Tamper(t, f.Relay, jobs.Extension)
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
@@ -43,6 +44,14 @@ func (c caller) name() string {
 // owns reports whether something belongs to the caller. principal is the number of its owner.
 func (c caller) owns(principal int64) bool {
 	return c.kind == aPrincipal && c.principal == principal && principal != 0
+}
+
+// mayBridge checks that the caller may register an endpoint: one that is a DID needs a signed call of that DID (B-1).
+func (c caller) mayBridge(endpoint string) error {
+	if strings.HasPrefix(endpoint, deliver.Scheme) && endpoint != deliver.Scheme+string(c.did) {
+		return forbidden("an api_endpoint that begins with agora: is for the holder of that DID, who must sign the request")
+	}
+	return nil
 }
 
 // now returns the caller with its present number. Another request of the same DID may have created its principal.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -15,10 +16,11 @@ func check(q relay.Querier, found func(where, what string)) error {
 		gateway.NewTable(ownerTable, 1, ownerColumns), gateway.NewTable(recordTable, 1, recordColumns),
 		gateway.NewTable(entryTable, 2, entryColumns), gateway.NewTable(totalTable, 1, totalColumns),
 		gateway.NewTable(settledTable, 1, settledColumns),
-		gateway.NewTable(agentTable, 1, agentColumns), gateway.NewTable(skillTable, 2, skillColumns),
+		agents, gateway.NewTable(skillTable, 2, skillColumns),
 		gateway.NewTable(jobTable, 1, jobColumns), gateway.NewTable(foldedTable, 1, foldedColumns),
 		gateway.NewTable(foldedTotalTable, 1, foldedTotalColumns),
-		gateway.NewTable(foldedAgentTable, 1, foldedAgentColumns)); err != nil {
+		gateway.NewTable(foldedAgentTable, 1, foldedAgentColumns), gateway.NewTable(requestTable, 1, requestColumns),
+		deliver.PositionTable("jobs")); err != nil {
 		return err
 	}
 	if err := gateway.CheckRelations(q, found, append(slices.Clip(relations), counterRelations...)...); err != nil {
@@ -113,6 +115,12 @@ var relations = []gateway.Relation{
 			"j.state = 2) ORDER BY g.n"},
 	{Table: foldedAgentTable, What: "is for an agent that does not exist",
 		Broken: "SELECT f.agent FROM jobs_folded_agent f LEFT JOIN jobs_agent a ON a.n = f.agent WHERE a.n IS NULL ORDER BY f.agent"},
+	{Table: requestTable, What: "is for a job that has ended, or that goes to its agent in another way",
+		Broken: "SELECT r.job FROM jobs_request r LEFT JOIN jobs_job j ON j.n = r.job AND j.state = 0 AND j.pull = 2 " +
+			"WHERE j.n IS NULL ORDER BY r.job"},
+	{Table: jobTable, What: "runs, and has no row in jobs_request",
+		Broken: "SELECT j.n FROM jobs_job j LEFT JOIN jobs_request r ON r.job = j.n WHERE j.state = 0 AND j.pull = 2 AND " +
+			"r.job IS NULL ORDER BY j.n"},
 	{Table: skillTable, What: "belongs to an agent that does not exist, or was deleted",
 		Broken: "SELECT s.agent FROM jobs_skill s LEFT JOIN jobs_agent a ON a.n = s.agent AND a.deleted = 0 WHERE a.n IS NULL ORDER BY s.agent"},
 }
@@ -140,7 +148,7 @@ var counterRelations = []gateway.Relation{
 			"(SELECT 1 FROM jobs_count c WHERE c.kind = 2 AND c.n = a.principal)) ORDER BY a.n"},
 	{Table: agentTable, What: "stops to be online at another time than its row says",
 		Broken: "SELECT n FROM jobs_agent WHERE until <> 0 AND (deleted <> 0 OR offline <> 0 OR until <> " +
-			"CASE WHEN heartbeat <> 0 THEN heartbeat + 90000000000 ELSE active + 86400000000000 END) ORDER BY n"},
+			"CASE WHEN bridged <> 0 THEN heartbeat + 300000000000 WHEN heartbeat <> 0 THEN heartbeat + 90000000000 ELSE active + 86400000000000 END) ORDER BY n"},
 	{Table: skillTable, What: "has another score or state than its agent",
 		Broken: "SELECT s.agent FROM jobs_skill s JOIN jobs_agent a ON a.n = s.agent WHERE s.score <> a.score OR " +
 			"s.online <> CASE WHEN a.until > 0 THEN 1 ELSE 0 END ORDER BY s.agent"},

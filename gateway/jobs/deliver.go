@@ -147,9 +147,15 @@ func (g *Gateway) reroute(o *gateway.Op, a agent) error {
 		if err := g.sending.RemoveLane(o.ExtTx, j.n); err != nil {
 			return err
 		}
-		j.pull, j.appended, j.handed = a.pulls(), false, 0
+		if j.way == byRequest && a.bridged {
+			continue
+		}
+		if err := g.dropRequest(o, j.n); err != nil {
+			return err
+		}
+		j.way, j.appended, j.handed = a.way(), false, 0
 		if err = updateJob(o.ExtTx, j); err == nil {
-			err = g.offer(o, j, a)
+			err = g.offer(o, j, a, prepared{})
 		}
 	}
 	return err
@@ -300,7 +306,7 @@ func (g *Gateway) takeResult(r *request, find func(*gateway.Op, result) (job, er
 		return err
 	}
 	late := false
-	err = g.Update(r.detached(), r.from, func(o *gateway.Op) error {
+	err = g.agents.End(r.detached(), r.from, "the result came in another way", ofJobID(p.jobID), func(o *gateway.Op) error {
 		j, err := find(o, p)
 		if err != nil {
 			return err

@@ -55,7 +55,7 @@ func (g *Gateway) show(q relay.Querier, r *request, a agent, wanted string, shor
 	if a.online(g.Relay.Now().UnixNano()) {
 		s.Status = "online"
 	}
-	if s.Endpoint = r.base + "/a/" + a.id; r.base == g.url && !a.pulls() {
+	if s.Endpoint = r.base + "/a/" + a.id; r.base == g.url && a.way() == toEndpoint {
 		if s.Endpoint, err = g.endpointOf(a); err != nil {
 			return s, err
 		}

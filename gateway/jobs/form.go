@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/relay"
 )
@@ -205,6 +206,20 @@ func (f *form) url(field string, to gateway.Destinations) string {
 		f.fail(field, "%v", err)
 	}
 	return text
+}
+
+// endpoint returns where an agent gets its jobs: a URL as url returns it, or deliver.Scheme and a DID.
+func (f *form) endpoint(field string, to gateway.Destinations) string {
+	var text string
+	if json.Unmarshal(f.canonical[field], &text) == nil {
+		if _, own, err := deliver.ParseEndpoint(text); own {
+			if err != nil {
+				f.fail(field, "%v", err)
+			}
+			return text
+		}
+	}
+	return f.url(field, to)
 }
 
 // list returns the objects of a field that is an array. An absent field is an empty array.

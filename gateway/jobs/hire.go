@@ -32,6 +32,7 @@ type order struct {
 	input        string
 	budget       credits.Amount
 	callback     string
+	request      prepared
 }
 
 func (g *Gateway) parseOrder(f *form) order {
@@ -82,6 +83,9 @@ func (g *Gateway) postJob(r *request) error {
 			return err
 		}
 	}
+	if ordered.request, err = g.prepare(r, ordered); err != nil {
+		return err
+	}
 	var hired hired
 	admit := g.payment(r)
 	if err := g.Update(r.detached(), r.from, func(o *gateway.Op) (err error) {
@@ -121,6 +125,9 @@ func (g *Gateway) hire(
 	if !a.live() {
 		return h, unknownAgent()
 	}
+	if a, err = g.present(o, a); err != nil {
+		return h, err
+	}
 	known, err := jobByID(o, p.id)
 	if err != nil {
 		return h, err
@@ -129,7 +136,9 @@ func (g *Gateway) hire(
 		if !c.owns(known.hirer) || !bytes.Equal(known.content, p.content(a.n)) {
 			return h, conflict("this job_id was used for another job; use a new one")
 		}
-		known, err = g.expire(o, known)
+		if known.way != byRequest { // its thread must be canceled too, which the sweep does
+			known, err = g.expire(o, known)
+		}
 		return hired{known, true, known.shown(a.id)}, err
 	}
 	if err := checkJobLimits(o, c, a); err != nil {
@@ -182,7 +191,7 @@ func busy(format string, args ...any) error {
 func (g *Gateway) plan(o *gateway.Op, c caller, a agent, p order) (j job, code, message string, err error) {
 	offered := false
 	j = job{id: p.id, hirer: c.principal, payee: a.owner, agent: a.n, orchestrator: p.orchestrator, skill: p.skill,
-		budget: p.budget, pull: a.pulls()}
+		budget: p.budget, way: a.way()}
 	if err := o.Query(func(scan gateway.Scanner) error { offered = true; return scan(&j.price) },
 		"SELECT cost FROM jobs_skill WHERE agent = ? AND name = ?", a.n, p.skill); err != nil {
 		return j, "", "", err
@@ -260,14 +269,17 @@ func (g *Gateway) begin(o *gateway.Op, j job, p order) (job, error) {
 	if err != nil {
 		return j, err
 	}
-	return j, g.offer(o, j, a)
+	return j, g.offer(o, j, a, p.request)
 }
 
-// offer lets an agent pull a job, or puts it into the outbox.
-func (g *Gateway) offer(o *gateway.Op, j job, a agent) error {
-	if j.pull {
+// offer lets an agent pull a job, sends a REQUEST, or puts the job into the outbox. request may be zero.
+func (g *Gateway) offer(o *gateway.Op, j job, a agent, request prepared) error {
+	switch j.way {
+	case byPull:
 		o.Then(func() { g.offered.Tell(j.agent) })
 		return nil
+	case byRequest:
+		return g.request(o, j, a, request)
 	}
 	o.Then(func() { g.sending.Wake(j.n) })
 	return g.sending.Add(o.ExtTx, j.n, a.principal)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
@@ -30,6 +31,15 @@ const (
 
 var statusNames = map[state]string{running: statusPending, success: statusSuccess, failure: statusFailure}
 
+// way is how a job goes to its agent. It is the column pull.
+type way int64
+
+const (
+	toEndpoint way = iota // it is sent to the agent's endpoint
+	byPull                // the agent pulls it
+	byRequest             // it is a REQUEST to the agent's DID
+)
+
 // job is a row of jobs_job.
 type job struct {
 	n             int64
@@ -44,7 +54,7 @@ type job struct {
 	content       []byte
 	input         string
 	callback      []byte
-	pull          bool
+	way           way
 	appended      bool
 	created       int64
 	dispatched    int64
@@ -68,13 +78,13 @@ const (
 
 func (j job) values() []any {
 	return []any{j.n, j.id, j.hirer, j.payer, j.payee, j.agent, j.orchestrator, j.boss, j.skill, int64(j.price),
-		int64(j.budget), j.content, j.input, blob(j.callback), flag(j.pull), flag(j.appended), j.created, j.dispatched, j.handed,
+		int64(j.budget), j.content, j.input, blob(j.callback), int64(j.way), flag(j.appended), j.created, j.dispatched, j.handed,
 		j.due, int64(j.state), blob(j.result), j.output, int64(j.cost), j.millis, j.code, j.message, j.ended, flag(j.counted)}
 }
 
 func (j *job) fields() []any {
 	return []any{&j.n, &j.id, &j.hirer, &j.payer, &j.payee, &j.agent, &j.orchestrator, &j.boss, &j.skill, &j.price,
-		&j.budget, &j.content, &j.input, &j.callback, &j.pull, &j.appended, &j.created, &j.dispatched, &j.handed, &j.due,
+		&j.budget, &j.content, &j.input, &j.callback, &j.way, &j.appended, &j.created, &j.dispatched, &j.handed, &j.due,
 		&j.state, &j.result, &j.output, &j.cost, &j.millis, &j.code, &j.message, &j.ended, &j.counted}
 }
 
@@ -120,14 +130,21 @@ func updateJob(tx relay.ExtTx, j job) error {
 }
 
 // sends reports whether the job is still to be sent to its agent's endpoint. The zero job is not.
-func (j job) sends() bool { return j.n != 0 && j.state == running && !j.pull && j.dispatched == 0 }
+func (j job) sends() bool {
+	return j.n != 0 && j.state == running && j.way == toEndpoint && j.dispatched == 0
+}
 
-// dispatch records that the agent has got the job: it has pulled the job, its endpoint has answered, or it has reported a
-// result after an attempt to send the job.
+// dispatch records that the agent has got the job: it has pulled the job, its endpoint has answered, its OFFER was accepted,
+// or it has reported a result after an attempt to send the job.
 func (g *Gateway) dispatch(o *gateway.Op, j *job) {
-	if j.dispatched == 0 {
-		j.dispatched, j.due = o.Now, o.Now+int64(g.options.Timeout)
+	if j.dispatched != 0 {
+		return
 	}
+	life := g.options.Timeout
+	if j.way == byRequest {
+		life = min(life, deliver.Life) // its thread ends then
+	}
+	j.dispatched, j.due = o.Now, o.Now+int64(life)
 }
 
 // outcome is how a job ends.
@@ -173,6 +190,9 @@ func (g *Gateway) end(o *gateway.Op, j job, out outcome) (job, error) {
 		return j, err
 	}
 	if err := g.sending.RemoveLane(o.ExtTx, j.n); err != nil {
+		return j, err
+	}
+	if err := g.dropRequest(o, j.n); err != nil {
 		return j, err
 	}
 	if len(j.callback) > 0 {
@@ -243,7 +263,9 @@ func (g *Gateway) expire(o *gateway.Op, j job) (job, error) {
 	if j.dispatched == 0 {
 		out.code, out.message = codeOffline, "the agent could not be reached in 5 minutes"
 		switch {
-		case j.pull:
+		case j.way == byRequest:
+			return g.expireRequest(o, j)
+		case j.way == byPull:
 			out.message = "the agent did not pull the job in 5 minutes"
 		case j.handed == 0:
 			out.message, out.untried = "too many other jobs were being sent, so that of this agent was not sent in 5 minutes", true

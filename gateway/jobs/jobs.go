@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admission"
@@ -59,10 +60,13 @@ var (
 	initialSchema string
 	//go:embed 0002_counters.sql
 	countersSchema string
+	//go:embed 0003_requests.sql
+	requestsSchema string
 )
 
 // Extension has the tables of the gateway.
-var Extension = relay.Extension{Name: "jobs", Migrations: []string{initialSchema, countersSchema}, Check: check}
+var Extension = relay.Extension{Name: "jobs", Migrations: []string{initialSchema, countersSchema, requestsSchema},
+	Check: check}
 
 // self is the gateway as a peer of the relay.
 var self = relay.Peer{Local: true}
@@ -83,11 +87,13 @@ type Gateway struct {
 	*gateway.Core
 	options       Options
 	url           string
-	issue, escrow int64           // the accounts of the relay
-	sending       *gateway.Outbox // jobs to endpoints; a lane is a job
-	telling       *gateway.Outbox // results to the callbacks of hirers; a lane is a job
-	ended         *gateway.News   // by the number of the job
-	offered       *gateway.News   // by the number of the agent: it has a new job to pull
+	issue, escrow int64               // the accounts of the relay
+	sending       *gateway.Outbox     // jobs to endpoints; a lane is a job
+	telling       *gateway.Outbox     // results to the callbacks of hirers; a lane is a job
+	ended         *gateway.News       // by the number of the job
+	offered       *gateway.News       // by the number of the agent: it has a new job to pull
+	agents        *deliver.Deliveries // jobs to agents whose endpoint is a DID
+	started       time.Time
 	principals    *admission.AddressRate
 	payments      *admission.CallerRate  // transfers and jobs that an account pays
 	payers        *admission.AddressRate // the same for all accounts of an address
@@ -96,7 +102,7 @@ type Gateway struct {
 // New returns the jobs gateway of a relay.
 func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 	g := &Gateway{Core: c, options: o, url: c.Relay.Origin() + "/jobs",
-		ended: gateway.NewNews(), offered: gateway.NewNews(),
+		ended: gateway.NewNews(), offered: gateway.NewNews(), started: c.Relay.Now(),
 		principals: admission.NewAddressRate(limitPrincipals, "creates principals", principalRate)}
 	day := func(n int) relay.Rate { return relay.Rate{PerSecond: float64(n) / 86_400, Burst: n} }
 	daily := cmp.Or(o.Daily, Defaults.Daily)
@@ -110,6 +116,10 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 	g.sending.Share(maxSending, maxOwnSending, payer)
 	g.telling = gateway.NewOutbox(c, "jobresult", out, teller)
 	g.telling.Share(maxTelling, maxOwnTelling, payer)
+	var err error
+	if g.agents, err = deliver.New(ctx, c, "jobs", g, g); err != nil {
+		return nil, err
+	}
 	return g, g.Update(ctx, self, g.openBooks)
 }
 
@@ -121,6 +131,7 @@ func (g *Gateway) Run(ctx context.Context) {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { g.sending.Run(ctx) })
 	tasks.Go(func() { g.telling.Run(ctx) })
+	tasks.Go(func() { g.agents.Run(ctx) })
 	tasks.Go(func() { g.sweep(ctx) })
 	tasks.Wait()
 }

@@ -20,7 +20,8 @@ const removedText = "the operator of this registry has removed this"
 // CodeNotFound.
 func (g *Gateway) Remove(ctx context.Context, id string) error {
 	id = strings.ToLower(id)
-	return g.Update(ctx, gateway.OperatorPeer, func(o *gateway.Op) error {
+	const reason = "the operator of the registry has removed this"
+	return g.agents.End(ctx, gateway.OperatorPeer, reason, ofID(id), func(o *gateway.Op) error {
 		j, err := jobByID(o, id)
 		if err != nil {
 			return err
@@ -36,7 +37,10 @@ func (g *Gateway) Remove(ctx context.Context, id string) error {
 			return envelope.Errorf(envelope.CodeNotFound, "the registry has no job and no agent with this id")
 		}
 		a.name = removedText
-		return unregister(o, a)
+		if err := updateAgent(o.ExtTx, a); err != nil {
+			return err
+		}
+		return g.unregister(o, a)
 	})
 }
 

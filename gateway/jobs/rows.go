@@ -1,6 +1,8 @@
 package jobs
 
 import (
+	"strings"
+
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
@@ -137,22 +139,26 @@ type agent struct {
 	heartbeat, active   int64
 	offline             bool
 	deleted             int64
+	bridged             bool // its endpoint is the DID of its principal
 }
 
 const (
 	agentTable   = "jobs_agent"
 	agentColumns = "n, id, principal, owner, name, endpoint, score, successes, failures, registered, heartbeat, active, " +
-		"offline, deleted"
+		"offline, deleted, bridged"
 )
+
+// agents describes the table. Rows of earlier versions are not bridged.
+var agents = gateway.Table{Name: agentTable, Key: 1, Columns: strings.Split(agentColumns, ", "), Added: 1}
 
 func (a agent) values() []any {
 	return []any{a.n, a.id, a.principal, a.owner, a.name, blob(a.endpoint), int64(a.score), a.successes, a.failures, a.registered,
-		a.heartbeat, a.active, flag(a.offline), a.deleted}
+		a.heartbeat, a.active, flag(a.offline), a.deleted, flag(a.bridged)}
 }
 
 func (a *agent) fields() []any {
 	return []any{&a.n, &a.id, &a.principal, &a.owner, &a.name, &a.endpoint, &a.score, &a.successes, &a.failures,
-		&a.registered, &a.heartbeat, &a.active, &a.offline, &a.deleted}
+		&a.registered, &a.heartbeat, &a.active, &a.offline, &a.deleted, &a.bridged}
 }
 
 // live reports whether the agent exists. The zero agent does not.
@@ -160,6 +166,17 @@ func (a agent) live() bool { return a.n != 0 && a.deleted == 0 }
 
 // pulls reports whether the agent pulls its jobs, because it has no endpoint.
 func (a agent) pulls() bool { return len(a.endpoint) == 0 }
+
+// way returns how jobs go to the agent.
+func (a agent) way() way {
+	switch {
+	case a.bridged:
+		return byRequest
+	case a.pulls():
+		return byPull
+	}
+	return toEndpoint
+}
 
 // endpointPlace says where the endpoint of an agent is stored.
 func endpointPlace(agent int64) gateway.Place {
@@ -189,7 +206,7 @@ func agentByID(q relay.Querier, id string) (a agent, err error) {
 
 func insertAgent(tx relay.ExtTx, a agent) error {
 	return gateway.Exec(tx, "INSERT INTO jobs_agent ("+agentColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "+
-		"?, ?, ?)", gateway.WithSum(agentTable, a.values())...)
+		"?, ?, ?, ?)", agents.WithSum(a.values())...)
 }
 
 // updateAgent stores an agent, and changes the lists if it has another score, has become online, or is no longer.
@@ -200,8 +217,8 @@ func updateAgent(tx relay.ExtTx, a agent) error {
 	}
 	until := a.until()
 	if err := gateway.Exec(tx, "UPDATE jobs_agent SET n = ?, id = ?, principal = ?, owner = ?, name = ?, endpoint = ?, "+
-		"score = ?, successes = ?, failures = ?, registered = ?, heartbeat = ?, active = ?, offline = ?, deleted = ?, sum = ?, "+
-		"until = ? WHERE n = ?", append(gateway.WithSum(agentTable, a.values()), until, a.n)...); err != nil {
+		"score = ?, successes = ?, failures = ?, registered = ?, heartbeat = ?, active = ?, offline = ?, deleted = ?, bridged = ?, sum = ?, "+
+		"until = ? WHERE n = ?", append(agents.WithSum(a.values()), until, a.n)...); err != nil {
 		return err
 	}
 	if online := until > 0; a.score != before || online != wasOnline {

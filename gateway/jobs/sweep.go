@@ -22,9 +22,13 @@ const (
 func (g *Gateway) sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
-	failed := time.Time{} // when a failure was logged last
+	failed, looked := time.Time{}, time.Time{} // when a failure was logged last, and when the gateway has looked for presence
 	for {
 		err := g.sweepOnce(ctx)
+		if now := g.Relay.Now(); now.Sub(looked).Abs() >= presenceStep {
+			looked = now
+			err = cmp.Or(err, g.watchPresence(ctx))
+		}
 		if err != nil && ctx.Err() == nil && g.Relay.Health() == nil && g.Relay.Now().Sub(failed).Abs() >= time.Minute {
 			failed = g.Relay.Now()
 			g.Log.Error("jobs whose time is over cannot be ended now; the gateway tries again", "err", err)
@@ -55,7 +59,7 @@ func (g *Gateway) sweepOnce(ctx context.Context) error {
 		for more := true; more && ctx.Err() == nil; {
 			numbers, err := g.due(ctx, duty.find, duty.age)
 			if err == nil && len(numbers) > 0 {
-				err = g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error { return forEach(o, numbers, duty.do) })
+				err = g.forAll(ctx, numbers, duty.do)
 				if err != nil { // one by one, so that a job which cannot be ended does not keep the others from their end
 					err = g.oneByOne(ctx, numbers, duty.do)
 				}
@@ -101,11 +105,15 @@ func (g *Gateway) due(ctx context.Context, find string, age time.Duration) (numb
 // oneByOne calls f for each job in its own Update. It returns the first error.
 func (g *Gateway) oneByOne(ctx context.Context, numbers []int64, f func(*gateway.Op, job) error) (failed error) {
 	for i := range numbers {
-		failed = cmp.Or(failed, g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
-			return forEach(o, numbers[i:i+1], f)
-		}))
+		failed = cmp.Or(failed, g.forAll(ctx, numbers[i:i+1], f))
 	}
 	return failed
+}
+
+// forAll calls f for jobs in one Update. The threads of those that f ends are canceled (B-2).
+func (g *Gateway) forAll(ctx context.Context, numbers []int64, f func(*gateway.Op, job) error) error {
+	return g.agents.End(context.WithoutCancel(ctx), self, "the job has ended, because its time is over", ofJobs(numbers...),
+		func(o *gateway.Op) error { return forEach(o, numbers, f) })
 }
 
 // forEach calls f for jobs as they are now.
