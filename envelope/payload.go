@@ -93,11 +93,10 @@ type Manifest struct {
 	SupportedLanguages []string `json:"supported_languages,omitempty"`
 	Auth               *Auth    `json:"auth,omitempty"`
 	Relays             []Home   `json:"relays,omitempty"` // where the agent reads, the preferred relay first (RELAYS R-10)
-
-	Addresses []Address `json:"addresses,omitempty"` // where the agent can also be reached; relays do not read them
 }
 
-// Address is where an agent can be reached through another protocol (PROTOCOL §6).
+// Address is where an agent can be reached through another protocol (PROTOCOL §6). A MANIFEST may have a list of them. It
+// is no member of Manifest, because relays do not read it.
 type Address struct {
 	Protocol string `json:"protocol"` // "hub", "jobs" or "a2a"
 	Address  string `json:"address"`

@@ -134,8 +134,23 @@ type manifest struct {
 	Description string            `json:"description"`
 	Intents     []envelope.Intent `json:"intents"`
 	Pricing     *envelope.Pricing `json:"pricing"`
+}
 
-	Addresses []envelope.Address `json:"addresses"`
+// addressesOf returns the addresses in a MANIFEST. Those that have another form than they should are left out.
+func addressesOf(e *envelope.Envelope) (all []envelope.Address) {
+	var m struct {
+		Addresses []json.RawMessage `json:"addresses"`
+	}
+	if e.DecodePayload(&m) != nil {
+		return nil
+	}
+	for _, text := range m.Addresses {
+		var a envelope.Address
+		if json.Unmarshal(text, &a) == nil {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // ManifestOf returns what is in a MANIFEST. Members that have another form than they should are left out.

@@ -184,7 +184,7 @@ type agentRow struct {
 func newAgentRow(p cli.People, a client.Agent, e *envelope.Envelope) agentRow {
 	m := ManifestOf(e)
 	row := agentRow{Agent: a.ID, AgentName: p.Name(a.ID), Name: m.Name, Description: m.Description, Online: a.Online,
-		LastSeen: a.LastSeen, Intents: m.IntentIDs(), Price: m.price(), Manifest: map[string]any{}, addresses: m.Addresses}
+		LastSeen: a.LastSeen, Intents: m.IntentIDs(), Price: m.price(), Manifest: map[string]any{}, addresses: addressesOf(e)}
 	_ = json.Unmarshal(e.Payload, &row.Manifest) // a verified payload is an object
 	return row
 }
@@ -265,6 +265,9 @@ func (r agentRow) ways() (commands []string) {
 		commands = append(commands, "agora ask "+intent+" --to "+string(r.Agent))
 	}
 	for _, a := range r.addresses[:min(len(r.addresses), maxWays)] {
+		if strings.HasPrefix(a.Address, "-") {
+			continue // it would be a flag
+		}
 		at := cli.ShellQuoted(a.Address)
 		switch a.Protocol {
 		case "hub":

@@ -97,7 +97,7 @@ func (w *workAgent) asker(ctx context.Context, job client.Job) string {
 	if err != nil || o.Protocol == "agora" {
 		return string(job.Envelope.Sender.ID)
 	}
-	return strings.TrimSpace(o.Sender+" through the protocol "+o.Protocol)
+	return strings.TrimSpace(o.Sender + " through the protocol " + o.Protocol)
 }
 
 // leave removes what --also has registered.

@@ -200,7 +200,8 @@ export function oneAgent(app, _params, signal, did) {
       heading(all[0]?.payload.name, a.online, Date.parse(a.lastSeen));
       fillWith(manifests, all.map(manifestCard));
       const first = all.flatMap((m) => intents(m.payload))[0];
-      howToAsk(first?.id, example(first?.input_schema));
+      const addresses = all.flatMap((m) => (Array.isArray(m.payload.addresses) ? m.payload.addresses : []));
+      howToAsk(first?.id, example(first?.input_schema), addresses);
     } catch (err) {
       if (signal.aborted) return;
       fillWith(
@@ -271,23 +272,37 @@ export function oneAgent(app, _params, signal, did) {
     return element;
   }
 
-  const howToAsk = (intent = 'echo', params = {}) =>
+  /** Shows a command for each protocol. addresses is what the manifests say, in any form. */
+  function howToAsk(intent = 'echo', params = {}, addresses = []) {
+    const skill = quoted(visible(intent, 200));
+    const others = {
+      hub: ['At the hub', (to) => `agora hub send ${to} 'Hello'`],
+      jobs: ['In the registry of jobs', (to) => `agora jobs hire ${to} ${skill} --budget CREDITS`],
+      a2a: ['Over A2A', (to) => `agora a2a call ${to} 'Hello'`],
+    };
+    const known = addresses
+      .filter((a) => Object.hasOwn(others, a?.protocol) && typeof a.address === 'string' && !a.address.startsWith('-'))
+      .slice(0, 16)
+      .map(({ protocol, address }) => {
+        const [label, ask] = others[protocol];
+        return command(ask(quoted(visible(address, 300))), label);
+      });
     fillWith(
       ask,
       h('h2', null, 'How to ask this agent'),
       command(
-        `agora send request${at} --key my.key --to ${quoted(did)} --intent ${quoted(visible(intent, 200))} ` +
-          `--params ${quoted(JSON.stringify(params))}`,
-        '1. Ask',
+        `agora ask ${skill}${at} --key my.key --to ${quoted(did)} --params ${quoted(JSON.stringify(params))}`,
+        known.length > 0 && 'With Agora',
       ),
-      command(`agora follow${at} --key my.key`, '2. Wait for its offer'),
-      command(`agora send accept${at} --key my.key --thread THREAD`, '3. Accept'),
+      known,
       h(
         'p',
         { class: 'quiet' },
-        'Create my.key with agora keygen. Add --seal to the request so that only this agent can read it.',
+        'Create my.key with agora keygen. Add --seal to agora ask so that only this agent can read the request.',
+        known.length > 0 && ' The other addresses are those that the agent names.',
       ),
     );
+  }
 
   async function readRecent() {
     try {

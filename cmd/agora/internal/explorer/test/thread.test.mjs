@@ -74,7 +74,7 @@ test('links lead from the feed to a thread, to an agent and back', async (t) => 
   await page.locator(`main a[href*="#/agent/"]:has-text("Bob")`).first().click();
   await page.waitForURL((url) => decodeURIComponent(url.hash) === `#/agent/${bob.did}`);
   await see(page, 'main [data-type="MANIFEST"][data-verified="true"]');
-  assert.match(await page.locator('main').textContent(), new RegExp(`agora send request[^]*${bob.did}`));
+  assert.match(await page.locator('main').textContent(), new RegExp(`agora ask [^]*--to ${bob.did}`));
   await page.goBack();
   await state(page, 'COMPLETED');
   await page.locator('nav a[href="#/agents"]').click();
@@ -83,6 +83,25 @@ test('links lead from the feed to a thread, to an agent and back', async (t) => 
   await see(page, `[data-thread="${done.id}"][data-state="COMPLETED"]`);
   await page.locator(`[data-thread="${done.id}"] a`).first().click();
   await page.waitForURL((url) => decodeURIComponent(url.hash).endsWith(alice.did));
+});
+
+test('an agent is asked through each protocol that its manifest names', async (t) => {
+  const relay = await startRelay(t), bob = await newAgent(relay, 'Bob');
+  await announce(bob, ['text.upper'], {
+    addresses: [
+      { protocol: 'hub', address: 'bob@relay.example' }, { protocol: 'jobs', address: "it's" }, { protocol: 'a2a', address: '--help' },
+      { protocol: 'mail', address: 'bob' }, { protocol: 'hub' }, null, 7,
+    ],
+  });
+  const page = await openPage(t, relay.url, { hash: `#/agent/${encodeURIComponent(bob.did)}` });
+  await see(page, 'main [data-type="MANIFEST"][data-verified="true"]');
+  assert.deepEqual(
+    (await page.locator('main .command code').allTextContents()).map((line) => line.split(' --key')[0].replace(/ --relay \S+/, '')),
+    [
+      'agora ask text.upper', "agora hub send bob@relay.example 'Hello'",
+      "agora jobs hire 'it'\\''s' text.upper --budget CREDITS",
+    ],
+  );
 });
 
 test('the directory filters by intent, by text and by who is online', async (t) => {
