@@ -177,8 +177,9 @@ func (o *op) confirmTraces(agent int64, traces []string, r reply) (count int, er
 // confirmUpTo applies a confirmation of all messages up to an id.
 func (h *Hub) confirmUpTo(ctx context.Context, from relay.Peer, agent int64, c confirmation) (count int, err error) {
 	find := func(q relay.Querier) (all []delivery, err error) {
-		return deliveries(q, "SELECT "+deliveryColumns+" FROM hub_delivery d WHERE receiver = ? AND message <= ? AND "+
-			"(state = 1 OR state = 0 AND handed > 0) AND "+notRequest+" ORDER BY message LIMIT ?", agent, c.upTo, changeBatch)
+		return deliveries(q, "SELECT "+deliveryColumns+" FROM hub_delivery WHERE receiver = ? AND message <= ? AND "+
+			"(state = 1 OR state = 0 AND handed > 0) AND NOT EXISTS (SELECT 1 FROM hub_request r WHERE "+
+			"r.message = hub_delivery.message AND r.state > 0) ORDER BY message LIMIT ?", agent, c.upTo, changeBatch)
 	}
 	for {
 		var found []delivery

@@ -105,13 +105,16 @@ func (o *op) delete(a agent) error {
 	if err := o.hub.outbox.RemoveLane(o.ExtTx, a.n); err != nil {
 		return err
 	}
-	waiting, err := deliveries(o, "SELECT "+deliveryColumns+" FROM hub_delivery WHERE receiver = ? AND state = 0 UNION SELECT "+
-		joinedDelivery+" FROM hub_request r JOIN hub_delivery d ON d.message = r.message WHERE r.receiver = ? AND r.state > 0 "+
-		"ORDER BY message", a.n, a.n)
+	waiting, err := queuedFor(o, a.n)
 	if err != nil {
 		return err
 	}
-	for _, d := range waiting {
+	asked, err := deliveries(o, "SELECT "+joinedDelivery+" FROM hub_request r JOIN hub_delivery d ON d.message = r.message "+
+		"WHERE r.receiver = ? AND r.state > 0 AND d.state = 1", a.n)
+	if err != nil {
+		return err
+	}
+	for _, d := range append(waiting, asked...) {
 		before := d.state
 		d.state, d.result = failed, result{Code: codeAgentNotFound, Detail: "the receiver was deleted"}.text()
 		if err := o.change(before, d); err != nil {
