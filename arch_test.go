@@ -66,7 +66,7 @@ var allowedImports = map[string][]string{
 	"gateway/deliver":                       {"didkey", "envelope", "thread", "gateway", "relay"},
 	"gateway/gatetest":                      {"didkey", "envelope", "gateway", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/httpapi/apidocs/apicheck", "store/sqlite", "store/sqlite/check"},
 	"gateway/hub/skill":                     {},
-	"gateway/hub":                           {"internal/jsontext", "envelope", "gateway", "gateway/hub/skill", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
+	"gateway/hub":                           {"internal/jsontext", "didkey", "envelope", "gateway", "gateway/deliver", "gateway/hub/skill", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
 	"gateway/channel":                       {"internal/hostname", "internal/jsontext", "internal/untrusted", "didkey", "envelope", "gateway", "gateway/deliver", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
 	"gateway/a2a":                           {"internal/a2a", "internal/hostname", "internal/jsontext", "didkey", "envelope", "gateway", "gateway/deliver", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
 	"gateway/jobs/credits":                  {},

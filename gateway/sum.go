@@ -42,8 +42,9 @@ type Table struct {
 	Name    string
 	Key     int      // the first Key columns are the primary key; a finding names the row by them
 	Columns []string // all columns except sum, in the order in which Sum gets them
-	// Added is how many of the last columns are numbers that a later migration has added. They are 0 in rows that were
-	// stored before, and the sums of these rows do not have them. So zeros at the end of a row are not part of its sum.
+	// Added is how many of the last columns are numbers or texts that a later migration has added. They are 0 or empty in rows
+	// that were stored before, and the sums of these rows do not have them. So zeros and empty texts at the end of a row are
+	// not part of its sum.
 	Added int
 }
 
@@ -65,7 +66,7 @@ func (t Table) Sum(values []any) int64 {
 func (t Table) WithSum(values []any) []any { return append(values, t.Sum(values)) }
 
 func (t Table) sumOf(values []any) (sum int64, ok bool) {
-	for n := t.Added; n > 0 && values[len(values)-1] == any(int64(0)); n-- {
+	for n := t.Added; n > 0 && (values[len(values)-1] == any(int64(0)) || values[len(values)-1] == any("")); n-- {
 		values = values[:len(values)-1]
 	}
 	return sumOf(t.Name, values)

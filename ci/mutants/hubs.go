@@ -36,9 +36,9 @@ var hubs = []mutant{
 		ofHub + "HistoryCount|HistoryBytes"},
 	{"hub: a full history loses queued messages", "gateway/hub op.oldest", "",
 		swapSQL("d.receiver = ? AND d.state = 0", "d.receiver = -? AND d.state = 0"), ofHub + "HistoryBytes"},
-	{"hub: timestamps follow a clock that is set back", "gateway/hub op.store", "last ms max()",
-		with("max(o.Now/ms, 0*last)"), ofHub + "TimesGrow"},
-	{"hub: an agent expires while its stream opens", "gateway/hub op.expire", "streams.has()", never,
+	{"hub: timestamps follow a clock that is set back", "gateway/hub nextTime", "last ms max()",
+		with("max(now/ms, 0*last)"), ofHub + "TimesGrow"},
+	{"hub: an agent expires while its stream opens", "gateway/hub op.inUse", "streams.has()", never,
 		ofHub + "ReturnsDuringSweep"},
 
 	{"hub: a session token opens two streams", "gateway/hub sessions.use", "delete()", drop,
@@ -51,8 +51,8 @@ var hubs = []mutant{
 	{"hub: the old key works on after the new one was used", "gateway/hub op.check", "rotated nil &&", never,
 		ofHub + "FirstUse"},
 	{"hub: a deleted address is free at once", "gateway/hub op.register", "reserved()", never, ofHub + "Reserved"},
-	{"hub: any agent can delete any other", "gateway/hub op.deleteBy", "a.n !=", never, ofHub + "TestDelete$"},
-	{"hub: everybody sees endpoints", "gateway/hub Hub.registration", "c.agent !=", never,
+	{"hub: any agent can delete any other", "gateway/hub op.deleteBy", "c.owns()", never, ofHub + "TestDelete$"},
+	{"hub: everybody sees endpoints", "gateway/hub Hub.registration", "c.owns()", never,
 		ofHub + "EndpointsAreHidden"},
 	{"hub: deleted agents are listed", "gateway/hub directory.set", "a.live()", never, ofHub + "Directory"},
 

@@ -86,7 +86,11 @@ func (s *listSite) update(f func(relay.ExtTx) error) {
 
 // insert inserts a row with its checksum.
 func insert(tx relay.ExtTx, table string, values ...any) error {
-	_, err := tx.Exec("INSERT INTO "+table+" VALUES (?"+strings.Repeat(", ?", len(values))+")",
+	into := table
+	if table == "hub_agent" { // later migrations have added columns
+		into += " (n, address, culture, card, endpoint, registered, deleted, sum)"
+	}
+	_, err := tx.Exec("INSERT INTO "+into+" VALUES (?"+strings.Repeat(", ?", len(values))+")",
 		gateway.WithSum(table, values)...)
 	return err
 }

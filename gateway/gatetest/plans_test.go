@@ -39,6 +39,8 @@ var bounded = map[string]string{
 	"COUNT(*) FROM hub_entry WHERE message = ?":           "the two sides of one message",
 	"hub_delivery d JOIN hub_message m":                   "maxQueued of one agent",
 	"hub_delivery WHERE receiver = ? AND message <= ?":    "maxQueued of one agent",
+	"FROM hub_request WHERE did = ? AND state = 1":        "deliver.Window of one DID",
+	"FROM (SELECT 1 FROM hub_message m":                   "LIMIT within the parentheses",
 	"hub_message ORDER BY n DESC LIMIT 1":                 "one row, from the end of the index",
 	"COUNT(*) FROM jobs_agent WHERE principal = ?":        "maxAgents and maxDeleted of one principal",
 	"jobs_job WHERE agent = ? AND hirer = ? AND counted":  "maxCountedJobs of one pair",

@@ -161,7 +161,7 @@ func (o *op) confirmTraces(agent int64, traces []string, r reply) (count int, er
 			continue // unknown
 		}
 		found, err := deliveries(o, "SELECT "+joinedDelivery+" FROM hub_message m JOIN hub_delivery d ON d.message = m.n "+
-			"WHERE m.trace = ? AND m.receiver = ?", trace, agent)
+			"WHERE m.trace = ? AND m.receiver = ? AND "+notRequest, trace, agent)
 		if err != nil {
 			return 0, err
 		}
@@ -178,7 +178,8 @@ func (o *op) confirmTraces(agent int64, traces []string, r reply) (count int, er
 func (h *Hub) confirmUpTo(ctx context.Context, from relay.Peer, agent int64, c confirmation) (count int, err error) {
 	find := func(q relay.Querier) (all []delivery, err error) {
 		return deliveries(q, "SELECT "+deliveryColumns+" FROM hub_delivery WHERE receiver = ? AND message <= ? AND "+
-			"(state = 1 OR state = 0 AND handed > 0) ORDER BY message LIMIT ?", agent, c.upTo, changeBatch)
+			"(state = 1 OR state = 0 AND handed > 0) AND NOT EXISTS (SELECT 1 FROM hub_request r WHERE "+
+			"r.message = hub_delivery.message AND r.state > 0) ORDER BY message LIMIT ?", agent, c.upTo, changeBatch)
 	}
 	for {
 		var found []delivery

@@ -44,6 +44,7 @@ type apiError struct {
 	message    string
 	limit      string // the limit that was reached, for status 429
 	retryAfter time.Duration
+	signed     signedError
 }
 
 func (e *apiError) Error() string { return e.code + ": " + e.message }
@@ -55,7 +56,8 @@ func refuse(status int, code, format string, args ...any) error {
 
 // limitReached refuses a request because a limit of the hub is reached.
 func limitReached(code, limit string, retryAfter time.Duration, format string, args ...any) error {
-	return &apiError{http.StatusTooManyRequests, code, fmt.Sprintf(format, args...), limit, retryAfter}
+	return &apiError{status: http.StatusTooManyRequests, code: code, message: fmt.Sprintf(format, args...), limit: limit,
+		retryAfter: retryAfter}
 }
 
 // unauthorized refuses a request without a valid key.
@@ -95,6 +97,14 @@ type errorBody struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 	Limit   string `json:"limit,omitempty"`
+	signedError
+}
+
+// signedError says why a signed call was refused.
+type signedError struct {
+	Reason   string `json:"reason,omitempty"`
+	Now      any    `json:"now,omitempty"`
+	Audience any    `json:"aud,omitempty"`
 }
 
 type metadata struct {
@@ -118,7 +128,8 @@ func (h *Hub) errors(err error) (httpapi.ErrorAnswer, bool) {
 		if !ok {
 			return httpapi.ErrorAnswer{}, false
 		}
-		e = &apiError{status: as.status, code: as.code, message: cause.Message, retryAfter: cause.RetryAfter}
+		e = &apiError{status: as.status, code: as.code, message: cause.Message, retryAfter: cause.RetryAfter,
+			signed: signedError{cause.Reason(), cause.Details[envelope.DetailNow], cause.Details[envelope.DetailAudience]}}
 		if as.code == codeTooLarge {
 			e.message = fmt.Sprintf("the body is larger than %d bytes", gateway.MaxBody)
 		}
@@ -132,7 +143,7 @@ func (h *Hub) errors(err error) (httpapi.ErrorAnswer, bool) {
 		Success  bool      `json:"success"`
 		Error    errorBody `json:"error"`
 		Metadata metadata  `json:"metadata"`
-	}{false, errorBody{e.code, e.message, e.limit}, h.metadata()}}
+	}{false, errorBody{e.code, e.message, e.limit, e.signed}, h.metadata()}}
 	if e.status == http.StatusUnauthorized {
 		answer.Challenge = "Bearer"
 	}

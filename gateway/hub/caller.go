@@ -1,24 +1,33 @@
 package hub
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// caller says who sent a request, by its key. The zero caller is a request without a key.
+// caller says who sent a request: by a key, or by the signature of a DID. The zero caller is a request without either.
 type caller struct {
 	operator bool
-	agent    int64
+	agent    int64 // 0: the operator, or a DID that has several agents, and did not say for which it speaks
 	key      string
+	did      didkey.DID
 }
+
+// owns reports whether the caller may act for an agent.
+func (c caller) owns(a agent) bool { return c.agent == a.n || c.did != "" && c.did == a.did }
 
 // The operations that an old key may still do, see gateway.Holder.Only.
 const (
@@ -26,9 +35,40 @@ const (
 	onlyDelete = "delete" // repeat the deletion of its agent, or register the address again
 )
 
-// caller returns who sent a request. If required is true, it refuses a request without a key. An old key counts as
-// unknown.
+// signerKey is the key of the DID in the context of a signed request.
+type signerKey struct{}
+
+// identified returns a handler that finds out who has signed a request (B-1). main is that of gateway.Core.SignedCaller.
+func (h *Hub) identified(main bool, next httpapi.Handler) httpapi.Handler {
+	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+		if scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " "); !strings.EqualFold(scheme, "Agora") {
+			return next(w, r, from)
+		}
+		body, err := httpapi.ReadBody(w, r, gateway.MaxBody)
+		if err != nil {
+			return err
+		}
+		if from.Reader, err = h.SignedCaller(r, body, main); err != nil {
+			return err
+		}
+		signed := r.WithContext(context.WithValue(r.Context(), signerKey{}, from.Reader))
+		signed.Body = io.NopCloser(bytes.NewReader(body))
+		return next(w, signed, from)
+	}
+}
+
+// signerOf returns the DID that has signed a request; empty: none.
+func signerOf(r *http.Request) didkey.DID {
+	did, _ := r.Context().Value(signerKey{}).(didkey.DID)
+	return did
+}
+
+// caller returns who sent a request. If required is true, it refuses a request without a key or a signature of an agent. An
+// old key counts as unknown.
 func (h *Hub) caller(ctx context.Context, from relay.Peer, r *http.Request, required bool) (c caller, err error) {
+	if did := signerOf(r); did != "" {
+		return h.signedCaller(ctx, from, r, did, required)
+	}
 	key, given := gateway.Bearer(r)
 	if !given && !required {
 		return caller{}, nil
@@ -43,6 +83,46 @@ func (h *Hub) caller(ctx context.Context, from relay.Peer, r *http.Request, requ
 	}
 	// This is the first use of the new key. From now on the old key can do nothing.
 	return c, h.update(context.WithoutCancel(ctx), from, func(o *op) error { return o.check(c) })
+}
+
+// signedCaller returns the caller with a DID. The agent is that of the parameter agent_id, or the only one of the DID.
+func (h *Hub) signedCaller(
+	ctx context.Context, from relay.Peer, r *http.Request, did didkey.DID, required bool,
+) (c caller, err error) {
+	p, err := gateway.Parameters(r, "agent_id")
+	if err != nil {
+		return c, err
+	}
+	c.did = did
+	var own []agent
+	if err := h.Relay.View(ctx, from, func(q relay.Querier) (err error) {
+		own, err = agentsOf(q, did, p["agent_id"], 2)
+		return err
+	}); err != nil {
+		return c, err
+	}
+	switch len(own) {
+	case 0:
+		if required {
+			return c, refuse(http.StatusUnauthorized, codeUnauthorized, "this DID has no such agent here; register one with a "+
+				"signed POST /register, with the endpoint %s%s", deliver.Scheme, did)
+		}
+	case 1:
+		c.agent = own[0].n
+	}
+	return c, nil
+}
+
+// agentsOf returns some registered agents of a DID: that with an address, or, if address is empty, any.
+func agentsOf(q relay.Querier, did didkey.DID, address string, most int) (all []agent, err error) {
+	err = q.Query(func(scan gateway.Scanner) error {
+		var a agent
+		err := scan(a.fields()...)
+		all = append(all, a)
+		return err
+	}, "SELECT "+agentColumns+" FROM hub_agent WHERE did = ? AND did <> '' AND deleted = 0 AND (? = '' OR address = ?) "+
+		"ORDER BY n LIMIT ?", string(did), address, address, most)
+	return all, err
 }
 
 // findCaller returns to whom a key belongs. rotated means that the key has replaced another one, which still exists.
@@ -62,13 +142,29 @@ func findCaller(q relay.Querier, key string, now time.Time) (c caller, rotated b
 	return c, rotated, err
 }
 
+// again checks again that a caller is who it was when the request was admitted. rotated is that of findCaller.
+func (c caller) again(q relay.Querier, now time.Time) (rotated bool, err error) {
+	if c.did != "" {
+		if c.agent == 0 {
+			return false, nil // what the request is about decides
+		}
+		a, err := agentByNumber(q, c.agent)
+		if err == nil && (!a.live() || a.did != c.did) {
+			err = unauthorized()
+		}
+		return false, err
+	}
+	found, rotated, err := findCaller(q, c.key, now)
+	if err == nil && found != c {
+		err = unauthorized()
+	}
+	return rotated, err
+}
+
 // check checks again that the caller's key is valid, because the key may have been replaced since the request was
 // admitted. If the key has replaced another one, check removes that one.
 func (o *op) check(c caller) error {
-	again, rotated, err := findCaller(o, c.key, o.hub.now())
-	if err == nil && again != c {
-		err = unauthorized()
-	}
+	rotated, err := c.again(o, o.hub.now())
 	if err == nil && rotated {
 		err = gateway.DropKeys(o.ExtTx, gateway.HubAgent, c.agent, onlyRotate)
 	}
@@ -77,8 +173,11 @@ func (o *op) check(c caller) error {
 
 // name is the caller's name for AdmitCaller and for Idempotency-Keys.
 func (c caller) name() string {
-	if c.operator {
+	switch {
+	case c.operator:
 		return "operator"
+	case c.did != "":
+		return string(c.did)
 	}
 	return "hub agent " + decimal(c.agent)
 }
@@ -97,6 +196,9 @@ func (h *Hub) admitChange(ctx context.Context, from relay.Peer, r *http.Request)
 func (c caller) agentOnly() error {
 	if c.operator {
 		return refuse(http.StatusForbidden, codeForbidden, "this needs the key of an agent; the operator has no inbox")
+	}
+	if c.agent == 0 {
+		return gateway.Invalid("this DID has several agents here; say which one with ?agent_id=NAME@HOST")
 	}
 	return nil
 }

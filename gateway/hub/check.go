@@ -2,22 +2,24 @@ package hub
 
 import (
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
 )
 
 // check reports rows that were changed, rows that are missing, and rows that do not fit together.
 func check(q relay.Querier, found func(where, what string)) error {
-	if err := gateway.CheckSums(q, found, gateway.NewTable(agentTable, 1, agentColumns),
-		gateway.NewTable(usageTable, 1, usageColumns), gateway.NewTable(messageTable, 1, messageColumns),
+	if err := gateway.CheckSums(q, found, agents,
+		gateway.NewTable(usageTable, 1, usageColumns), messages,
 		gateway.NewTable(deliveryTable, 1, deliveryColumns), gateway.NewTable(entryTable, 2, "agent, message"),
 		gateway.NewTable(clockTable, 1, clockColumns), gateway.NewTable(originTable, 1, originColumns),
-		gateway.NewTable(peerTable, 2, peerColumns), gateway.NewTable(receivedTable, 2, receivedColumns)); err != nil {
+		gateway.NewTable(peerTable, 2, peerColumns), gateway.NewTable(receivedTable, 2, receivedColumns),
+		gateway.NewTable(requestTable, 1, requestColumns), deliver.PositionTable("hub")); err != nil {
 		return err
 	}
 	if err := gateway.CheckRelations(q, found, relations...); err != nil {
 		return err
 	}
-	err := gateway.CheckKeys(q, found, gateway.HubAgent, agentTable, "SELECT n FROM hub_agent WHERE deleted = 0")
+	err := gateway.CheckKeys(q, found, gateway.HubAgent, agentTable, "SELECT n FROM hub_agent WHERE deleted = 0 AND did = ''")
 	if err != nil {
 		return err
 	}
@@ -50,6 +52,13 @@ var relations = []gateway.Relation{
 		Broken: "SELECT u.agent FROM hub_use u LEFT JOIN (SELECT receiver, COUNT(*) AS queued, SUM(size) AS size " +
 			"FROM hub_delivery WHERE state = 0 GROUP BY receiver) h ON h.receiver = u.agent " +
 			"WHERE u.queued <> COALESCE(h.queued, 0) OR u.queued_bytes <> COALESCE(h.size, 0)"},
+	{Table: requestTable, What: "is for a message that is delivered, or that is not for an agent with its DID",
+		Broken: "SELECT r.message FROM hub_request r LEFT JOIN hub_delivery d ON d.message = r.message AND d.sender = r.sender " +
+			"AND d.receiver = r.receiver AND d.state = CASE WHEN r.state = 2 THEN 1 ELSE 0 END " +
+			"LEFT JOIN hub_agent a ON a.n = r.receiver AND a.did = r.did WHERE d.message IS NULL OR a.n IS NULL"},
+	{Table: deliveryTable, What: "is queued for an agent with a DID, and has no row in hub_request",
+		Broken: "SELECT d.message FROM hub_delivery d JOIN hub_agent a ON a.n = d.receiver AND a.did <> '' " +
+			"LEFT JOIN hub_request r ON r.message = d.message WHERE d.state = 0 AND r.message IS NULL"},
 	{Table: receivedTable, What: "is not in the history of its agent, or the agent has not received it",
 		Broken: "SELECT r.message FROM hub_received r LEFT JOIN hub_entry e ON e.agent = r.agent AND e.message = r.message " +
 			"LEFT JOIN hub_delivery d ON d.message = r.message WHERE e.message IS NULL OR d.message IS NULL OR r.agent <> d.receiver"},

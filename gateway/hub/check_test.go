@@ -37,6 +37,7 @@ func TestCheckFindsEveryChange(t *testing.T) {
 	t.Setenv(gatetest.Env, "") // only SQLite allows these changes
 	f := startLocal(t)
 	f.fill()
+	f.want(f.worker("did@b").call("POST", "/messages", messageTo("did@b", "did@b", "asked")), 202, "")
 	if err := f.Relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
 		return insertRow(tx, "hub_clock", int64(1), int64(1))
 	}); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -16,12 +17,14 @@ import (
 func (h *Hub) deleteAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	address := h.longAddress(mux.Vars(r)["id"])
 	key, _ := gateway.Bearer(r)
-	var c caller
-	if err := h.Relay.View(r.Context(), from, func(q relay.Querier) (err error) {
-		c, _, err = findDeleter(q, key, h.now())
-		return err
-	}); err != nil {
-		return err
+	c := caller{did: signerOf(r)}
+	if c.did == "" {
+		if err := h.Relay.View(r.Context(), from, func(q relay.Querier) (err error) {
+			c, _, err = findDeleter(q, key, h.now())
+			return err
+		}); err != nil {
+			return err
+		}
 	}
 	if err := h.Relay.Gate().AdmitCaller(from, c.name()); err != nil {
 		return err
@@ -30,10 +33,11 @@ func (h *Hub) deleteAgent(w http.ResponseWriter, r *http.Request, from relay.Pee
 		return err
 	}
 	deleted := false
-	err := h.update(context.WithoutCancel(r.Context()), from, func(o *op) (err error) {
-		deleted, err = o.deleteBy(key, address)
-		return err
-	})
+	err := h.ending(context.WithoutCancel(r.Context()), from, "the agent has left the hub", requestsTo(address),
+		func(o *op) (err error) {
+			deleted, err = o.deleteBy(key, c.did, address)
+			return err
+		})
 	if err != nil {
 		return err
 	}
@@ -57,11 +61,14 @@ func findDeleter(q relay.Querier, key string, now time.Time) (c caller, repeats 
 	return c, holder.Only == onlyDelete, nil
 }
 
-// deleteBy deletes the agent with this address if the key allows it. deleted is false if it was deleted before.
-func (o *op) deleteBy(key, address string) (deleted bool, err error) {
-	c, repeats, err := findDeleter(o, key, o.hub.now()) // again, because the key may have been replaced
-	if err != nil {
-		return false, err
+// deleteBy deletes the agent with this address if the key or the DID of the caller allows it. deleted is false if it was
+// deleted before.
+func (o *op) deleteBy(key string, did didkey.DID, address string) (deleted bool, err error) {
+	c, repeats := caller{did: did}, false
+	if did == "" {
+		if c, repeats, err = findDeleter(o, key, o.hub.now()); err != nil { // again, because the key may have been replaced
+			return false, err
+		}
 	}
 	if !isAddress(address) {
 		return false, unknownAgent(address)
@@ -70,7 +77,7 @@ func (o *op) deleteBy(key, address string) (deleted bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if !c.operator && c.agent != a.n {
+	if !c.operator && (a.n == 0 || !c.owns(a)) {
 		if repeats {
 			return false, unauthorized()
 		}
@@ -85,7 +92,7 @@ func (o *op) deleteBy(key, address string) (deleted bool, err error) {
 	return true, o.delete(a)
 }
 
-// delete deletes an agent. The messages that are queued for it fail.
+// delete deletes an agent. The messages that are queued for it fail, and those that it works on as REQUESTs.
 func (o *op) delete(a agent) error {
 	a.deletedAt, a.endpoint = o.Now, []byte{}
 	if err := o.saveAgent(a); err != nil {
@@ -102,9 +109,15 @@ func (o *op) delete(a agent) error {
 	if err != nil {
 		return err
 	}
-	for _, d := range waiting {
+	asked, err := deliveries(o, "SELECT "+joinedDelivery+" FROM hub_request r JOIN hub_delivery d ON d.message = r.message "+
+		"WHERE r.receiver = ? AND r.state > 0 AND d.state = 1", a.n)
+	if err != nil {
+		return err
+	}
+	for _, d := range append(waiting, asked...) {
+		before := d.state
 		d.state, d.result = failed, result{Code: codeAgentNotFound, Detail: "the receiver was deleted"}.text()
-		if err := o.change(queued, d); err != nil {
+		if err := o.change(before, d); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
@@ -21,6 +22,7 @@ type directory struct {
 	changed  map[int64]struct{} // agents whose rows were changed and not read yet
 	byNumber map[int64]*entry
 	sorted   []*entry        // by address
+	used     map[int64]int64 // when the use of an agent with a DID was recorded last, since the start
 	replied  map[int64]int64 // when the webhook of an agent last replied; without replies before onlineAfter
 }
 
@@ -28,13 +30,14 @@ type directory struct {
 type entry struct {
 	n                int64
 	address, culture string
-	listed           []byte // for GET /discover, as JSON, up to the value of online
-	shown            []byte // for GET /agents, as JSON, as strangers see it
+	did              didkey.DID // empty: the agent has a key
+	listed           []byte     // for GET /discover, as JSON, up to the value of online
+	shown            []byte     // for GET /agents, as JSON, as strangers see it
 }
 
 func newDirectory() *directory {
 	return &directory{reading: make(chan struct{}, 1), changed: map[int64]struct{}{}, byNumber: map[int64]*entry{},
-		replied: map[int64]int64{}}
+		used: map[int64]int64{}, replied: map[int64]int64{}}
 }
 
 // listed is an agent as GET /discover shows it. Its last member, online, follows.
@@ -50,8 +53,8 @@ func newEntry(a agent) *entry {
 	if a.culture != "" {
 		l.Culture = &a.culture
 	}
-	has := len(a.endpoint) > 0
-	return &entry{n: a.n, address: a.address, culture: a.culture,
+	has := a.hasEndpoint()
+	return &entry{n: a.n, address: a.address, culture: a.culture, did: a.did,
 		listed: append(trimObject(jsontext.Compact(l)), `,"online":`...),
 		shown:  jsontext.Compact(newRegistration(a, &has))}
 }
@@ -83,6 +86,7 @@ func (d *directory) set(n int64, a agent) {
 	}
 	if !a.live() {
 		delete(d.replied, n)
+		delete(d.used, n)
 		return
 	}
 	e := newEntry(a)
@@ -154,6 +158,30 @@ func (d *directory) repliedSince(n, since int64) bool {
 	return d.replied[n] > since
 }
 
+// present returns some agents with a DID that are online, and whose use was not recorded since a time.
+func (d *directory) present(since int64, most int, online func(didkey.DID) bool) (some []int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for n, e := range d.byNumber {
+		if len(some) == most {
+			break
+		}
+		if e.did != "" && d.used[n] <= since && online(e.did) {
+			some = append(some, n)
+		}
+	}
+	return some
+}
+
+// recorded notes that the use of agents was recorded.
+func (d *directory) recorded(agents []int64, now int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, n := range agents {
+		d.used[n] = now
+	}
+}
+
 // load reads all registered agents.
 func (h *Hub) load(ctx context.Context) error {
 	since := h.now().Add(-onlineAfter).UnixNano()
@@ -170,7 +198,7 @@ func (h *Hub) load(ctx context.Context) error {
 				}
 				some = append(some, a)
 				return err
-			}, "SELECT a.n, a.address, a.culture, a.card, a.endpoint, a.registered, a.deleted, u.replied FROM hub_agent a "+
+			}, "SELECT a.n, a.address, a.culture, a.card, a.endpoint, a.registered, a.deleted, a.did, u.replied FROM hub_agent a "+
 				"JOIN hub_use u ON u.agent = a.n WHERE a.deleted = 0 AND a.n > ? ORDER BY a.n LIMIT ?", last, gateway.PieceRows)
 		}); err != nil {
 			return err
@@ -216,9 +244,10 @@ func (h *Hub) refresh(ctx context.Context) error {
 	return nil
 }
 
-// isOnline reports whether an agent has a stream, or a webhook that has replied in the last onlineAfter.
-func (h *Hub) isOnline(n int64) bool {
-	return h.streams.has(n) || h.directory.repliedSince(n, h.now().Add(-onlineAfter).UnixNano())
+// isOnline reports whether an agent has a stream, or a webhook that has replied in the last onlineAfter. An agent with a DID
+// is also online if the relay has heard from it (B-13).
+func (h *Hub) isOnline(n int64, did didkey.DID) bool {
+	return h.streams.has(n) || did != "" && h.requests.Online(did) || h.directory.repliedSince(n, h.now().Add(-onlineAfter).UnixNano())
 }
 
 // listAgents returns the elements of a list of registered agents, by address. add adds an agent, if it belongs to the list.

@@ -153,7 +153,7 @@ func (h *Hub) nextPart(ctx context.Context, from relay.Peer, q *historyQuery) (p
 			return nil
 		}, "SELECT "+joinedColumns+" FROM hub_entry e JOIN hub_message m ON m.n = e.message "+
 			"JOIN hub_delivery d ON d.message = e.message WHERE e.agent = ? AND e.message > ? AND m.ts >= ? "+
-			"ORDER BY e.message LIMIT ?", q.agent, q.after, q.from, limit+1)
+			"AND (d.receiver <> ? OR "+notRequest+") ORDER BY e.message LIMIT ?", q.agent, q.after, q.from, q.agent, limit+1)
 		if errors.Is(err, errBatchFull) {
 			return nil
 		}
@@ -163,7 +163,9 @@ func (h *Hub) nextPart(ctx context.Context, from relay.Peer, q *historyQuery) (p
 		return nil, false, err
 	}
 	if len(handed) > 0 {
-		if err := h.handOut(q.agent, viaPoll, handed); err != nil {
+		if err := h.handOut(q.agent, viaPoll, handed); errors.Is(err, errRequested) {
+			return h.nextPart(ctx, from, q) // it is not in the history of its receiver now
+		} else if err != nil {
 			return nil, false, err
 		}
 	}

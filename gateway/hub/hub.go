@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -61,8 +62,12 @@ var initialSchema string
 //go:embed 0002_senders.sql
 var sendersSchema string
 
+//go:embed 0003_requests.sql
+var requestsSchema string
+
 // Extension has the tables of the hub.
-var Extension = relay.Extension{Name: "hub", Migrations: []string{initialSchema, sendersSchema}, Check: check}
+var Extension = relay.Extension{Name: "hub", Migrations: []string{initialSchema, sendersSchema, requestsSchema},
+	Check: check}
 
 // Options are the settings of a hub. The zero value works.
 type Options struct {
@@ -79,6 +84,7 @@ type Hub struct {
 	url           string
 	answers       *gateway.Answers
 	outbox        *gateway.Outbox
+	requests      *deliver.Deliveries // to agents with a DID
 	registrations *admission.AddressRate
 	streams       *streams
 	sessions      *sessions
@@ -111,6 +117,9 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Hub, error) {
 		streams:       &streams{open: map[int64]*stream{}}, sessions: &sessions{byHash: map[[32]byte]session{}},
 		waits: &waits{byMessage: map[int64]*wait{}}, directory: newDirectory(), started: c.Relay.Now()}
 	h.outbox = gateway.NewOutbox(c, "hub", gateway.NewOutgoing(c.Outgoing), courier{h, new(sync.Map)})
+	if h.requests, err = deliver.New(ctx, c, "hub", h, h); err != nil {
+		return nil, err
+	}
 	return h, errors.Join(h.count(ctx), h.load(ctx))
 }
 
@@ -148,6 +157,7 @@ func (h *Hub) now() time.Time { return h.Relay.Now() }
 func (h *Hub) Run(ctx context.Context) {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { h.outbox.Run(ctx) })
+	tasks.Go(func() { h.requests.Run(ctx) })
 	tasks.Go(func() { h.sweep(ctx) })
 	tasks.Wait()
 }
@@ -163,7 +173,7 @@ func (h *Hub) Mount(prefix string) httpapi.Mount {
 		Unlimited: func(r *http.Request) bool {
 			return r.URL.Path == "/health" && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 		},
-		Handler: gateway.NoReferrer(httpapi.Routes("The hub's paths are listed in /.well-known/chorus.json",
+		Handler: gateway.NoReferrer(h.identified(prefix != "", httpapi.Routes("The hub's paths are listed in /.well-known/chorus.json",
 			httpapi.Route{Path: "/register", Methods: methods{post: h.postRegister}},
 			httpapi.Route{Path: "/agents", Methods: methods{get: h.getAgents, post: h.postAgent}},
 			httpapi.Route{Path: "/agents/{id}", Methods: methods{get: h.getAgent, http.MethodDelete: h.deleteAgent}},
@@ -177,7 +187,7 @@ func (h *Hub) Mount(prefix string) httpapi.Mount {
 			httpapi.Route{Path: "/health", Methods: methods{get: h.getHealth, http.MethodHead: h.getHealth}},
 			httpapi.Route{Path: "/skill", Methods: methods{get: h.getSkill}},
 			httpapi.Route{Path: "/.well-known/chorus.json", Methods: methods{get: h.document("")}},
-		)),
+		))),
 	}
 }
 
@@ -237,6 +247,11 @@ func (o *op) change(before state, d delivery) error {
 			return err
 		}
 		if err := o.hub.outbox.Remove(o.ExtTx, d.message); err != nil {
+			return err
+		}
+	}
+	if d.state.final() || d.state == sent && d.via != viaRequest {
+		if err := o.dropRequest(d.message); err != nil {
 			return err
 		}
 	}

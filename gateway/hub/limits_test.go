@@ -235,8 +235,8 @@ func TestAgentReturnsDuringSweep(t *testing.T) {
 	f := startLocal(t, func(f *fixture) {
 		f.Wrap = func(s relay.Extender) relay.Extender { return afterUpdate{s, &updates} }
 	})
-	// NewCore makes one Update, and the sweep at the start makes five. That sweep must not delete the agent.
-	eventually(t, "the sweep at the start has ended", func() bool { return updates.Load() == 6 })
+	// NewCore makes one Update, New makes one, and the sweep at the start makes five. That sweep must not delete the agent.
+	eventually(t, "the sweep at the start has ended", func() bool { return updates.Load() == 7 })
 	key := f.register("a@b")
 	f.wait(unused + moment)
 	returns := sync.OnceFunc(func() { f.open(key, nil).frame() })

@@ -28,7 +28,7 @@ func (h *Hub) getAgents(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	}
 	return httpapi.WriteList(w, httpapi.List{Head: listHead, Tail: func() string { return h.listTail(false) },
 		Elements: h.listAgents(r.Context(), from, func(q relay.Querier, e *entry, p *gateway.Piece) error {
-			if !c.operator && c.agent != e.n {
+			if !c.operator && c.agent != e.n && (c.did == "" || c.did != e.did) {
 				p.AddText(e.shown)
 				return nil
 			}
@@ -99,7 +99,7 @@ func (h *Hub) getDirectory(w http.ResponseWriter, r *http.Request, from relay.Pe
 	}
 	list := httpapi.List{Head: listHead, Tail: func() string { return h.listTail(false) },
 		Elements: h.listAgents(r.Context(), from, func(_ relay.Querier, e *entry, p *gateway.Piece) error {
-			isOnline := h.isOnline(e.n)
+			isOnline := h.isOnline(e.n, e.did)
 			if byCulture && e.culture != culture || byOnline && isOnline != (online == "true") {
 				return nil
 			}
@@ -138,7 +138,7 @@ func (h *Hub) getInvite(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	if !i.Exists {
 		i.Instructions = "Nobody is registered as " + address + " at the moment. " + i.Instructions
 	}
-	i.Online = i.Exists && h.isOnline(a.n)
+	i.Online = i.Exists && h.isOnline(a.n, a.did)
 	if i.Exists && a.culture != "" {
 		i.Culture = &a.culture
 	}

@@ -9,7 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -24,8 +26,8 @@ type registration struct {
 
 // registration returns an agent as c may see it.
 func (h *Hub) registration(a agent, c caller) (registration, error) {
-	if !c.operator && c.agent != a.n {
-		has := len(a.endpoint) > 0
+	if !c.operator && !c.owns(a) {
+		has := a.hasEndpoint()
 		return newRegistration(a, &has), nil
 	}
 	r := newRegistration(a, nil)
@@ -34,8 +36,11 @@ func (h *Hub) registration(a agent, c caller) (registration, error) {
 	return r, err
 }
 
-// endpoint returns the URL of an agent's webhook; empty: it has none.
+// endpoint returns the URL of an agent's webhook, or that which stands for its DID; empty: it has none.
 func (h *Hub) endpoint(a agent) (string, error) {
+	if a.did != "" {
+		return deliver.Scheme + string(a.did), nil
+	}
 	if len(a.endpoint) == 0 {
 		return "", nil
 	}
@@ -50,10 +55,11 @@ func endpointPlace(agent int64) gateway.Place {
 // registerBody is the body of a registration.
 type registerBody struct {
 	address  string
-	culture  string // of the card; empty: there is no card
-	card     string // JSON; empty: there is no card
-	endpoint string // the URL of the webhook; empty: there is none
-	source   int64  // from which the registration comes; 0: the agent counts alone
+	culture  string     // of the card; empty: there is no card
+	card     string     // JSON; empty: there is no card
+	endpoint string     // the URL of the webhook; empty: there is none
+	did      didkey.DID // it gets REQUESTs; empty: it does not
+	source   int64      // from which the registration comes; 0: the agent counts alone
 }
 
 // readObject reads the body of a request, which must be one JSON object. It returns the RFC 8785 form of the body.
@@ -88,6 +94,12 @@ func (h *Hub) parseRegistration(body []byte, operator bool) (q registerBody, err
 		q.card = string(card)
 	}
 	if hasEndpoint {
+		var own bool
+		if q.did, own, err = deliver.ParseEndpoint(endpoint); own && err == nil {
+			return q, nil
+		} else if err != nil {
+			return q, refuse(http.StatusBadRequest, codeBlocked, "endpoint: %v", err)
+		}
 		if _, err := h.Outgoing.Check(endpoint); err != nil {
 			return q, refuse(http.StatusBadRequest, codeBlocked, "endpoint: %v", err)
 		}
@@ -106,8 +118,18 @@ func (h *Hub) postRegister(w http.ResponseWriter, r *http.Request, from relay.Pe
 	if err != nil {
 		return err
 	}
-	key, _ := gateway.Bearer(r)
-	newKey := gateway.NewKey(gateway.HubAgent)
+	signer := signerOf(r)
+	if signer != q.did {
+		return refuse(http.StatusForbidden, codeBlocked, "endpoint: one that begins with %s needs a signed request of its DID, and "+
+			"a signed request needs this endpoint with its own DID", deliver.Scheme)
+	}
+	key, newKey := "", ""
+	if signer == "" {
+		key, _ = gateway.Bearer(r)
+		newKey = gateway.NewKey(gateway.HubAgent)
+	} else if err := h.Relay.Gate().AdmitCaller(from, string(signer)); err != nil {
+		return err
+	}
 	admit := h.admitRegistration(from)
 	q.source = h.Source(from)
 	var a agent
@@ -125,7 +147,7 @@ func (h *Hub) postRegister(w http.ResponseWriter, r *http.Request, from relay.Pe
 	}
 	return h.answer(w, status, struct {
 		AgentID      string       `json:"agent_id"`
-		Key          string       `json:"api_key"`
+		Key          string       `json:"api_key,omitempty"` // an agent with a DID has none
 		Registration registration `json:"registration"`
 	}{a.address, newKey, shown})
 }
@@ -137,7 +159,7 @@ func (h *Hub) admitRegistration(from relay.Peer) func() error {
 }
 
 // register creates an agent, or replaces its registration and its key. key is the key in the request; empty: it has
-// none. status is that of the answer.
+// none. An agent with a DID, which has signed the request, has no key (B-1). status is that of the answer.
 func (o *op) register(q registerBody, key, newKey string, admit func() error) (_ agent, status int, err error) {
 	a, err := agentByAddress(o, q.address)
 	if err != nil {
@@ -148,19 +170,27 @@ func (o *op) register(q registerBody, key, newKey string, admit func() error) (_
 		return a, 0, err
 	}
 	operator := found && holder.Kind == gateway.Operator
-	own := found && holder.Kind == gateway.HubAgent && holder.Owner == a.n
+	own := found && holder.Kind == gateway.HubAgent && holder.Owner == a.n && a.did == ""
+	signed := q.did != "" && a.did == q.did
 	if !a.live() {
-		if o.reserved(a) && !operator && !(own && holder.Only == onlyDelete) {
+		if o.reserved(a) && !operator && !signed && !(own && holder.Only == onlyDelete) {
 			return a, 0, addressTaken(q.address,
-				"was deleted less than 30 days ago; only the key that it had can register it again")
+				"was deleted less than 30 days ago; only the key or the DID that it had can register it again")
 		}
 		a, err = o.create(q, a, admit)
 		if err != nil {
 			return a, 0, err
 		}
+		if q.did != "" {
+			return a, http.StatusCreated, nil
+		}
 		return a, http.StatusCreated, o.addKey(newKey, a.n)
 	}
-	if !own || holder.Only == onlyDelete {
+	if signed {
+		a, err = o.replace(q, a)
+		return a, http.StatusOK, err
+	}
+	if q.did != "" || !own || holder.Only == onlyDelete {
 		return a, 0, addressTaken(q.address, "is registered; to change it, send its current key as "+
 			"Authorization: Bearer KEY; otherwise choose another address")
 	}
@@ -244,6 +274,7 @@ func (o *op) create(q registerBody, old agent, admit func() error) (a agent, err
 // fill sets the fields of an agent that a registration contains.
 func (o *op) fill(a agent, q registerBody) agent {
 	a.address, a.culture, a.card, a.registered, a.endpoint = q.address, q.culture, q.card, o.Now, []byte{}
+	a.did = q.did
 	if q.endpoint != "" {
 		a.endpoint = o.hub.Secrets.Encrypt(endpointPlace(a.n), []byte(q.endpoint))
 	}
@@ -296,6 +327,9 @@ func (h *Hub) postAgent(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	if err != nil {
 		return err
 	}
+	if q.did != "" {
+		return refuse(http.StatusForbidden, codeBlocked, "endpoint: the agent itself registers its DID, with a signed POST /register")
+	}
 	newKey := gateway.NewKey(gateway.HubAgent)
 	var a agent
 	status := 0
@@ -305,6 +339,10 @@ func (h *Hub) postAgent(w http.ResponseWriter, r *http.Request, from relay.Peer)
 		}
 		if a, err = agentByAddress(o, q.address); err != nil {
 			return err
+		}
+		if a.live() && a.did != "" {
+			return refuse(http.StatusForbidden, codeBlocked, "endpoint: %s has a DID as its endpoint, and only that DID can change it",
+				q.address)
 		}
 		if a.live() {
 			status = http.StatusOK

@@ -18,7 +18,7 @@ const removedText = "The operator of this hub has removed this message."
 // with a text that says so. It fails unless the receiver has confirmed it, and is not delivered any more. A stream or a
 // webhook that is just getting it may still get its text. Errors: CodeNotFound.
 func (h *Hub) Remove(ctx context.Context, id string) error {
-	return h.update(ctx, gateway.OperatorPeer, func(o *op) error {
+	return h.ending(ctx, gateway.OperatorPeer, "the operator of the hub has removed the message", requestFor(id), func(o *op) error {
 		m, d, err := messageByID(o, id)
 		switch {
 		case err != nil:

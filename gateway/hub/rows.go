@@ -3,7 +3,9 @@ package hub
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
@@ -19,23 +21,30 @@ type agent struct {
 	culture, card         string
 	endpoint              []byte // encrypted
 	registered, deletedAt int64
+	did                   didkey.DID // empty: the agent has a key
 }
 
 const (
 	agentTable   = "hub_agent"
-	agentColumns = "n, address, culture, card, endpoint, registered, deleted"
+	agentColumns = "n, address, culture, card, endpoint, registered, deleted, did"
 )
 
+// agents describes the table. Agents of earlier versions have no DID.
+var agents = gateway.Table{Name: agentTable, Key: 1, Columns: strings.Split(agentColumns, ", "), Added: 1}
+
 func (a agent) values() []any {
-	return []any{a.n, a.address, a.culture, a.card, a.endpoint, a.registered, a.deletedAt}
+	return []any{a.n, a.address, a.culture, a.card, a.endpoint, a.registered, a.deletedAt, string(a.did)}
 }
 
 func (a *agent) fields() []any {
-	return []any{&a.n, &a.address, &a.culture, &a.card, &a.endpoint, &a.registered, &a.deletedAt}
+	return []any{&a.n, &a.address, &a.culture, &a.card, &a.endpoint, &a.registered, &a.deletedAt, &a.did}
 }
 
 // live reports whether the agent is registered. The zero agent is not.
 func (a agent) live() bool { return a.n != 0 && a.deletedAt == 0 }
+
+// hasEndpoint reports whether the hub calls the agent, or sends it REQUESTs.
+func (a agent) hasEndpoint() bool { return len(a.endpoint) > 0 || a.did != "" }
 
 // agentByAddress returns the agent that was registered last with this address, deleted or not. If there is none, it
 // returns the zero agent.
@@ -53,13 +62,13 @@ func agentByNumber(q relay.Querier, n int64) (a agent, err error) {
 }
 
 func insertAgent(tx relay.ExtTx, a agent) error {
-	return gateway.Exec(tx, "INSERT INTO hub_agent ("+agentColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-		gateway.WithSum(agentTable, a.values())...)
+	return gateway.Exec(tx, "INSERT INTO hub_agent ("+agentColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		agents.WithSum(a.values())...)
 }
 
 func updateAgent(tx relay.ExtTx, a agent) error {
 	return gateway.Exec(tx, "UPDATE hub_agent SET n = ?, address = ?, culture = ?, card = ?, endpoint = ?, registered = ?, "+
-		"deleted = ?, sum = ? WHERE n = ?", append(gateway.WithSum(agentTable, a.values()), a.n)...)
+		"deleted = ?, did = ?, sum = ? WHERE n = ?", append(agents.WithSum(a.values()), a.n)...)
 }
 
 // usage is a row of hub_use. framed is neverFramed if the agent has sent or received a message, but none on a stream.
@@ -119,31 +128,36 @@ type message struct {
 	receiver             int64
 	receiverID, envelope string
 	ts                   int64
+	depth                int64 // how many replies came before it
 }
 
 const (
 	messageTable   = "hub_message"
-	messageColumns = "n, trace, sender, sender_id, receiver, receiver_id, envelope, ts"
+	messageColumns = "n, trace, sender, sender_id, receiver, receiver_id, envelope, ts, depth"
 	// joinedColumns are the columns of a message and of its delivery, in a join of hub_message m and hub_delivery d.
-	joinedColumns = "m.n, m.trace, m.sender, m.sender_id, m.receiver, m.receiver_id, m.envelope, m.ts, " + joinedDelivery
+	joinedColumns = "m.n, m.trace, m.sender, m.sender_id, m.receiver, m.receiver_id, m.envelope, m.ts, m.depth, " +
+		joinedDelivery
 )
 
+// messages describes the table. Messages of earlier versions have the depth 0.
+var messages = gateway.Table{Name: messageTable, Key: 1, Columns: strings.Split(messageColumns, ", "), Added: 1}
+
 func (m message) values() []any {
-	return []any{m.n, m.trace, m.sender, m.senderID, m.receiver, m.receiverID, m.envelope, m.ts}
+	return []any{m.n, m.trace, m.sender, m.senderID, m.receiver, m.receiverID, m.envelope, m.ts, m.depth}
 }
 
 func (m *message) fields() []any {
-	return []any{&m.n, &m.trace, &m.sender, &m.senderID, &m.receiver, &m.receiverID, &m.envelope, &m.ts}
+	return []any{&m.n, &m.trace, &m.sender, &m.senderID, &m.receiver, &m.receiverID, &m.envelope, &m.ts, &m.depth}
 }
 
 func insertMessage(tx relay.ExtTx, m message) error {
-	return gateway.Exec(tx, "INSERT INTO hub_message ("+messageColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		gateway.WithSum(messageTable, m.values())...)
+	return gateway.Exec(tx, "INSERT INTO hub_message ("+messageColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		messages.WithSum(m.values())...)
 }
 
 // updateEnvelope replaces the row of a message. Only its envelope ever changes.
 func updateEnvelope(tx relay.ExtTx, m message) error {
-	values := gateway.WithSum(messageTable, m.values())
+	values := messages.WithSum(m.values())
 	return gateway.Exec(tx, "UPDATE hub_message SET envelope = ?, sum = ? WHERE n = ?", m.envelope, values[len(values)-1], m.n)
 }
 
@@ -167,6 +181,7 @@ const (
 	viaStream  = "sse"
 	viaPoll    = "poll"
 	viaWebhook = "webhook"
+	viaRequest = "agora" // as a REQUEST
 )
 
 // delivery is a row of hub_delivery.

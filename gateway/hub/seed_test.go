@@ -142,6 +142,10 @@ func insertRows(tx relay.ExtTx, table string, rows [][]any) error {
 		all = append(append(all, values...), gateway.Sum(table, values...))
 	}
 	row := "(?" + strings.Repeat(", ?", len(all)/len(rows)-1) + ")"
-	_, err := tx.Exec("INSERT INTO "+table+" VALUES "+row+strings.Repeat(", "+row, len(rows)-1), all...)
+	into := table
+	if table == "hub_message" { // later migrations have added columns
+		into += " (n, trace, sender, sender_id, receiver, receiver_id, envelope, ts, sum)"
+	}
+	_, err := tx.Exec("INSERT INTO "+into+" VALUES "+row+strings.Repeat(", "+row, len(rows)-1), all...)
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -22,6 +23,7 @@ type outgoing struct {
 	repeat     gateway.Repeat
 	repeatable bool // the request has an Idempotency-Key
 	request    *sending
+	prepared   prepared
 }
 
 // parseMessage checks the body of POST /messages.
@@ -79,10 +81,19 @@ func (h *Hub) postMessage(w http.ResponseWriter, r *http.Request, from relay.Pee
 	var repeated bool
 	defer h.waits.end(m.request)
 	// If the client disconnects now, the message is still sent.
-	err = h.update(context.WithoutCancel(r.Context()), from, func(o *op) (err error) {
-		n, repeated, first, err = o.send(c, m, badKey)
-		return err
-	})
+	for try := 1; ; try++ {
+		if m.prepared, err = h.prepare(r.Context(), from, m.senderID, m.receiverID, m.envelope); err != nil {
+			return err
+		}
+		m.prepared.last = try == maxPredictions
+		err = h.update(context.WithoutCancel(r.Context()), from, func(o *op) (err error) {
+			n, repeated, first, err = o.send(c, m, badKey)
+			return err
+		})
+		if !errors.Is(err, errPredicted) {
+			break
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -120,7 +131,7 @@ func (o *op) send(c caller, m outgoing, badKey error) (n int64, repeated bool, f
 	case !sender.live():
 		return 0, false, first, refuse(http.StatusBadRequest, codeNoSender, "envelope.sender_id: %s is not registered here",
 			m.senderID)
-	case !c.operator && c.agent != sender.n:
+	case !c.operator && !c.owns(sender):
 		own, err := agentByNumber(o, c.agent)
 		return 0, false, first, cmp.Or(err, refuse(http.StatusForbidden, codeSenderMismatch,
 			"envelope.sender_id: %s is not the agent of this key, which is %s", m.senderID, own.address))
@@ -146,7 +157,8 @@ func (o *op) send(c caller, m outgoing, badKey error) (n int64, repeated bool, f
 	if err := o.checkQueue(source, receiver, len(m.envelope)); err != nil {
 		return 0, false, first, err
 	}
-	if n, err = o.store(sender, receiver, source, m.envelope, m.request); err == nil && m.repeatable {
+	message := newMessage{sender: sender, receiver: receiver, source: source, envelope: m.envelope, prepared: m.prepared}
+	if n, err = o.store(message, m.request); err == nil && m.repeatable {
 		err = o.hub.answers.Add(o.ExtTx, m.repeat, n)
 	}
 	return n, false, first, err
@@ -183,33 +195,59 @@ func (o *op) checkQueue(source int64, receiver agent, size int) error {
 		"the inbox of "+receiver.address+" is full: "+what+"; wait until it has received some", most)
 }
 
-// store writes the rows of a new message and returns its number.
-func (o *op) store(sender, receiver agent, source int64, envelope string, request *sending) (n int64, err error) {
-	m := message{trace: newTrace(), sender: sender.n, senderID: sender.address, receiver: receiver.n,
-		receiverID: receiver.address, envelope: envelope}
-	if m.n, err = gateway.Next(o.ExtTx, messageCounter); err != nil {
-		return 0, err
+// newMessage is a message that is about to be stored.
+type newMessage struct {
+	sender, receiver agent
+	source           int64 // of the sender
+	envelope         string
+	depth            int64
+	prepared         prepared // zero: its REQUEST was not signed
+}
+
+// insert writes the row of a new message. Errors: errPredicted.
+func (o *op) insert(n newMessage) (m message, err error) {
+	m = message{trace: n.prepared.message.trace, sender: n.sender.n, senderID: n.sender.address, receiver: n.receiver.n,
+		receiverID: n.receiver.address, envelope: n.envelope, depth: n.depth}
+	if m.trace == "" {
+		m.trace = newTrace()
 	}
-	// Timestamps grow with the ids, even if the clock is set back. Answers show milliseconds, so they grow by at least one
-	// of them.
-	last, err := o.newestTime()
+	if m.n, err = gateway.Next(o.ExtTx, messageCounter); err != nil {
+		return m, err
+	}
+	last, err := newestTime(o)
+	if err != nil {
+		return m, err
+	}
+	m.ts = nextTime(o.Now, last)
+	if as := n.prepared.message; as.n != 0 {
+		switch predicted := as.n == m.n && as.ts > last; {
+		case predicted:
+			m.ts = as.ts
+		case n.prepared.last:
+			m.trace = newTrace() // so the REQUEST, which says something else, is not sent
+		default:
+			return m, errPredicted
+		}
+	}
+	return m, insertMessage(o.ExtTx, m)
+}
+
+// store writes the rows of a new message and returns its number. Errors: errPredicted.
+func (o *op) store(n newMessage, request *sending) (int64, error) {
+	m, err := o.insert(n)
 	if err != nil {
 		return 0, err
 	}
-	const ms = int64(time.Millisecond)
-	m.ts = max(o.Now/ms, last/ms+1) * ms
-	d := delivery{message: m.n, sender: m.sender, receiver: m.receiver, size: int64(len(envelope)), state: queued}
-	if err := insertMessage(o.ExtTx, m); err != nil {
-		return 0, err
-	}
+	receiver := n.receiver
+	d := delivery{message: m.n, sender: m.sender, receiver: m.receiver, size: int64(len(m.envelope)), state: queued}
 	if err := insertDelivery(o.ExtTx, d); err != nil {
 		return 0, err
 	}
-	if err := o.enqueued(d, source); err != nil {
+	if err := o.enqueued(d, n.source); err != nil {
 		return 0, err
 	}
-	for i, party := range []int64{sender.n, receiver.n} {
-		if i == 1 && receiver.n == sender.n {
+	for i, party := range []int64{m.sender, m.receiver} {
+		if i == 1 && m.receiver == m.sender {
 			continue
 		}
 		if err := o.keep(party, d); err != nil {
@@ -224,8 +262,13 @@ func (o *op) store(sender, receiver agent, source int64, envelope string, reques
 		}
 		o.Then(func() { o.hub.outbox.Wake(receiver.n) })
 	}
+	if receiver.did != "" {
+		if err := o.request(m, receiver, n.prepared); err != nil {
+			return 0, err
+		}
+	}
 	// Nobody can see the message before it is on disk. So a wait that is added now misses no change.
-	o.hub.waits.add(request, d, m.trace, len(receiver.endpoint) > 0)
+	o.hub.waits.add(request, d, m.trace, len(receiver.endpoint) > 0 || receiver.did != "" && o.hub.requests.Online(receiver.did))
 	o.Then(func() { o.hub.streams.wake(receiver.n) })
 	return m.n, nil
 }
@@ -240,7 +283,7 @@ func (o *op) keep(party int64, d delivery) error {
 		u.used, u.framed = o.Now, max(u.framed, neverFramed)
 		u.kept++
 		u.keptBytes += d.size
-		if party == d.receiver {
+		if party == d.receiver && d.state == queued {
 			u.queued++
 			u.queueBytes += d.size
 		}
@@ -263,7 +306,7 @@ func newTrace() string {
 type sendAnswer struct {
 	Delivery string          `json:"delivery"`
 	Trace    string          `json:"trace_id"`
-	Response json.RawMessage `json:"receiver_response,omitempty"` // only if the webhook has confirmed the message
+	Response json.RawMessage `json:"receiver_response,omitempty"` // only if the webhook or a RESULT has confirmed the message
 	Code     string          `json:"error_code,omitempty"`
 	Detail   string          `json:"detail,omitempty"`
 	State    string          `json:"state"`
@@ -284,7 +327,7 @@ func (h *Hub) outcome(ctx context.Context, from relay.Peer, n int64) (status int
 			status, answer = sentAnswer(d, trace)
 			return status, answer, nil
 		}
-		known := w.latest.state != queued || w.latest.result != ""
+		known := w.latest.state != queued && w.latest.via != viaRequest || w.latest.state.final() || w.latest.result != ""
 		if !known && (w.webhook || h.streams.has(w.latest.receiver)) {
 			select {
 			case <-w.changed:
@@ -316,7 +359,7 @@ func sentAnswer(d delivery, trace string) (status int, a sendAnswer) {
 	switch {
 	case d.state == failed:
 		a.Delivery = "failed"
-	case d.state == delivered && d.via == viaWebhook:
+	case d.state == delivered && (d.via == viaWebhook || d.via == viaRequest):
 		a.Delivery, a.Response = "delivered", known.Response
 	case d.state != queued && d.via == viaStream:
 		a.Delivery = "delivered_sse"

@@ -159,8 +159,8 @@ func (o *op) surplus(u usage) ([]delivery, error) {
 		return nil, err
 	}
 	if found {
-		rows, err := deliveries(o, "SELECT "+joinedDelivery+" FROM hub_received r JOIN hub_delivery d ON d.message = r.message "+
-			"WHERE r.agent = ? AND r.source = ? AND d.state <> 0 ORDER BY r.message LIMIT ?", u.agent, source, trimBatch)
+		rows, err := deliveries(o, "SELECT "+joinedDelivery+" FROM hub_received v JOIN hub_delivery d ON d.message = v.message "+
+			"WHERE v.agent = ? AND v.source = ? AND d.state <> 0 AND "+notRequest+" ORDER BY v.message LIMIT ?", u.agent, source, trimBatch)
 		if err != nil || len(rows) > 0 {
 			return rows, err
 		}

@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -98,6 +97,12 @@ func (h *Hub) serveStream(
 	writer := &streamWriter{h: h, out: out, s: s, from: from, slot: slot}
 	h.streams.add(s)
 	defer func() { h.closeStream(s, writer.phase == live) }()
+	if owner.did != "" {
+		// What becomes a REQUEST just now is stored when this Update is. From now on, nothing does.
+		if err := h.update(r.Context(), self, func(*op) error { return nil }); err != nil {
+			return err
+		}
+	}
 	if resumes {
 		if _, err := h.confirm(r.Context(), from, owner.agent, confirmation{upTo: after}); err != nil {
 			return err
@@ -144,8 +149,8 @@ type position struct {
 // key may have been replaced just before the stream was added. Then the replacement has not closed the stream.
 func (h *Hub) beginStream(ctx context.Context, from relay.Peer, owner caller) (p position, err error) {
 	err = h.Relay.View(ctx, from, func(q relay.Querier) error {
-		if again, _, err := findCaller(q, owner.key, h.now()); err != nil || again != owner {
-			return cmp.Or(err, unauthorized())
+		if _, err := owner.again(q, h.now()); err != nil {
+			return err
 		}
 		a, err := agentByNumber(q, owner.agent)
 		if err != nil {
@@ -184,6 +189,7 @@ func (h *Hub) closeStream(s *stream, caughtUp bool) {
 	close(s.done)
 	h.waits.streamEnded(s.agent)
 	h.outbox.Wake(s.agent) // the webhook gets the messages that the stream has not handed out
+	h.requests.Wake()      // or they become REQUESTs
 }
 
 // handOut records that messages were handed out to their receiver. Many messages need several operations. If one of
@@ -199,6 +205,10 @@ func (h *Hub) handOut(receiver int64, via string, messages []int64) error {
 	return nil
 }
 
+// errRequested means that a message has become a REQUEST, so that it must not be handed out.
+var errRequested = errors.New("the message has become a REQUEST")
+
+// handOut is Hub.handOut for some messages. Errors: errRequested.
 func (o *op) handOut(receiver int64, via string, messages []int64) error {
 	for _, n := range messages {
 		d, err := deliveryOf(o, n)
@@ -207,6 +217,11 @@ func (o *op) handOut(receiver int64, via string, messages []int64) error {
 		}
 		if d.message == 0 || d.receiver != receiver || d.state.final() {
 			continue
+		}
+		if taken, err := isRequest(o, n); err != nil {
+			return err
+		} else if taken {
+			return errRequested
 		}
 		before := d.state
 		d.state, d.via, d.handed = sent, via, o.Now

@@ -118,20 +118,20 @@ var errBatchFull = errors.New("the batch is full")
 func (t *streamWriter) next(ctx context.Context) (b batch, more bool, err error) {
 	const read = "SELECT " + joinedColumns + " FROM hub_delivery d JOIN hub_message m ON m.n = d.message "
 	const order = " ORDER BY d.message LIMIT ?"
-	text, args := read+"WHERE d.receiver = ? AND d.state = 0 AND d.message > ?"+order, []any{t.s.agent, t.after}
+	text, args := read+"WHERE d.receiver = ? AND d.state = 0 AND d.message > ? AND "+notRequest+order, []any{t.s.agent, t.after}
 	switch t.phase {
 	case missed:
-		text = read + "WHERE d.receiver = ? AND d.state = 0 AND d.message > ? AND d.message <= ?" + order
+		text = read + "WHERE d.receiver = ? AND d.state = 0 AND d.message > ? AND d.message <= ? AND " + notRequest + order
 		args = append(args, t.last)
 	case resumed:
 		// The entries of the history find the messages of the agent.
 		text = "SELECT " + joinedColumns + " FROM hub_entry e JOIN hub_delivery d ON d.message = e.message " +
-			"JOIN hub_message m ON m.n = e.message WHERE e.agent = ? AND e.message > ? AND d.receiver = ? AND d.state < 3 " +
-			"ORDER BY e.message LIMIT ?"
+			"JOIN hub_message m ON m.n = e.message WHERE e.agent = ? AND e.message > ? AND d.receiver = ? AND d.state < 3 AND " +
+			notRequest + " ORDER BY e.message LIMIT ?"
 		args = append(args, t.s.agent)
 	case replayed:
 		text = read + "WHERE d.receiver = ? AND d.message > ? AND " +
-			"(d.state = 0 OR d.state = 1 AND d.via = 'sse' AND d.handed >= ?)" + order
+			"(d.state = 0 OR d.state = 1 AND d.via = 'sse' AND d.handed >= ?) AND " + notRequest + order
 		args = append(args, t.since)
 	}
 	args = append(args, changeBatch)

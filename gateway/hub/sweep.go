@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
 )
 
 // This file removes what has expired. Each step is a small Update, so that messages never wait for it long.
@@ -31,6 +32,17 @@ func (h *Hub) sweep(ctx context.Context) {
 
 func (h *Hub) sweepOnce(ctx context.Context) {
 	h.directory.forgetReplies(h.now().Add(-onlineAfter).UnixNano())
+	for _, step := range []func(context.Context) (more bool, err error){h.expireRequests, h.recordPresence} {
+		for more := true; more && ctx.Err() == nil; {
+			var err error
+			if more, err = step(ctx); err != nil {
+				if ctx.Err() == nil && h.Relay.Health() == nil {
+					h.Log.Error("what is due for agents with a DID cannot be done now; the hub tries again in a minute", "err", err)
+				}
+				break
+			}
+		}
+	}
 	for _, step := range []func(*op) (more bool, err error){(*op).touch, (*op).expire, (*op).purge, (*op).forget,
 		(*op).forgetPeers} {
 		for more := true; more && ctx.Err() == nil; {
@@ -75,7 +87,10 @@ func (o *op) expire() (more bool, err error) {
 	if err != nil || len(unused) == 0 {
 		return false, err
 	}
-	if o.hub.streams.has(unused[0]) {
+	if used, err := o.inUse(unused[0]); err != nil || used {
+		if err != nil {
+			return false, err
+		}
 		return true, changeUsage(o.ExtTx, unused[0], func(u *usage) { u.used = o.Now })
 	}
 	a, err := agentByNumber(o, unused[0])
@@ -101,7 +116,9 @@ func (o *op) makeRoom() (made bool, err error) {
 		return false, err
 	}
 	for _, n := range idle {
-		if o.hub.streams.has(n) {
+		if used, err := o.inUse(n); err != nil {
+			return false, err
+		} else if used {
 			continue
 		}
 		a, err := agentByNumber(o, n)
@@ -115,7 +132,8 @@ func (o *op) makeRoom() (made bool, err error) {
 
 // purge removes messages that were kept long enough.
 func (o *op) purge() (more bool, err error) {
-	old, err := gateway.Numbers(o, "SELECT n FROM hub_message WHERE ts < ? ORDER BY ts, n LIMIT ?",
+	old, err := gateway.Numbers(o, "SELECT n FROM hub_message WHERE ts < ? AND NOT EXISTS "+
+		"(SELECT 1 FROM hub_request r WHERE r.message = hub_message.n) ORDER BY ts, n LIMIT ?",
 		o.Now-int64(o.hub.options.Retention), sweepBatch)
 	if err != nil {
 		return false, err
@@ -174,7 +192,8 @@ func (o *op) forget() (more bool, err error) {
 // cannot.
 func (o *op) oldest(agent int64, limit int) ([]delivery, error) {
 	return deliveries(o, "SELECT "+joinedDelivery+" FROM hub_entry e JOIN hub_delivery d ON d.message = e.message "+
-		"WHERE e.agent = ? AND NOT (d.receiver = ? AND d.state = 0) ORDER BY e.message LIMIT ?", agent, agent, limit)
+		"WHERE e.agent = ? AND NOT (d.receiver = ? AND d.state = 0) AND "+notRequest+" ORDER BY e.message LIMIT ?", agent, agent,
+		limit)
 }
 
 // trim makes an agent's history smaller than its limits.
@@ -259,6 +278,9 @@ func (o *op) remove(d delivery) error {
 		return err
 	}
 	o.stored--
+	if err := o.dropRequest(d.message); err != nil {
+		return err
+	}
 	for _, text := range []string{"DELETE FROM hub_message WHERE n = ?", "DELETE FROM hub_delivery WHERE message = ?"} {
 		if err := gateway.Exec(o.ExtTx, text, d.message); err != nil {
 			return err
@@ -278,11 +300,11 @@ func (o *op) rememberTime(message int64) error {
 }
 
 // newestTime returns the timestamp of the newest message that was ever stored; 0: there was none.
-func (o *op) newestTime() (int64, error) {
-	stored, err := o.Number("SELECT ts FROM hub_message ORDER BY n DESC LIMIT 1")
+func newestTime(q relay.Querier) (int64, error) {
+	stored, err := gateway.Number(q, "SELECT ts FROM hub_message ORDER BY n DESC LIMIT 1")
 	if err != nil {
 		return 0, err
 	}
-	removed, err := o.Number("SELECT ts FROM hub_clock WHERE id = 1")
+	removed, err := gateway.Number(q, "SELECT ts FROM hub_clock WHERE id = 1")
 	return max(stored, removed), err
 }
