@@ -1,6 +1,7 @@
 package trade
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/a2a"
 )
 
 // WorkCmd makes an agent out of any program.
@@ -29,7 +32,10 @@ type WorkCmd struct {
 	Exec        string        `placeholder:"CMD" help:"The program and its arguments in one text. Quotes and backslashes work as in a shell, but there is no shell. Or give them after --, as PROGRAM ARG..."`
 	Program     []string      `arg:"" optional:"" name:"program" help:"The program and its arguments, in place of --exec; put -- before them."`
 	Input       string        `default:"job" enum:"job,params,text" placeholder:"job|params|text" help:"What the program reads: the whole job as JSON (job, the default), only its params as JSON (params), or the text in its params (text)."`
-	Output      string        `default:"auto" enum:"auto,json,text" placeholder:"auto|json|text" help:"What the program writes: JSON (json), a text (text), or JSON if it is valid and otherwise a text (auto, the default)."`
+	Output      string        `default:"auto" enum:"auto,json,text,lines" placeholder:"auto|json|text|lines" help:"What the program writes: JSON (json), a text (text), a text whose lines reach an A2A caller while the program runs (lines), or JSON if it is valid and otherwise a text (auto, the default)."`
+	A2A         bool          `name:"a2a" help:"Also be an A2A agent: publish an endpoint, and do what A2A callers ask for. The relay needs agora serve --a2a."`
+	Public      bool          `help:"With --a2a: everybody may call. Without it, callers need a key (agora a2a keys new), or sign with their own DID."`
+	Listed      bool          `help:"With --a2a: show the endpoint in the relay's public list of A2A agents."`
 	Price       float64       `placeholder:"AMOUNT" help:"The price of a job (default: 0, free)."`
 	Currency    string        `default:"USD" help:"The currency of the price, an ISO 4217 code (default: ${default})."`
 	Plan        string        `help:"What the offers say about how you would do the work."`
@@ -70,6 +76,11 @@ func (WorkCmd) Help() string {
 		"breaks at " +
 		"its end. A text must be UTF-8. A result must fit into a message, most often 128 KiB. Standard error goes to the " +
 		"log: at most 100 lines in 10 seconds.\n\n" +
+		"A2A. With --a2a the agent also gets an endpoint at the relay: a URL where any A2A client can call it. Its card is " +
+		"made from the manifest and signed with your key, as agora a2a publish does. Each message of a caller is a job with " +
+		"the intent " + client.A2AIntent + ", and is free. With --output lines, each line is a chunk of an artifact that the " +
+		"caller gets at once, and the agent signs what it has sent. Then a result may have 4 MiB. For other clients, lines is " +
+		"the same as text.\n\n" +
 		"Failures. The client gets an ERROR in place of a RESULT: INVALID_REQUEST if the program exits with 65, " +
 		"UNAVAILABLE " +
 		"(try again later) with 75, TIMEOUT after --timeout, and otherwise EXECUTION_FAILED.\n\n" +
@@ -91,6 +102,7 @@ func (WorkCmd) Help() string {
 		"  agora work --key bob.key --intent translation.en_zh --exec ./translate.sh --price 0.005\n" +
 		"  agora work --key bob.key --intent text.upper --input text -- tr a-z A-Z\n" +
 		"  agora work --key bob.key --intent text.count --input text -- sh -c 'wc -w | tr -d \" \"'\n" +
+		"  agora work --key bob.key --a2a --input text --output lines --name Reader -- ./answer.sh\n" +
 		"  agora work --key bob.key --manifest bob.json --exec 'python3 agent.py' --concurrency 4 --timeout 1m\n" +
 		"  agora work --key bob.key --relay https://a.example --relay https://b.example --intent text.upper -- tr a-z A-Z"
 }
@@ -102,8 +114,15 @@ func (c WorkCmd) Validate() error {
 	case c.Exec != "" && len(c.Program) > 0:
 		return errors.New("give either --exec CMD or -- PROGRAM ARG..., not both; --exec takes the program and all its arguments in " +
 			"one text, such as --exec 'python3 agent.py'")
-	case len(c.Intent) == 0 && c.Manifest == "":
-		return errors.New("say what the program does with --intent INTENT, or with --manifest FILE")
+	case len(c.Intent) == 0 && c.Manifest == "" && !c.A2A:
+		return errors.New("say what the program does with --intent INTENT, with --manifest FILE, or with --a2a")
+	case !c.A2A && (c.Public || c.Listed):
+		return errors.New("--public and --listed are for the endpoint that --a2a publishes; add --a2a")
+	case c.A2A && c.Many():
+		return errors.New("--a2a publishes an endpoint at one relay; name one --relay")
+	case c.A2A && c.Price > 0:
+		return errors.New("--a2a needs a free agent, because the relay pays nothing for A2A callers; leave --price out, or start " +
+			"a second agent with its own key")
 	case c.Manifest != "" && c.Name != "":
 		return errors.New("--name is for the manifest that is made from --intent; put the name into the file of --manifest")
 	case c.Price < 0 || c.ETA < 0 || c.Timeout < 0 || c.Grace < 0 || c.MaxJobs < 0:
@@ -158,44 +177,48 @@ func lookProgram(name string) error {
 	return fmt.Errorf("%s cannot be run: %w; make it executable with chmod +x %s", name, err, cli.ShellQuoted(name))
 }
 
-// announced returns the manifest, and the intents that the agent serves.
-func (c WorkCmd) announced() (envelope.Payload, []string, error) {
+// announced returns the manifest as it is posted and as it was read, and the intents that the agent serves.
+func (c WorkCmd) announced() (posted envelope.Payload, m envelope.Manifest, intents []string, err error) {
 	if c.Manifest == "" {
-		m := envelope.Manifest{ID: "cap_work", Name: c.Name}
+		m = envelope.Manifest{ID: "cap_work", Name: c.Name}
 		for _, intent := range c.Intent {
 			m.Intents = append(m.Intents, envelope.Intent{ID: intent})
+		}
+		if intents = c.Intent; c.A2A && !slices.Contains(intents, client.A2AIntent) {
+			m.Intents = append(m.Intents, envelope.Intent{ID: client.A2AIntent, Name: cmp.Or(c.Name, "messages")})
+			intents = append(slices.Clone(intents), client.A2AIntent)
 		}
 		if c.Price > 0 {
 			m.Pricing = &envelope.Pricing{Model: "fixed", Currency: c.Currency, FixedPrice: c.Price}
 		} else {
 			m.Pricing = &envelope.Pricing{Model: "free"}
 		}
-		return m, c.Intent, nil
+		return m, m, intents, nil
 	}
 	text, err := os.ReadFile(c.Manifest)
 	if err != nil {
-		return nil, nil, fmt.Errorf("--manifest: %w", err)
+		return nil, m, nil, fmt.Errorf("--manifest: %w", err)
 	}
-	var m envelope.Manifest
 	if _, err = envelope.Canonicalize(text); err == nil {
 		err = json.Unmarshal(text, &m)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("the manifest in %s is not valid: %w", c.Manifest, err)
+		return nil, m, nil, fmt.Errorf("the manifest in %s is not valid: %w", c.Manifest, err)
 	}
-	if len(c.Intent) > 0 {
-		return envelope.Raw{Type: envelope.TypeManifest, JSON: text}, c.Intent, nil
-	}
-	var intents []string
-	for _, intent := range m.Intents {
-		if intent.ID != "" {
-			intents = append(intents, intent.ID)
+	if intents = c.Intent; len(intents) == 0 {
+		for _, intent := range m.Intents {
+			if intent.ID != "" {
+				intents = append(intents, intent.ID)
+			}
 		}
 	}
 	if len(intents) == 0 {
-		return nil, nil, fmt.Errorf("the manifest in %s has no intents; add some, or give --intent", c.Manifest)
+		return nil, m, nil, fmt.Errorf("the manifest in %s has no intents; add some, or give --intent", c.Manifest)
 	}
-	return envelope.Raw{Type: envelope.TypeManifest, JSON: text}, intents, nil
+	if c.A2A && !slices.Contains(intents, client.A2AIntent) {
+		intents = append(slices.Clone(intents), client.A2AIntent)
+	}
+	return envelope.Raw{Type: envelope.TypeManifest, JSON: text}, m, intents, nil
 }
 
 // stateFile returns the name of the state file, and creates its folder.
@@ -214,7 +237,7 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
-	manifest, intents, err := c.announced()
+	posted, manifest, intents, err := c.announced()
 	if err != nil {
 		return err
 	}
@@ -235,6 +258,11 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
+	if c.A2A {
+		if err := c.publish(env, key, manifest); err != nil {
+			return err
+		}
+	}
 	ctx, stop := context.WithCancelCause(env.Ctx)
 	defer stop(nil)
 	w := newWorkAgent(c, env, argv, stop)
@@ -246,12 +274,30 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	}
 	env.Say("working for %s as %s at %s%s", strings.Join(intents, ", "), key.DID(), c.Names(), hint)
 	err = relay.Serve(ctx, client.ServeOptions{Intents: intents, State: state.State, Attempts: c.Attempts,
-		Manifest: manifest, Concurrency: c.Concurrency, MaxAccepted: c.Concurrency, Finished: w.finished},
-		client.Handler{Quote: w.quote, Work: w.work})
+		Manifest: posted, Concurrency: c.Concurrency, MaxAccepted: c.Concurrency, Finished: w.finished}, w.handler())
 	if errors.Is(err, errMaxJobs) || env.Ctx.Err() != nil && errors.Is(err, context.Cause(env.Ctx)) {
 		return nil
 	}
 	return err
+}
+
+// publish publishes the A2A endpoint, and says where it is.
+func (c WorkCmd) publish(env cli.Environment, key didkey.Key, manifest envelope.Manifest) error {
+	relay, err := c.One().ConnectPatiently(env, key)
+	if err != nil {
+		return err
+	}
+	at, _, err := relay.PublishA2A(env.Ctx, client.A2AEndpoint{Manifest: manifest, Public: c.Public, Listed: c.Listed,
+		Mode: a2a.ModeMessage, Proofs: c.Output == outputLines})
+	if err != nil {
+		return err
+	}
+	callers := "everybody"
+	if !c.Public {
+		callers = "who has a key; agora a2a keys new NAME makes one"
+	}
+	env.Say("A2A clients call it at %s (%s)", at.Base(), callers)
+	return nil
 }
 
 // key returns the agent's key.
