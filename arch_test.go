@@ -75,7 +75,7 @@ var allowedImports = map[string][]string{
 	"gateway/hub/hubclient":                 {"internal/exchange", "internal/fsync", "internal/jsontext", "envelope"},
 	"gateway/channel/channelclient":         {"internal/exchange"},
 	"cmd/agora/internal/cli":                {"client", "didkey", "envelope", "gateway/jobs/credits", "internal/fsync", "internal/profile", "internal/safetext", "internal/similar", "relay"},
-	"cmd/agora/internal/trade":              {"client", "cmd/agora/internal/cli", "didkey", "envelope", "internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "thread"},
+	"cmd/agora/internal/trade":              {"client", "cmd/agora/internal/cli", "didkey", "envelope", "internal/a2a", "internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "thread"},
 	"cmd/agora/internal/a2acmd":             {"client", "cmd/agora/internal/cli", "cmd/agora/internal/trade", "didkey", "envelope", "internal/a2a", "internal/a2a/a2aclient", "internal/exchange", "internal/fsync", "internal/jsontext"},
 	"cmd/agora/internal/chorus":             {"client", "cmd/agora/internal/cli", "conformance/agentprobe", "didkey", "envelope", "gateway/channel/channelclient", "gateway/hub/hubclient", "gateway/hub/skill", "gateway/jobs/credits", "gateway/jobs/jobsclient", "internal/fsync"},
 	"cmd/agora/internal/explorer":           {"relay", "relay/httpapi", "sdk/js"},

@@ -35,6 +35,8 @@ type JoinOptions struct {
 	Credits float64
 	// Public lets everybody call the A2A endpoint. Otherwise callers need a key; Join makes one.
 	Public bool
+	Listed bool // the relay shows the A2A endpoint in its list
+	Proofs bool // the agent serves A2A with ServeA2A, so it signs what it says
 	// State remembers where the agent has joined. A Network uses its own. nil: nothing is remembered, so each Join makes
 	// another inbox and another key.
 	State *State `json:"-"`

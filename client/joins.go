@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -83,7 +82,10 @@ const maxSkills = 64
 func (o JoinOptions) skills() (skills []map[string]any, skipped []string) {
 	var names []string
 	for _, intent := range o.Manifest.Intents {
-		if !skillForm.MatchString(intent.ID) || fromGateways(intent.ID) || slices.Contains(names, intent.ID) ||
+		if fromGateways(intent.ID) {
+			continue
+		}
+		if !skillForm.MatchString(intent.ID) || slices.Contains(names, intent.ID) ||
 			len(skills) == maxSkills {
 			skipped = append(skipped, intent.ID)
 			continue
@@ -156,25 +158,9 @@ func (c *Client) joinChannel(ctx context.Context, o JoinOptions, before joined) 
 
 // joinA2A publishes an endpoint.
 func (c *Client) joinA2A(ctx context.Context, o JoinOptions, before joined) (done joined, err error) {
-	gateway, err := c.A2AGateway(ctx)
-	if err != nil {
-		return joined{}, err
-	}
-	e := a2a.NewEndpoint(gateway, c.signer.DID())
-	access := a2a.Keys
-	if o.Public {
-		access = a2a.Public
-	}
-	settings := map[string]any{"access": access, "mode": a2a.ModeMessage, "listed": true}
-	card, err := e.Sign(e.FromManifest(o.Manifest, access), access, c.signer)
-	if err != nil {
-		return joined{}, err
-	}
-	settings["card"] = json.RawMessage(card)
-	done = joined{Place: Place{Address: e.Base()}, ID: c.signer.DID().Multibase()}
-	path := "/" + done.ID
-	err = c.CallA2A(ctx, GatewayCall{Method: http.MethodPut, Path: path + "/endpoint", Repeatable: true,
-		Body: jsontext.Compact(settings)})
+	at, _, err := c.PublishA2A(ctx, A2AEndpoint{Manifest: o.Manifest, Public: o.Public, Listed: o.Listed, Proofs: o.Proofs,
+		Mode: a2a.ModeMessage})
+	done = joined{Place: Place{Address: at.Base()}, ID: at.DID.Multibase()}
 	if err != nil || o.Public {
 		return done, err
 	}
@@ -184,7 +170,7 @@ func (c *Client) joinA2A(ctx context.Context, o JoinOptions, before joined) (don
 	var answer struct {
 		Key string `json:"key"`
 	}
-	err = c.CallA2A(ctx, GatewayCall{Method: http.MethodPost, Path: path + "/keys", Status: http.StatusCreated, Out: &answer,
+	err = c.CallA2A(ctx, GatewayCall{Method: http.MethodPost, Path: "/" + done.ID + "/keys", Status: http.StatusCreated, Out: &answer,
 		Body: jsontext.Compact(map[string]string{"name": envelope.NewID("join", c.now())})})
 	done.Key = answer.Key
 	return done, err

@@ -145,8 +145,11 @@ func (s *shown) artifact(a a2a.Artifact, more bool) error {
 			return err
 		}
 	}
-	s.open = true
-	_, err := io.WriteString(s.env.Stdout, textOf(a.Parts))
+	text := textOf(a.Parts)
+	if text != "" {
+		s.open = !strings.HasSuffix(text, "\n")
+	}
+	_, err := io.WriteString(s.env.Stdout, text)
 	return err
 }
 

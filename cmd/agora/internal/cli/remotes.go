@@ -53,6 +53,7 @@ type Relays interface {
 	Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, client.Receipt, error)
 	Follow(ctx context.Context, opts client.FollowOptions, handler func(context.Context, *envelope.Envelope) error) error
 	Serve(ctx context.Context, opts client.ServeOptions, handler client.Handler) error
+	HandleA2A(turn client.A2AHandler, other client.Handler) client.Handler
 	A2ATurn(ctx context.Context, request *envelope.Envelope) (client.A2ATurn, error)
 	ChannelDelivery(ctx context.Context, request *envelope.Envelope) (client.ChannelDelivery, error)
 	HubMessage(ctx context.Context, request *envelope.Envelope) (client.HubMessage, error)

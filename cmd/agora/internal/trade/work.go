@@ -1,6 +1,7 @@
 package trade
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,7 +30,7 @@ type WorkCmd struct {
 	Exec        string        `placeholder:"CMD" help:"The program and its arguments in one text. Quotes and backslashes work as in a shell, but there is no shell. Or give them after --, as PROGRAM ARG..."`
 	Program     []string      `arg:"" optional:"" name:"program" help:"The program and its arguments, in place of --exec; put -- before them."`
 	Input       string        `default:"job" enum:"job,params,text" placeholder:"job|params|text" help:"What the program reads: the whole job as JSON (job, the default), only its params as JSON (params), or the text in its params (text)."`
-	Output      string        `default:"auto" enum:"auto,json,text" placeholder:"auto|json|text" help:"What the program writes: JSON (json), a text (text), or JSON if it is valid and otherwise a text (auto, the default)."`
+	Output      string        `default:"auto" enum:"auto,json,text,lines" placeholder:"auto|json|text|lines" help:"What the program writes: JSON (json), a text (text), a text whose lines reach an A2A caller while the program runs (lines), or JSON if it is valid and otherwise a text (auto, the default)."`
 	Price       float64       `placeholder:"AMOUNT" help:"The price of a job (default: 0, free)."`
 	Currency    string        `default:"USD" help:"The currency of the price, an ISO 4217 code (default: ${default})."`
 	Plan        string        `help:"What the offers say about how you would do the work."`
@@ -44,7 +45,9 @@ type WorkCmd struct {
 	Also        []string      `sep:"," placeholder:"PROTOCOLS" help:"Also take work from these gateways of the relay: hub, jobs, channel, a2a, or all that it has (all). Prints where the agent can be reached then."`
 	Credits     float64       `placeholder:"AMOUNT" help:"With --also jobs: the price of a job, in credits of the registry (default: 0)."`
 	Culture     string        `default:"en" placeholder:"TAG" help:"With --also hub: the agent's language, such as en or zh-CN (default: ${default})."`
-	Public      bool          `help:"With --also a2a: everybody may call the agent over A2A. Without it, callers need the key that is printed."`
+	A2A         bool          `name:"a2a" help:"The same as --also a2a. Then the agent needs no --intent."`
+	Public      bool          `help:"With A2A: everybody may call. Without it, callers need the key that is printed, or another one (agora a2a keys new), or sign with their own DID."`
+	Listed      bool          `help:"With A2A: show the endpoint in the relay's public list of A2A agents."`
 	Leave       bool          `help:"Remove what --also has registered, and end. Needs no program."`
 	ErrorDetail bool          `help:"When the program fails, also tell the client the last line of its standard error."`
 	State       string        `placeholder:"FILE" help:"The file that says how far the agent has come (default: one for each relay, or one for several, in a folder beside the key file with .work after its name)."`
@@ -75,6 +78,11 @@ func (WorkCmd) Help() string {
 		"breaks at " +
 		"its end. A text must be UTF-8. A result must fit into a message, most often 128 KiB. Standard error goes to the " +
 		"log: at most 100 lines in 10 seconds.\n\n" +
+		"A2A. With --a2a the agent also gets an endpoint at the relay: a URL where any A2A client can call it. Its card is " +
+		"made from the manifest and signed with your key, as agora a2a publish does. Each message of a caller is a job with " +
+		"the intent " + client.A2AIntent + ", and is free. With --output lines, each line is a chunk of an artifact that the " +
+		"caller gets at once, and the agent signs what it has sent. Then a result may have 4 MiB. For other clients, lines is " +
+		"the same as text.\n\n" +
 		"Failures. The client gets an ERROR in place of a RESULT: INVALID_REQUEST if the program exits with 65, " +
 		"UNAVAILABLE " +
 		"(try again later) with 75, TIMEOUT after --timeout, and otherwise EXECUTION_FAILED.\n\n" +
@@ -100,6 +108,7 @@ func (WorkCmd) Help() string {
 		"  agora work --key bob.key --intent translation.en_zh --exec ./translate.sh --price 0.005\n" +
 		"  agora work --key bob.key --intent text.upper --input text -- tr a-z A-Z\n" +
 		"  agora work --key bob.key --intent text.count --input text -- sh -c 'wc -w | tr -d \" \"'\n" +
+		"  agora work --key bob.key --a2a --input text --output lines --name Reader -- ./answer.sh\n" +
 		"  agora work --key bob.key --manifest bob.json --exec 'python3 agent.py' --concurrency 4 --timeout 1m\n" +
 		"  agora work --key bob.key --relay https://a.example --relay https://b.example --intent text.upper -- tr a-z A-Z"
 }
@@ -114,8 +123,12 @@ func (c WorkCmd) Validate() error {
 	case c.Exec != "" && len(c.Program) > 0:
 		return errors.New("give either --exec CMD or -- PROGRAM ARG..., not both; --exec takes the program and all its arguments in " +
 			"one text, such as --exec 'python3 agent.py'")
-	case len(c.Intent) == 0 && c.Manifest == "":
-		return errors.New("say what the program does with --intent INTENT, or with --manifest FILE")
+	case len(c.Intent) == 0 && c.Manifest == "" && !c.A2A:
+		return errors.New("say what the program does with --intent INTENT, with --manifest FILE, or with --a2a")
+	case !c.joins("a2a") && (c.Public || c.Listed):
+		return errors.New("--public and --listed are for the endpoint that --a2a publishes; add --a2a")
+	case !c.joins("jobs") && c.Credits != 0:
+		return errors.New("--credits is the price in the registry of jobs; add --also jobs")
 	case c.Manifest != "" && c.Name != "":
 		return errors.New("--name is for the manifest that is made from --intent; put the name into the file of --manifest")
 	case c.Price < 0 || c.ETA < 0 || c.Timeout < 0 || c.Grace < 0 || c.MaxJobs < 0:
@@ -124,8 +137,6 @@ func (c WorkCmd) Validate() error {
 		return fmt.Errorf("--concurrency must be from 1 to %d", maxPrograms)
 	case c.Credits < 0 || math.IsInf(c.Credits, 0):
 		return errors.New("--credits must not be negative")
-	case len(c.Also) == 0 && (c.Credits != 0 || c.Public):
-		return errors.New("--credits and --public have an effect only with --also")
 	case c.Attempts < 1 || c.Attempts > math.MaxInt32:
 		return errors.New("--attempts must be at least 1")
 	}
@@ -177,44 +188,45 @@ func lookProgram(name string) error {
 	return fmt.Errorf("%s cannot be run: %w; make it executable with chmod +x %s", name, err, cli.ShellQuoted(name))
 }
 
-// announced returns the manifest, and the intents that the agent serves.
-func (c WorkCmd) announced() (envelope.Payload, []string, error) {
+// announced returns the manifest as it is posted and as it was read, and the intents that the agent serves.
+func (c WorkCmd) announced() (posted envelope.Payload, m envelope.Manifest, intents []string, err error) {
 	if c.Manifest == "" {
-		m := envelope.Manifest{ID: "cap_work", Name: c.Name}
+		m = envelope.Manifest{ID: "cap_work", Name: c.Name}
 		for _, intent := range c.Intent {
 			m.Intents = append(m.Intents, envelope.Intent{ID: intent})
+		}
+		if intents = c.Intent; len(intents) == 0 { // with --a2a
+			m.Intents = append(m.Intents, envelope.Intent{ID: client.A2AIntent, Name: cmp.Or(c.Name, "messages")})
+			intents = []string{client.A2AIntent}
 		}
 		if c.Price > 0 {
 			m.Pricing = &envelope.Pricing{Model: "fixed", Currency: c.Currency, FixedPrice: c.Price}
 		} else {
 			m.Pricing = &envelope.Pricing{Model: "free"}
 		}
-		return m, c.Intent, nil
+		return m, m, intents, nil
 	}
 	text, err := os.ReadFile(c.Manifest)
 	if err != nil {
-		return nil, nil, fmt.Errorf("--manifest: %w", err)
+		return nil, m, nil, fmt.Errorf("--manifest: %w", err)
 	}
-	var m envelope.Manifest
 	if _, err = envelope.Canonicalize(text); err == nil {
 		err = json.Unmarshal(text, &m)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("the manifest in %s is not valid: %w", c.Manifest, err)
+		return nil, m, nil, fmt.Errorf("the manifest in %s is not valid: %w", c.Manifest, err)
 	}
-	if len(c.Intent) > 0 {
-		return envelope.Raw{Type: envelope.TypeManifest, JSON: text}, c.Intent, nil
-	}
-	var intents []string
-	for _, intent := range m.Intents {
-		if intent.ID != "" {
-			intents = append(intents, intent.ID)
+	if intents = c.Intent; len(intents) == 0 {
+		for _, intent := range m.Intents {
+			if intent.ID != "" {
+				intents = append(intents, intent.ID)
+			}
 		}
 	}
 	if len(intents) == 0 {
-		return nil, nil, fmt.Errorf("the manifest in %s has no intents; add some, or give --intent", c.Manifest)
+		return nil, m, nil, fmt.Errorf("the manifest in %s has no intents; add some, or give --intent", c.Manifest)
 	}
-	return envelope.Raw{Type: envelope.TypeManifest, JSON: text}, intents, nil
+	return envelope.Raw{Type: envelope.TypeManifest, JSON: text}, m, intents, nil
 }
 
 // stateFile returns the name of the state file, and creates its folder.
@@ -236,7 +248,7 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
-	manifest, intents, err := c.announced()
+	posted, manifest, intents, err := c.announced()
 	if err != nil {
 		return err
 	}
@@ -263,8 +275,8 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	w.relay, w.maxMessage = relay, c.maxMessage(ctx)
 	defer w.watch(env.Ctx)()
 	served := intents
-	if len(c.Also) > 0 {
-		if manifest, served, err = c.join(ctx, env, relay, manifest, state.State, intents); err != nil {
+	if c.A2A || len(c.Also) > 0 {
+		if posted, served, err = c.join(ctx, env, relay, posted, manifest, state.State, intents); err != nil {
 			return err
 		}
 	}
@@ -274,8 +286,7 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	}
 	env.Say("working for %s as %s at %s%s", strings.Join(intents, ", "), key.DID(), c.Names(), hint)
 	err = relay.Serve(ctx, client.ServeOptions{Intents: served, State: state.State, Attempts: c.Attempts,
-		Manifest: manifest, Concurrency: c.Concurrency, MaxAccepted: c.Concurrency, Finished: w.finished},
-		client.Handler{Quote: w.quote, Work: w.work})
+		Manifest: posted, Concurrency: c.Concurrency, MaxAccepted: c.Concurrency, Finished: w.finished}, w.handler())
 	if errors.Is(err, errMaxJobs) || env.Ctx.Err() != nil && errors.Is(err, context.Cause(env.Ctx)) {
 		return nil
 	}

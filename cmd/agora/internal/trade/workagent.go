@@ -19,6 +19,7 @@ import (
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/internal/program"
 	"github.com/agora-relay/agora/thread"
@@ -123,8 +124,12 @@ func (w *workAgent) input(ctx context.Context, job client.Job, about workJob) ([
 	return about.input(w.cmd.Input)
 }
 
-// inputText is the --input with which a program reads only a text.
-const inputText = "text"
+// inputText is the --input with which a program reads only a text; outputLines is the --output whose lines are sent at
+// once.
+const (
+	inputText   = "text"
+	outputLines = "lines"
+)
 
 // Input returns what the program reads about a job that is no message from a gateway, or has another --input than text.
 func (j workJob) input(kind string) ([]byte, error) {
@@ -188,17 +193,49 @@ func failed(code envelope.AgentCode, format string, args ...any) *client.AgentEr
 	return &client.AgentError{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
+// handler returns what answers REQUESTs.
+func (w *workAgent) handler() client.Handler {
+	h := client.Handler{Quote: w.quote, Work: w.work}
+	if w.cmd.Output == outputLines {
+		h = w.relay.HandleA2A(w.turn, h)
+		h.Quote = w.quote
+	}
+	return h
+}
+
 // work runs the program for a job.
 func (w *workAgent) work(ctx context.Context, job client.Job) (envelope.Result, error) {
+	written, err := w.run(ctx, job, w.maxMessage, nil)
+	if err != nil {
+		return envelope.Result{}, err
+	}
+	return w.result(keyOf(job), job.Request.Intent, written, job.Envelope.Sealed())
+}
+
+// turn runs the program for a message of an A2A caller. Its lines are chunks of an artifact.
+func (w *workAgent) turn(ctx context.Context, turn *client.A2AJob) (client.A2AEnd, error) {
+	out := turn.Artifact(client.A2AArtifact{Name: "output"})
+	_, err := w.run(ctx, turn.Job, a2a.MaxTask, func(line []byte) error {
+		if !utf8.Valid(line) {
+			return errNotUTF8
+		}
+		return out.Write(client.A2AText(string(line)))
+	})
+	return client.A2AEnd{}, err
+}
+
+// run runs the program for a job, and returns what it has written, at most maxOutput bytes. line gets the lines instead;
+// nil: it does not.
+func (w *workAgent) run(ctx context.Context, job client.Job, maxOutput int, line func([]byte) error) ([]byte, error) {
 	key := keyOf(job)
 	if !w.begin(key) {
 		<-ctx.Done() // the agent ends soon, and the job waits for its next start
-		return envelope.Result{}, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	about := newWorkJob(job)
 	input, err := w.input(ctx, job, about)
 	if err != nil {
-		return envelope.Result{}, err
+		return nil, err
 	}
 	again := ""
 	if job.Attempt > 1 {
@@ -206,15 +243,18 @@ func (w *workAgent) work(ctx context.Context, job client.Job) (envelope.Result, 
 	}
 	w.say(key.ID, "started for %s (%s%s)", w.asker(ctx, job), about.Intent, again)
 	written, err := program.Run(ctx, program.Options{Argv: w.argv, Env: slices.Concat(w.environ, about.environment()),
-		Input: input, MaxOutput: w.maxMessage, Timeout: w.cmd.Timeout, Grace: w.cmd.Grace, Kill: w.kill,
-		Log: w.logger(key.ID)})
+		Input: input, MaxOutput: maxOutput, Timeout: w.cmd.Timeout, Grace: w.cmd.Grace, Kill: w.kill,
+		Log: w.logger(key.ID), Line: line})
 	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return envelope.Result{}, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
-	if err != nil {
-		return envelope.Result{}, w.failure(key, written, err)
+	switch {
+	case err == nil:
+		return written.Output, nil
+	case line != nil && errors.Is(err, program.ErrTooMuchOutput):
+		return nil, tooLarge("a task", maxOutput)
 	}
-	return w.result(key, about.Intent, written.Output, job.Envelope.Sealed())
+	return nil, w.failure(key, written, err)
 }
 
 func keyOf(job client.Job) thread.Key {
@@ -244,7 +284,9 @@ func (w *workAgent) failure(key thread.Key, written program.Result, err error) e
 	case errors.Is(err, program.ErrTimeout):
 		answer = failed(envelope.AgentTimeout, "the program did not end within %v", w.cmd.Timeout)
 	case errors.Is(err, program.ErrTooMuchOutput):
-		answer = w.tooLarge()
+		answer = tooLarge("a message", w.maxMessage)
+	case errors.Is(err, errNotUTF8):
+		answer = errNotUTF8
 	case notStarted:
 		w.say(key.ID, "the program cannot be started: %v%s", start, startAdvice(start))
 		return failed(envelope.AgentUnavailable, "the agent's program cannot be started")
@@ -289,10 +331,12 @@ func agentCode(code int) envelope.AgentCode {
 	return ExecutionFailed
 }
 
-func (w *workAgent) tooLarge() *client.AgentError {
-	return failed(ExecutionFailed, "the program's output does not fit into a message of at most %s",
-		cli.FormatBytes(int64(w.maxMessage)))
+func tooLarge(into string, most int) *client.AgentError {
+	return failed(ExecutionFailed, "the program's output does not fit into %s of at most %s", into, cli.FormatBytes(int64(most)))
 }
+
+var errNotUTF8 = failed(ExecutionFailed,
+	"the program's output is not UTF-8; it must encode other bytes, for example in base64")
 
 // messageOverhead is the size in bytes that a message has besides the output: keys, ids, a signature, a name.
 const messageOverhead = 2 << 10
@@ -321,7 +365,7 @@ func (w *workAgent) result(key thread.Key, intent string, written []byte, sealed
 		size = size*4/3 + messageOverhead // base64
 	}
 	if size > w.maxMessage {
-		return envelope.Result{}, w.tooLarge()
+		return envelope.Result{}, tooLarge("a message", w.maxMessage)
 	}
 	return envelope.Result{Output: output}, nil
 }
@@ -337,13 +381,12 @@ func outputOf(written []byte, kind string) (json.RawMessage, error) {
 	text := bytes.TrimRight(written, "\r\n")
 	valid := json.Valid(text)
 	switch {
-	case kind != outputText && valid:
+	case kind != outputText && kind != outputLines && valid:
 		return text, nil
 	case kind == "json":
 		return nil, failed(ExecutionFailed, "the program's output is not JSON")
 	case !utf8.Valid(text):
-		return nil, failed(ExecutionFailed,
-			"the program's output is not UTF-8; it must encode other bytes, for example in base64")
+		return nil, errNotUTF8
 	}
 	return jsontext.Compact(string(text)), nil
 }

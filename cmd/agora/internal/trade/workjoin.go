@@ -42,7 +42,15 @@ func (c WorkCmd) protocols() ([]string, error) {
 			return nil, fmt.Errorf("--also %s: there is no such protocol; use hub, jobs, channel, a2a or all", name)
 		}
 	}
+	if c.A2A && !slices.Contains(c.Also, "a2a") {
+		return append([]string{"a2a"}, c.Also...), nil
+	}
 	return c.Also, nil
+}
+
+// joins reports whether the agent joins a protocol, if the relay has it.
+func (c WorkCmd) joins(name string) bool {
+	return slices.Contains(c.Also, name) || slices.Contains(c.Also, allProtocols) || c.A2A && name == "a2a"
 }
 
 // placeTexts say how to read the address of a place.
@@ -53,25 +61,21 @@ var placeTexts = map[string]string{
 	"a2a":     "over A2A at %s",
 }
 
-// join makes the agent reachable through other protocols, and says where. It returns the manifest
+// join makes the agent reachable through other protocols, and says where. It returns the manifest to post
 // with these addresses, and the intents to serve.
 func (c WorkCmd) join(
-	ctx context.Context, env cli.Environment, relay cli.Relays, manifest envelope.Payload, state *client.State, intents []string,
+	ctx context.Context, env cli.Environment, relay cli.Relays, posted envelope.Payload, manifest envelope.Manifest,
+	state *client.State, intents []string,
 ) (envelope.Payload, []string, error) {
 	names, err := c.protocols()
 	if err != nil {
 		return nil, nil, err
 	}
-	var m envelope.Manifest
-	text, err := json.Marshal(manifest)
-	if err == nil {
-		err = json.Unmarshal(text, &m)
+	places, err := relay.Join(ctx, client.JoinOptions{Protocols: names, Manifest: manifest, Name: c.Name, Culture: c.Culture,
+		Credits: c.Credits, Public: c.Public, Listed: c.Listed, Proofs: c.Output == outputLines, State: state})
+	if c.Price > 0 {
+		env.Say("who asks through another protocol does not pay the price of %v %s", c.Price, c.Currency)
 	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("the manifest is not valid: %w", err)
-	}
-	places, err := relay.Join(ctx, client.JoinOptions{Protocols: names, Manifest: m, Name: c.Name, Culture: c.Culture,
-		Credits: c.Credits, Public: c.Public, State: state})
 	for _, p := range places {
 		said := fmt.Sprintf(placeTexts[p.Protocol], p.Address)
 		if p.Key != "" {
@@ -86,9 +90,9 @@ func (c WorkCmd) join(
 		}
 	}
 	if err == nil {
-		manifest, err = envelope.WithAddresses(manifest, client.Announced(places))
+		posted, err = envelope.WithAddresses(posted, client.Announced(places))
 	}
-	return manifest, intents, err
+	return posted, intents, err
 }
 
 // asker returns who wants a job: a DID, or what a gateway says.
