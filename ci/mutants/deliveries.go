@@ -8,17 +8,15 @@ const (
 
 // deliveries are faults in how gateways hand work to agents with a DID.
 var deliveries = []mutant{
-	{"bridge: an effect happens twice", "gateway/deliver Deliveries.once", "done seq <=", never, ofBridgedJobs + "TestCrashes"},
 	{"bridge: what ends otherwise is not canceled", "gateway/deliver Deliveries.cancelEnded", "now.open()", always,
 		ofBridgedJobs + "CanceledJobs"},
-	{"bridge: an OFFER counts twice", "gateway/deliver Deliveries.handle", "offer Sent", without, ofBridgedJobs + "ForeignAnswers"},
 	{"bridge: a post is no presence", "gateway/deliver mailbox.put", "posters.add()", drop, ofBridgedJobs + "Presence"},
 	{"bridge: a signed read is no presence", "gateway/deliver Deliveries.LastSeen", "After()", never, ofBridgedHub + "Presence"},
 
 	{"jobs: anybody registers a DID as endpoint", "gateway/jobs caller.mayBridge", "endpoint did", never, ofBridgedJobs + "Bridged"},
 	{"jobs: intents of the gateways are skills", "gateway/jobs Gateway.parseRegistration", "Reserved()", never,
 		ofBridgedJobs + "Bridged"},
-	{"jobs: there is no window", "gateway/jobs hasRoom", "sent Window", with("true"), ofBridgedJobs + "TestWindow"},
+	{"jobs: there is no window", "gateway/jobs hasRoom", "sent Window", with("sent >= 0"), ofBridgedJobs + "TestWindow"},
 	{"jobs: an OFFER above the price is accepted", "gateway/jobs job.offered", "price j.price >", never, ofBridgedJobs + "TestOffers"},
 	{"jobs: an OFFER in another currency is accepted", "gateway/jobs job.offered", "Currency currency", never,
 		ofBridgedJobs + "TestOffers"},
@@ -29,7 +27,7 @@ var deliveries = []mutant{
 
 	{"hub: anybody registers a DID as endpoint", "gateway/hub Hub.postRegister", "signer q.did", never, ofBridgedHub + "Bridged"},
 	{"hub: the operator changes the agent of a DID", "gateway/hub Hub.postAgent", "a.live() a.did", never, ofBridgedHub + "Bridged"},
-	{"hub: there is no window", "gateway/hub hasRoom", "sent Window", with("true"), ofBridgedHub + "OrderAndWindow"},
+	{"hub: there is no window", "gateway/hub hasRoom", "sent Window", with("sent >= 0"), ofBridgedHub + "OrderAndWindow"},
 	{"hub: a pair has two REQUESTs at a time", "gateway/hub Hub.Next", "",
 		swapSQL("x.sender = w.sender AND x.state > 0", "x.sender = w.sender AND x.state > 9"), ofBridgedHub + "OrderAndWindow"},
 	{"hub: a message is streamed and a REQUEST", "gateway/hub Hub.mayRequest", "streams.has()", never, ofBridgedHub + "StreamOfWorker"},
