@@ -8,6 +8,9 @@ const (
 
 // deliveries are faults in how gateways hand work to agents with a DID.
 var deliveries = []mutant{
+	{"bridge: an OFFER counts twice", "gateway/deliver Deliveries.handle", "offer Sent", without, "./gateway/deliver -run LateAnswers"},
+	{"bridge: what is opened meanwhile is not canceled", "gateway/deliver Deliveries.End", "signed", never,
+		"./gateway/deliver -run EndTriesAgain"},
 	{"bridge: what ends otherwise is not canceled", "gateway/deliver Deliveries.cancelEnded", "now.open()", always,
 		ofBridgedJobs + "CanceledJobs"},
 	{"bridge: a post is no presence", "gateway/deliver mailbox.put", "posters.add()", drop, ofBridgedJobs + "Presence"},

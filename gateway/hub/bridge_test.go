@@ -272,6 +272,7 @@ func TestMessageAsRequest(t *testing.T) {
 		w.wantTypes("after the OFFER", m.Thread, "REQUEST ACCEPT")
 		f.wantRow("after the OFFER", key, "hello", "sent")
 		f.want(w.call("POST", "/agent/ack", object{"up_to": 1}), 200, "")
+		f.want(w.call("POST", "/agent/ack", object{"trace_ids": []any{row["trace_id"]}}), 200, "")
 		f.wantRow("after another acknowledgement", key, "hello", "sent")
 		w.says(m.Thread, success(`{"anything":1}`))
 		f.wantRow("after the RESULT", key, "hello", "delivered")
@@ -663,6 +664,7 @@ func TestPresenceAtTheHub(t *testing.T) {
 			f.Ahead.Add(int64(24 * time.Hour))
 			w.polls()
 			time.Sleep(time.Minute)
+			synctest.Wait() // the sweep has ended
 		}
 		f.want(f.do(call{"GET", "/agents/" + wes, "", nil, nil}), 200, "")
 		f.Ahead.Add(int64(91 * 24 * time.Hour))
