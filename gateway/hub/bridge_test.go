@@ -358,6 +358,21 @@ func TestCanceledMessages(t *testing.T) {
 	}
 }
 
+// The operator can remove what the agents of a DID have sent.
+func TestRemoveSenderByDID(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		key, w := f.register(ann), f.worker(wes)
+		f.want(w.call("POST", "/messages", messageTo(ann, wes, "spam")), 202, "")
+		f.send(key, ann, ann, "fine")
+		if n, err := f.hub.RemoveSender(t.Context(), w.DID(), time.Time{}.AddDate(1970, 0, 0), 10); n != 1 || err != nil {
+			t.Errorf("%d messages were removed, %v", n, err)
+		}
+		if got := fmt.Sprint(f.states(key)); got != "map[The operator of this hub has removed this message.:failed fine:sent]" {
+			t.Errorf("the history is %s", got)
+		}
+	})
+}
+
 // B-3: one REQUEST at a time for a pair, in order. 50 REQUESTs wait for an OFFER of one DID; the others follow.
 func TestOrderAndWindow(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
