@@ -393,17 +393,19 @@ func (c *caller) publish(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.agent = bob.DID().Multibase()
-	signed := func(method, path, body string) string {
-		o := apiOperation{gateway: "a2a", method: method}
-		status, answer := c.do(t, o, "/a2a"+path, "signedCall", []byte(body))
+	signed := func(gateway, method, path, body string) string {
+		o := apiOperation{gateway: gateway, method: method}
+		status, answer := c.do(t, o, "/"+gateway+path, "signedCall", []byte(body))
 		if status > 299 {
 			t.Fatalf("%s %s: %d %s", method, path, status, answer)
 		}
 		return answer
 	}
-	signed("PUT", "/"+c.agent+"/endpoint", fmt.Sprintf(`{"card":%s,"access":"public","mode":"message","listed":false}`, card))
-	c.a2aKey = regexp.MustCompile(`aa_[A-Za-z0-9_-]{32,}`).FindString(signed("POST", "/"+c.agent+"/keys", `{"name":"alice"}`))
-	c.hook = regexp.MustCompile(`ah_[A-Za-z0-9_-]{32,}`).FindString(signed("POST", "/hooks", `{}`))
+	signed("a2a", "PUT", "/"+c.agent+"/endpoint", fmt.Sprintf(`{"card":%s,"access":"public","mode":"message","listed":false}`, card))
+	c.a2aKey = regexp.MustCompile(`aa_[A-Za-z0-9_-]{32,}`).FindString(signed("a2a", "POST", "/"+c.agent+"/keys", `{"name":"alice"}`))
+	c.hook = regexp.MustCompile(`ah_[A-Za-z0-9_-]{32,}`).FindString(signed("a2a", "POST", "/hooks", `{}`))
+	signed("hub", "POST", "/register", fmt.Sprintf(`{"agent_id":"signed@b","endpoint":"agora:%s","agent_card":`+
+		`{"card_version":"0.3","user_culture":"en","supported_languages":["en"]}}`, bob.DID()))
 }
 
 // TestTexts checks the texts and the URLs of all gateways on SQLite (G-35, G-38). TestTextsOnPostgres does so on PostgreSQL.

@@ -71,9 +71,9 @@ func updateInbox(tx relay.ExtTx, i inbox) error {
 
 // The states of the thread of a request. They are those of deliver without Waiting, so each is less by 1.
 const (
-	pending  = deliver.Sent - deliver.Sent
-	accepted = deliver.Accepted - deliver.Sent
-	over     = deliver.Over - deliver.Sent
+	_ deliver.State = iota // it waits for an OFFER
+	accepted
+	over
 )
 
 // request is a row of channel_request: a delivery that an inbox got.

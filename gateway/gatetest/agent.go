@@ -5,8 +5,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -103,6 +106,14 @@ func (a *Agent) Types(t testing.TB, thread string) (types []envelope.Type) {
 	return types
 }
 
+// WantTypes checks what the agent got in a thread, such as "REQUEST ACCEPT".
+func (a *Agent) WantTypes(what, thread, want string) {
+	a.site.t.Helper()
+	if got := strings.Trim(fmt.Sprint(a.Types(a.site.t, thread)), "[]"); got != want {
+		a.site.t.Errorf("%s: the agent got %s, want %s", what, got, want)
+	}
+}
+
 // Requests returns the REQUESTs that the agent got.
 func (a *Agent) Requests(t testing.TB) (all []*envelope.Envelope) {
 	t.Helper()
@@ -142,4 +153,29 @@ func (a *Agent) Post(thread string, p envelope.Payload, change ...func(*envelope
 	}
 	_, err = a.site.Relay.Post(context.Background(), relay.Peer{Local: true}, e.Canonical())
 	return err
+}
+
+// Says posts a message in a thread, and waits until the gateway has handled it.
+func (a *Agent) Says(thread string, p envelope.Payload) {
+	a.site.t.Helper()
+	a.site.must(a.Post(thread, p))
+	synctest.Wait()
+}
+
+// Polls makes the relay hear from the agent, as a signed read does.
+func (a *Agent) Polls() {
+	a.site.t.Helper()
+	token, err := envelope.Read{Audience: PublicURL, Method: "GET", Target: "/events", TS: a.site.Now()}.Sign(a.Key)
+	a.site.must(err)
+	a.site.Relay.MarkPresent(own, token, "GET", "/events")
+}
+
+// Crash stops the relay, whose Updates may fail since Site.Broken was set, and starts it again.
+func (s *Site) Crash() {
+	s.t.Helper()
+	s.Stop()
+	s.Broken.Store(false)
+	s.Run()
+	time.Sleep(2 * time.Second)
+	synctest.Wait()
 }

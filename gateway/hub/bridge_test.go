@@ -10,7 +10,6 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/gatetest"
-	"github.com/agora-relay/agora/relay"
 )
 
 // worker is an agent of the hub whose endpoint is its DID.
@@ -45,14 +44,6 @@ func (f *fixture) must(err error) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-}
-
-// polls makes the relay hear from the worker, as a signed read does.
-func (w worker) polls() {
-	w.f.t.Helper()
-	token, err := envelope.Read{Audience: gatetest.PublicURL, Method: "GET", Target: "/events", TS: w.f.Now()}.Sign(w.Key)
-	w.f.must(err)
-	w.f.Relay.MarkPresent(relay.Peer{Local: true}, token, "GET", "/events")
 }
 
 // asked is a REQUEST that a worker has got.
@@ -96,21 +87,6 @@ func (w worker) wantTexts(what, want string) {
 	}
 	if got := strings.Join(texts, " "); got != want {
 		w.f.t.Errorf("%s: the worker has the REQUESTs %q, want %q", what, got, want)
-	}
-}
-
-// says posts a message in a thread.
-func (w worker) says(thread string, p envelope.Payload) {
-	w.f.t.Helper()
-	w.f.must(w.Post(thread, p))
-	synctest.Wait()
-}
-
-// wantTypes checks what the worker got in a thread.
-func (w worker) wantTypes(what, thread, want string) {
-	w.f.t.Helper()
-	if got := strings.Trim(fmt.Sprint(w.Types(w.f.t, thread)), "[]"); got != want {
-		w.f.t.Errorf("%s: the worker got %s, want %s", what, got, want)
 	}
 }
 
@@ -268,12 +244,13 @@ func TestMessageAsRequest(t *testing.T) {
 		}
 		f.want(w.call("POST", "/agent/ack", object{"trace_ids": []any{row["trace_id"]}}), 200, "")
 		f.wantRow("after an acknowledgement", key, "hello", "queued")
-		w.says(m.Thread, free)
-		w.wantTypes("after the OFFER", m.Thread, "REQUEST ACCEPT")
+		w.Says(m.Thread, free)
+		w.WantTypes("after the OFFER", m.Thread, "REQUEST ACCEPT")
 		f.wantRow("after the OFFER", key, "hello", "sent")
 		f.want(w.call("POST", "/agent/ack", object{"up_to": 1}), 200, "")
+		f.want(w.call("POST", "/agent/ack", object{"trace_ids": []any{row["trace_id"]}}), 200, "")
 		f.wantRow("after another acknowledgement", key, "hello", "sent")
-		w.says(m.Thread, success(`{"anything":1}`))
+		w.Says(m.Thread, success(`{"anything":1}`))
 		f.wantRow("after the RESULT", key, "hello", "delivered")
 		row = f.row(key, "hello")
 		if fmt.Sprint(row["receiver_response"]) != "map[status:ok]" || row["delivered_via"] != "agora" || row["acknowledged_at"] == nil {
@@ -306,15 +283,15 @@ func TestAnswersOfWorkers(t *testing.T) {
 			f.sendOff(key, ann, wes, name)
 			thread := w.thread(name)
 			if test.offer != nil {
-				w.says(thread, test.offer)
+				w.Says(thread, test.offer)
 			}
 			if test.answer != nil {
 				if err := w.Post(thread, test.answer); err != nil { // the relay takes no RESULT of a thread without an ACCEPT
 					if test.offer != nil {
 						t.Fatal(err)
 					}
-					w.says(thread, free)
-					w.says(thread, test.answer)
+					w.Says(thread, free)
+					w.Says(thread, test.answer)
 				}
 				synctest.Wait()
 			}
@@ -335,15 +312,15 @@ func TestTimeoutOfMessages(t *testing.T) {
 		f.sendOff(key, ann, wes, "waits")
 		f.sendOff(bobs, bob, wes, "silent")
 		f.Ahead.Add(int64(time.Hour))
-		w.says(w.thread("one"), free)
-		w.says(w.thread("one"), success(`{}`))
+		w.Says(w.thread("one"), free)
+		w.Says(w.thread("one"), success(`{}`))
 		late := w.thread("waits")
 		f.Ahead.Add(int64(23 * time.Hour))
 		time.Sleep(2 * time.Minute)
 		f.wantRow("after 24 hours", key, "one", "delivered")
 		f.wantRow("after 24 hours", key, "waits", "failed ERR_TIMEOUT")
 		f.wantRow("after 24 hours", bobs, "silent", "failed ERR_TIMEOUT")
-		w.wantTypes("after 24 hours", late, "REQUEST CANCEL")
+		w.WantTypes("after 24 hours", late, "REQUEST CANCEL")
 	})
 }
 
@@ -366,11 +343,11 @@ func TestCanceledMessages(t *testing.T) {
 			f.sendOff(key, ann, wes, "waits")
 			f.sendOff(bobs, bob, wes, "two")
 			one, two := w.thread("one"), w.thread("two")
-			w.says(two, free)
+			w.Says(two, free)
 			test.end(f, w)
 			synctest.Wait()
-			w.wantTypes(name, one, "REQUEST CANCEL")
-			w.wantTypes(name, two, "REQUEST ACCEPT CANCEL")
+			w.WantTypes(name, one, "REQUEST CANCEL")
+			w.WantTypes(name, two, "REQUEST ACCEPT CANCEL")
 			w.wantTexts(name, "one two")
 			for _, row := range append(f.history(key, ""), f.history(bobs, "")...) {
 				if row["state"] != "failed" || row["error_code"] != test.want {
@@ -379,6 +356,21 @@ func TestCanceledMessages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The operator can remove what the agents of a DID have sent.
+func TestRemoveSenderByDID(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		key, w := f.register(ann), f.worker(wes)
+		f.want(w.call("POST", "/messages", messageTo(ann, wes, "spam")), 202, "")
+		f.send(key, ann, ann, "fine")
+		if n, err := f.hub.RemoveSender(t.Context(), w.DID(), time.Time{}.AddDate(1970, 0, 0), 10); n != 1 || err != nil {
+			t.Errorf("%d messages were removed, %v", n, err)
+		}
+		if got := fmt.Sprint(f.states(key)); got != "map[The operator of this hub has removed this message.:failed fine:sent]" {
+			t.Errorf("the history is %s", got)
+		}
+	})
 }
 
 // B-3: one REQUEST at a time for a pair, in order. 50 REQUESTs wait for an OFFER of one DID; the others follow.
@@ -390,9 +382,9 @@ func TestOrderAndWindow(t *testing.T) {
 		}
 		for i, text := range []string{"a", "b", "c"} {
 			w.wantTexts("message "+text, strings.Join([]string{"a", "b", "c"}[:i+1], " "))
-			w.says(w.thread(text), free)
+			w.Says(w.thread(text), free)
 			w.wantTexts("after the OFFER", strings.Join([]string{"a", "b", "c"}[:i+1], " "))
-			w.says(w.thread(text), success(`{}`))
+			w.Says(w.thread(text), success(`{}`))
 		}
 		f.want(w.call("POST", "/register", bridged("two@b", w.DID())), 201, "")
 		before := len(w.asked())
@@ -404,7 +396,7 @@ func TestOrderAndWindow(t *testing.T) {
 			t.Errorf("%d REQUESTs wait for an OFFER, want 50", got)
 		}
 		for _, a := range w.asked()[before : before+5] {
-			w.says(a.thread, free)
+			w.Says(a.thread, free)
 		}
 		time.Sleep(time.Second)
 		if got := len(w.asked()) - before; got != 55 {
@@ -432,8 +424,8 @@ func TestStreamOfWorker(t *testing.T) {
 		w.wantTexts("without a stream", "asked")
 		s = f.followPath(session(), "", nil)
 		s.wantTexts("a new stream", "streamed waits") // the first one comes again
-		w.says(w.thread("asked"), free)
-		w.says(w.thread("asked"), success(`{}`))
+		w.Says(w.thread("asked"), free)
+		w.Says(w.thread("asked"), success(`{}`))
 		w.wantTexts("at the end", "asked")
 		f.wantRow("at the end", key, "asked", "delivered")
 		f.wantRow("at the end", key, "waits", "sent")
@@ -447,8 +439,8 @@ func TestReplies(t *testing.T) {
 		body := messageTo(wes, ann, "hello")
 		body["envelope"].(object)["conversation_id"], body["envelope"].(object)["turn_number"] = "c1", 7
 		f.want(f.do(call{"POST", "/messages", key, body, nil}), 202, "")
-		w.says(w.thread("hello"), free)
-		w.says(w.thread("hello"), success(`{"reply":{"original_text":"HELLO","cultural_context":"in capital letters"}}`))
+		w.Says(w.thread("hello"), free)
+		w.Says(w.thread("hello"), success(`{"reply":{"original_text":"HELLO","cultural_context":"in capital letters"}}`))
 		_ = w.Post(w.thread("hello"), success(`{"reply":{"original_text":"twice"}}`))
 		synctest.Wait()
 		row := f.row(key, "HELLO")
@@ -461,8 +453,8 @@ func TestReplies(t *testing.T) {
 			t.Errorf("there are %d messages", got)
 		}
 		f.sendOff(key, ann, wes, "no turn")
-		w.says(w.thread("no turn"), free)
-		w.says(w.thread("no turn"), success(`{"reply":{"original_text":"fr","sender_culture":"fr"}}`))
+		w.Says(w.thread("no turn"), free)
+		w.Says(w.thread("no turn"), success(`{"reply":{"original_text":"fr","sender_culture":"fr"}}`))
 		if got := f.row(key, "fr")["envelope"].(object); got["turn_number"] != 2.0 || got["sender_culture"] != "fr" ||
 			got["conversation_id"] != nil {
 			t.Errorf("the reply to a message without a turn is %v", got)
@@ -480,8 +472,8 @@ func TestRefusedReplies(t *testing.T) {
 			n++
 			text := fmt.Sprint("m", n)
 			f.sendOff(key, ann, wes, text)
-			w.says(w.thread(text), free)
-			w.says(w.thread(text), success(`{"reply":`+reply+`}`))
+			w.Says(w.thread(text), free)
+			w.Says(w.thread(text), success(`{"reply":`+reply+`}`))
 			got := w.rows()
 			if last := got[len(got)-1]; !strings.HasSuffix(last, "failed "+want) {
 				t.Errorf("%s: the history of the agent ends with %q, want %s", what, last, want)
@@ -495,19 +487,19 @@ func TestRefusedReplies(t *testing.T) {
 		refused("no object", `7`, "ERR_VALIDATION")
 		refused("a bad culture", `{"original_text":"x","sender_culture":"EN"}`, "ERR_VALIDATION")
 		f.sendOff(key, ann, wes, "full")
-		w.says(w.thread("full"), free)
+		w.Says(w.thread("full"), free)
 		for i := range 100 { // ann reads nothing, so her queue has no room for this sender
 			f.want(w.call("POST", "/messages", messageTo(ann, wes, fmt.Sprint("fill", i))), 202, "")
 			time.Sleep(100 * time.Millisecond)
 		}
-		w.says(w.thread("full"), success(`{"reply":{"original_text":"too much"}}`))
+		w.Says(w.thread("full"), success(`{"reply":{"original_text":"too much"}}`))
 		if got := w.rows(); got[len(got)-1] != "too much failed ERR_INBOX_FULL" {
 			t.Errorf("a reply to a full inbox is %q", got[len(got)-1])
 		}
 		f.sendOff(key, ann, wes, "leaves")
-		w.says(w.thread("leaves"), free)
+		w.Says(w.thread("leaves"), free)
 		f.want(f.do(call{"DELETE", "/agents/" + ann, key, nil, nil}), 200, "")
-		w.says(w.thread("leaves"), success(`{"reply":{"original_text":"come back"}}`))
+		w.Says(w.thread("leaves"), success(`{"reply":{"original_text":"come back"}}`))
 		if got := w.rows(); got[len(got)-1] != "come back failed ERR_AGENT_NOT_FOUND" {
 			t.Errorf("a reply to an agent that has left is %q", got[len(got)-1])
 		}
@@ -521,8 +513,8 @@ func (w worker) answersAll() (answered int) {
 		if got := w.Types(w.f.t, a.thread); len(got) != 1 {
 			continue
 		}
-		w.says(a.thread, free)
-		w.says(a.thread, success(`{"reply":{"original_text":"re"}}`))
+		w.Says(a.thread, free)
+		w.Says(a.thread, success(`{"reply":{"original_text":"re"}}`))
 		answered++
 	}
 	return answered
@@ -559,8 +551,8 @@ func TestRepliesInAMinute(t *testing.T) {
 		reply := func(text string) {
 			t.Helper()
 			f.sendOff(key, ann, wes, text)
-			w.says(w.thread(text), free)
-			w.says(w.thread(text), success(`{"reply":{"original_text":"re `+text+`"}}`))
+			w.Says(w.thread(text), free)
+			w.Says(w.thread(text), success(`{"reply":{"original_text":"re `+text+`"}}`))
 			f.history(key, "") // so the queue of ann has room
 			time.Sleep(500 * time.Millisecond)
 		}
@@ -590,8 +582,8 @@ func TestForeignAnswers(t *testing.T) {
 		_ = eve.Post(thread, free) // the relay may refuse it
 		_ = w.Post(thread, free, func(d *envelope.Draft) { d.Seal = false })
 		synctest.Wait()
-		w.wantTypes("a plain and a foreign OFFER", thread, "REQUEST")
-		w.says(thread, free)
+		w.WantTypes("a plain and a foreign OFFER", thread, "REQUEST")
+		w.Says(thread, free)
 		_ = eve.Post(thread, success(`{"reply":{"original_text":"eve"}}`))
 		_ = w.Post(thread, success(`{"reply":{"original_text":"plain"}}`), func(d *envelope.Draft) { d.Seal = false })
 		synctest.Wait()
@@ -605,33 +597,25 @@ func TestForeignAnswers(t *testing.T) {
 func TestBridgeCrashes(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key, w := f.register(ann), f.worker(wes)
-		crash := func() {
-			t.Helper()
-			f.Stop()
-			f.Broken.Store(false)
-			f.Run()
-			time.Sleep(2 * time.Second)
-			synctest.Wait()
-		}
 		f.sendOff(key, ann, wes, "hello")
 		f.sendOff(key, ann, wes, "next")
 		time.Sleep(time.Minute)
-		crash()
+		f.Crash()
 		w.wantTexts("after the start", "hello")
 		thread := w.thread("hello")
 		f.Broken.Store(true) // the OFFER is stored, and nothing that follows from it
 		f.must(w.Post(thread, free))
 		time.Sleep(10 * time.Second)
-		w.wantTypes("before the crash", thread, "REQUEST")
-		crash()
-		w.wantTypes("after the OFFER", thread, "REQUEST ACCEPT")
-		crash()
+		w.WantTypes("before the crash", thread, "REQUEST")
+		f.Crash()
+		w.WantTypes("after the OFFER", thread, "REQUEST ACCEPT")
+		f.Crash()
 		f.Broken.Store(true)
 		f.must(w.Post(thread, success(`{"reply":{"original_text":"HELLO"}}`)))
 		time.Sleep(10 * time.Second)
-		crash()
-		crash()
-		w.wantTypes("after the RESULT", thread, "REQUEST ACCEPT")
+		f.Crash()
+		f.Crash()
+		w.WantTypes("after the RESULT", thread, "REQUEST ACCEPT")
 		w.wantTexts("after the RESULT", "hello next")
 		if got := f.history(key, ""); len(got) != 3 || described(got[0]) != "hello delivered" || described(got[2]) != "HELLO sent" {
 			t.Errorf("the history is %v", got)
@@ -651,7 +635,7 @@ func TestPresenceAtTheHub(t *testing.T) {
 		if online() {
 			t.Error("it is online before the relay has heard from it")
 		}
-		w.polls()
+		w.Polls()
 		if !online() {
 			t.Error("it is offline after a signed read")
 		}
@@ -661,8 +645,9 @@ func TestPresenceAtTheHub(t *testing.T) {
 		}
 		for range 100 {
 			f.Ahead.Add(int64(24 * time.Hour))
-			w.polls()
+			w.Polls()
 			time.Sleep(time.Minute)
+			synctest.Wait() // the sweep has ended
 		}
 		f.want(f.do(call{"GET", "/agents/" + wes, "", nil, nil}), 200, "")
 		f.Ahead.Add(int64(91 * 24 * time.Hour))

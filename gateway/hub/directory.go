@@ -22,6 +22,7 @@ type directory struct {
 	changed  map[int64]struct{} // agents whose rows were changed and not read yet
 	byNumber map[int64]*entry
 	sorted   []*entry        // by address
+	bridged  map[string]bool // addresses of agents with a DID
 	used     map[int64]int64 // when the use of an agent with a DID was recorded last, since the start
 	replied  map[int64]int64 // when the webhook of an agent last replied; without replies before onlineAfter
 }
@@ -37,7 +38,7 @@ type entry struct {
 
 func newDirectory() *directory {
 	return &directory{reading: make(chan struct{}, 1), changed: map[int64]struct{}{}, byNumber: map[int64]*entry{},
-		used: map[int64]int64{}, replied: map[int64]int64{}}
+		bridged: map[string]bool{}, used: map[int64]int64{}, replied: map[int64]int64{}}
 }
 
 // listed is an agent as GET /discover shows it. Its last member, online, follows.
@@ -78,6 +79,9 @@ func byAddress(e *entry, address string) int { return cmp.Compare(e.address, add
 func (d *directory) set(n int64, a agent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if a.live() {
+		d.setBridged(a)
+	}
 	if old := d.byNumber[n]; old != nil {
 		if i, found := slices.BinarySearchFunc(d.sorted, old.address, byAddress); found && d.sorted[i] == old {
 			d.sorted = slices.Delete(d.sorted, i, i+1)
@@ -101,10 +105,27 @@ func (d *directory) set(n int64, a agent) {
 }
 
 // mark notes that the row of an agent was changed.
-func (d *directory) mark(n int64) {
+func (d *directory) mark(a agent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.changed[n] = struct{}{}
+	d.changed[a.n] = struct{}{}
+	d.setBridged(a)
+}
+
+// setBridged notes whether the agent with an address has a DID. d.mu is held.
+func (d *directory) setBridged(a agent) {
+	if a.did != "" && a.live() {
+		d.bridged[a.address] = true
+	} else {
+		delete(d.bridged, a.address)
+	}
+}
+
+// isBridged reports whether the agent with an address has a DID, as of the last change that is on disk.
+func (d *directory) isBridged(address string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.bridged[address]
 }
 
 // take returns some of the changed agents, which are no longer marked.
@@ -232,8 +253,10 @@ func (h *Hub) refresh(ctx context.Context) error {
 			}
 			return nil
 		}); err != nil {
+			d.mu.Lock()
+			defer d.mu.Unlock()
 			for _, n := range some {
-				d.mark(n)
+				d.changed[n] = struct{}{}
 			}
 			return err
 		}

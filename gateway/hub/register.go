@@ -264,7 +264,7 @@ func (o *op) create(q registerBody, old agent, admit func() error) (a agent, err
 	if err := insertAgent(o.ExtTx, a); err != nil {
 		return a, err
 	}
-	o.Then(func() { o.hub.directory.mark(a.n) })
+	o.Then(func() { o.hub.directory.mark(a) })
 	if err := o.setSource(a.n, q.source); err != nil {
 		return a, err
 	}
@@ -283,7 +283,7 @@ func (o *op) fill(a agent, q registerBody) agent {
 
 // saveAgent replaces the row of an agent.
 func (o *op) saveAgent(a agent) error {
-	o.Then(func() { o.hub.directory.mark(a.n) })
+	o.Then(func() { o.hub.directory.mark(a) })
 	return updateAgent(o.ExtTx, a)
 }
 

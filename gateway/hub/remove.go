@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/internal/jsontext"
@@ -45,9 +46,10 @@ func (h *Hub) Remove(ctx context.Context, id string) error {
 // examined is how many messages one view examines for RemoveSender.
 const examined = 1000
 
-// RemoveSender is a gateway.SenderRemover. A sender is an address of the hub, such as bob@relay.example.
+// RemoveSender is a gateway.SenderRemover. A sender is an address of the hub, such as bob@relay.example, or the DID of its agents.
 func (h *Hub) RemoveSender(ctx context.Context, sender string, since time.Time, limit int) (int, error) {
-	if !isAddress(sender) {
+	_, notDID := didkey.Parse(sender)
+	if !isAddress(sender) && notDID != nil {
 		return 0, nil
 	}
 	return h.RemoveFound(ctx, limit, func(q relay.Querier, after int64) (ids []string, next int64, err error) {
@@ -65,8 +67,9 @@ func (h *Hub) RemoveSender(ctx context.Context, sender string, since time.Time, 
 				ids = append(ids, strconv.FormatInt(m.n, 10))
 			}
 			return nil
-		}, "SELECT "+messageColumns+" FROM hub_message WHERE n > ? AND n <= ? AND sender_id = ? AND ts >= ? ORDER BY n",
-			after, next, sender, since.UnixNano())
+		}, "SELECT "+messageColumns+" FROM hub_message WHERE n > ? AND n <= ? AND (sender_id = ? OR sender IN "+
+			"(SELECT n FROM hub_agent WHERE did = ? AND did <> '')) AND ts >= ? ORDER BY n",
+			after, next, sender, sender, since.UnixNano())
 		return ids, next, err
 	}, h.Remove)
 }

@@ -193,6 +193,9 @@ const maxPredictions = 3
 // prepare signs the REQUEST of a message that is about to be stored, because that takes too long for an Update (B-2). The
 // result is zero if the message will not be a REQUEST now.
 func (h *Hub) prepare(ctx context.Context, from relay.Peer, senderID, receiverID, envelope string) (p prepared, err error) {
+	if !h.directory.isBridged(receiverID) { // most receivers have no DID, and a View costs time
+		return p, nil
+	}
 	var to agent
 	may := false
 	m := message{trace: newTrace(), senderID: senderID, receiverID: receiverID, envelope: envelope}

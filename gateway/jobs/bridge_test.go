@@ -10,7 +10,6 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/gatetest"
-	"github.com/agora-relay/agora/relay"
 )
 
 // worker is an agent whose endpoint is its DID.
@@ -38,14 +37,6 @@ func (w worker) call(method, path string, body any) answer {
 	return w.Call(w.f.t, "/jobs", method, path, body)
 }
 
-// polls makes the relay hear from the worker, as a signed read does.
-func (w worker) polls() {
-	w.f.t.Helper()
-	token, err := envelope.Read{Audience: gatetest.PublicURL, Method: "GET", Target: "/events", TS: w.f.Now()}.Sign(w.Key)
-	w.f.must(err)
-	w.f.Relay.MarkPresent(relay.Peer{Local: true}, token, "GET", "/events")
-}
-
 // requests returns the threads of the REQUESTs that the worker got, in order.
 func (w worker) threads() (all []string) {
 	w.f.t.Helper()
@@ -63,21 +54,6 @@ func (w worker) thread() string {
 		w.f.t.Fatalf("the worker has %d REQUESTs, want 1", len(all))
 	}
 	return all[0]
-}
-
-// says posts a message in a thread.
-func (w worker) says(thread string, p envelope.Payload) {
-	w.f.t.Helper()
-	w.f.must(w.Post(thread, p))
-	synctest.Wait()
-}
-
-// wantTypes checks what the worker got in a thread.
-func (w worker) wantTypes(what, thread, want string) {
-	w.f.t.Helper()
-	if got := strings.Trim(fmt.Sprint(w.Types(w.f.t, thread)), "[]"); got != want {
-		w.f.t.Errorf("%s: the worker got %s, want %s", what, got, want)
-	}
 }
 
 // balance returns the balance of the worker's account.
@@ -190,13 +166,13 @@ func TestOffers(t *testing.T) {
 			w, bob := f.worker(uuid(1)), f.user("bob")
 			f.want(bob.hire(w.id, uuid(100)), 202)
 			thread := w.thread()
-			w.says(thread, test.offer)
+			w.Says(thread, test.offer)
 			if strings.HasPrefix(test.status, "FAILURE") {
-				w.wantTypes(name, thread, "REQUEST CANCEL")
+				w.WantTypes(name, thread, "REQUEST CANCEL")
 			} else {
-				w.wantTypes(name, thread, "REQUEST ACCEPT")
+				w.WantTypes(name, thread, "REQUEST ACCEPT")
 				time.Sleep(1250 * time.Millisecond)
-				w.says(thread, success(`{"text":"HELLO"}`))
+				w.Says(thread, success(`{"text":"HELLO"}`))
 			}
 			bob.wantStatus(name, uuid(100), test.status)
 			wantPaid(t, name, bob, w, test.paid)
@@ -238,8 +214,8 @@ func TestAnswersOfWorkers(t *testing.T) {
 			before := len(w.threads())
 			f.want(bob.hire(w.id, uuid(n)), 202)
 			thread := w.threads()[before]
-			w.says(thread, free)
-			w.says(thread, test.answer)
+			w.Says(thread, free)
+			w.Says(thread, test.answer)
 			got := f.want(bob.do("GET", "/jobs/"+uuid(n), nil), 200)
 			var body struct {
 				Output  json.RawMessage `json:"output_data"`
@@ -264,20 +240,20 @@ func TestForeignAnswers(t *testing.T) {
 		_ = eve.Post(thread, free) // the relay may refuse it
 		_ = w.Post(thread, free, func(d *envelope.Draft) { d.Seal = false })
 		synctest.Wait()
-		w.wantTypes("a plain and a foreign OFFER", thread, "REQUEST")
-		w.says(thread, costing(0.05, "chorus_credits_v1"))
+		w.WantTypes("a plain and a foreign OFFER", thread, "REQUEST")
+		w.Says(thread, costing(0.05, "chorus_credits_v1"))
 		_ = w.Post(thread, costing(0.09, "chorus_credits_v1")) // late
 		_ = w.Post(thread, success(`{}`), func(d *envelope.Draft) { d.Seal = false })
 		_ = eve.Post(thread, success(`{"eve":1}`))
 		synctest.Wait()
-		w.wantTypes("afterwards", thread, "REQUEST ACCEPT")
+		w.WantTypes("afterwards", thread, "REQUEST ACCEPT")
 	})
 	inBubble(t, func(t *testing.T, f *fixture) {
 		w, bob := f.worker(uuid(1)), f.user("bob")
 		f.want(bob.hire(w.id, uuid(100)), 202)
 		thread := w.thread()
-		w.says(thread, free)
-		w.says(thread, success(`{"n":1}`))
+		w.Says(thread, free)
+		w.Says(thread, success(`{"n":1}`))
 		_ = w.Post(thread, success(`{"n":2}`))
 		synctest.Wait()
 		if got := bob.do("GET", "/jobs/"+uuid(100), nil); fmt.Sprint(member(got, "output_data")) != "map[n:1]" {
@@ -296,14 +272,14 @@ func TestSilentWorker(t *testing.T) {
 		thread := w.thread()
 		for range 10 { // it is busy
 			f.pass(4 * time.Minute)
-			w.polls()
+			w.Polls()
 		}
 		bob.wantStatus("while it polls", uuid(100), "PENDING")
 		f.pass(4 * time.Minute)
 		bob.wantStatus("4 minutes after the last poll", uuid(100), "PENDING")
 		f.pass(2 * time.Minute)
 		bob.wantStatus("6 minutes after the last poll", uuid(100), "FAILURE AGENT_OFFLINE")
-		w.wantTypes("afterwards", thread, "REQUEST CANCEL")
+		w.WantTypes("afterwards", thread, "REQUEST CANCEL")
 		wantPaid(t, "afterwards", bob, w, "100 0")
 	})
 }
@@ -328,7 +304,7 @@ func TestPresenceIsHeartbeat(t *testing.T) {
 		if got := bob.hire(w.id, uuid(100)); statusOf(got) != "FAILURE AGENT_OFFLINE" {
 			t.Errorf("an order for a silent agent: %v", got)
 		}
-		w.polls()
+		w.Polls()
 		f.want(bob.hire(w.id, uuid(101)), 202) // at once, before the list follows
 		if got := found(); got != 1.0 {
 			t.Errorf("after a signed read, %v agents are found", got)
@@ -370,12 +346,12 @@ func TestCanceledJobs(t *testing.T) {
 			thread := w.thread()
 			want := "REQUEST CANCEL"
 			if test.accept {
-				w.says(thread, free)
+				w.Says(thread, free)
 				want = "REQUEST ACCEPT CANCEL"
 			}
 			test.end(f, w)
 			synctest.Wait()
-			w.wantTypes(name, thread, want)
+			w.WantTypes(name, thread, want)
 			bob.wantStatus(name, uuid(100), test.want)
 			_ = w.Post(thread, success(`{"late":1}`))
 			synctest.Wait()
@@ -402,7 +378,7 @@ func TestWindow(t *testing.T) {
 			t.Errorf("%d REQUESTs wait for an OFFER, want 50", got)
 		}
 		for _, thread := range w.threads()[:5] {
-			w.says(thread, free)
+			w.Says(thread, free)
 		}
 		time.Sleep(time.Second)
 		if got := len(w.threads()); got != 55 {
@@ -411,9 +387,9 @@ func TestWindow(t *testing.T) {
 		for i := 0; i < len(w.threads()); i++ {
 			thread := w.threads()[i]
 			if len(w.Types(t, thread)) == 1 {
-				w.says(thread, free)
+				w.Says(thread, free)
 			}
-			w.says(thread, success(`{}`))
+			w.Says(thread, success(`{}`))
 			time.Sleep(100 * time.Millisecond) // the relay limits how many messages a sender posts
 		}
 		if got := len(w.threads()); got != 60 {
@@ -427,30 +403,22 @@ func TestWindow(t *testing.T) {
 func TestCrashes(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		w, bob := f.worker(uuid(1)), f.user("bob")
-		crash := func() {
-			t.Helper()
-			f.Stop()
-			f.Broken.Store(false)
-			f.Run()
-			time.Sleep(2 * time.Second)
-			synctest.Wait()
-		}
 		f.want(bob.hire(w.id, uuid(100)), 202)
-		crash()
+		f.Crash()
 		thread := w.thread()
 		f.Broken.Store(true) // the OFFER is stored, and nothing that follows from it
 		f.must(w.Post(thread, free))
 		time.Sleep(10 * time.Second)
-		w.wantTypes("before the crash", thread, "REQUEST")
-		crash()
-		w.wantTypes("after the OFFER", thread, "REQUEST ACCEPT")
-		crash()
+		w.WantTypes("before the crash", thread, "REQUEST")
+		f.Crash()
+		w.WantTypes("after the OFFER", thread, "REQUEST ACCEPT")
+		f.Crash()
 		f.Broken.Store(true)
 		f.must(w.Post(thread, success(`{"n":1}`)))
 		time.Sleep(10 * time.Second)
-		crash()
-		crash()
-		w.wantTypes("after the RESULT", thread, "REQUEST ACCEPT")
+		f.Crash()
+		f.Crash()
+		w.WantTypes("after the RESULT", thread, "REQUEST ACCEPT")
 		bob.wantStatus("after the RESULT", uuid(100), "SUCCESS")
 		wantPaid(t, "after the RESULT", bob, w, "99.9 0.1")
 		w.thread()
@@ -467,9 +435,9 @@ func TestStartAfterSilence(t *testing.T) {
 		f.Run()
 		time.Sleep(2 * time.Second)
 		bob.wantStatus("after the start", uuid(100), "PENDING")
-		w.polls()
-		w.says(w.thread(), free)
-		w.says(w.thread(), success(`{}`))
+		w.Polls()
+		w.Says(w.thread(), free)
+		w.Says(w.thread(), success(`{}`))
 		bob.wantStatus("after the result", uuid(100), "SUCCESS")
 	})
 }
