@@ -56,7 +56,11 @@ async function find(clients, { params, envelope }, { signal }) {
 
 async function run(turn, handler) {
   try {
-    const end = await handler(turn, { signal: turn.signal });
+    let end;
+    try { end = await handler(turn, { signal: turn.signal }); } catch (err) {
+      await turn.finish().catch(() => {}); // the answer says what has failed
+      throw err;
+    }
     await turn.finish();
     return await turn.result(end);
   } finally { turn.stop(); }
