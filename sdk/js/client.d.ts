@@ -415,7 +415,8 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   serve<Params = any, Output = unknown>(intents: string | string[], options: ServeOptions<Params, Output>):
     Promise<void>;
   /** Runs an agent that answers A2A callers, as serve does: each message of a caller is a turn. It refuses turns that
-   *  do not come from the relay's gateway, and signs each one that it ends. agora a2a publish makes the endpoint. */
+   *  do not come from the relay's gateway, and signs each one that it ends. agora a2a publish --proofs makes the
+   *  endpoint. */
   serveA2A(handler: A2AHandler, options?: ServeA2AOptions): Promise<void>;
 }
 
