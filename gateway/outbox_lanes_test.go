@@ -71,6 +71,45 @@ func TestWakeDuringALook(t *testing.T) {
 	})
 }
 
+// WakeAt makes the outbox look at a lane at that time, whether the lane is on hold or at work. The earliest time counts. A
+// lane with a later time can still be woken. The look ends with the outbox.
+func TestWakeAt(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		begin, wakes, held := time.Now(), []time.Duration{time.Minute, 20 * time.Second, time.Hour}, 0
+		o.set(func() {
+			o.target = func() (gateway.Plan, error) { return gateway.Send, nil }
+			o.call = func() (gateway.Plan, error) {
+				if held++; held > 1 {
+					return gateway.Send, nil
+				}
+				for _, after := range wakes {
+					o.box.WakeAt(1, begin.Add(after))
+				}
+				return gateway.Hold, nil
+			}
+		})
+		o.add(1, 7)
+		time.Sleep(19 * time.Second)
+		o.wantRefs("before the time")
+		time.Sleep(2 * time.Second)
+		o.wantRefs("after the earliest time", 7)
+		held, wakes = 0, []time.Duration{time.Hour}
+		o.add(1, 8)
+		synctest.Wait()
+		o.box.WakeAt(1, time.Now().Add(10*time.Second)) // the lane is on hold
+		time.Sleep(9 * time.Second)
+		o.wantRefs("before the new time", 7)
+		time.Sleep(2 * time.Second)
+		o.wantRefs("after the new time", 7, 8)
+		held = 0
+		o.add(1, 9)
+		synctest.Wait()
+		o.box.Wake(1)
+		synctest.Wait()
+		o.wantRefs("woken before the time", 7, 8, 9)
+	})
+}
+
 // Jobs that were removed are not sent. The answer to one that is being sent is settled all the same.
 func TestRemovedJobs(t *testing.T) {
 	inOffice(t, func(t *testing.T, o *office) {

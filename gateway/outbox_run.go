@@ -18,7 +18,8 @@ type lane struct {
 	number int64
 	due    time.Time // when the lane must be looked at
 	index  int       // in Outbox.due; -1: the lane is at work
-	again  bool      // look at the lane again after its work
+	again  bool      // look at the lane again at the time at, after its work
+	at     time.Time
 }
 
 // dueLanes is a heap of lanes; the first one is due first.
@@ -51,18 +52,24 @@ func (d *dueLanes) Pop() any {
 // Wake makes the outbox look at a lane. Call it after each Update that may have added or removed jobs of the lane, also
 // if it is not known whether the Update was stored, and when a lane on hold may go on. It does not shorten the wait
 // between two attempts.
-func (o *Outbox) Wake(number int64) {
+func (o *Outbox) Wake(number int64) { o.WakeAt(number, time.Time{}) }
+
+// WakeAt is Wake at a time by the relay's clock. A Courier that answers Hold may call it before. The outbox keeps the time
+// only in memory: after a restart it looks at all lanes.
+func (o *Outbox) WakeAt(number int64, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l := o.lanes[number]
 	switch {
 	case l == nil:
-		o.add(number, time.Time{})
+		o.add(number, at)
 	case l.index < 0:
-		l.again = true
+		if !l.again || at.Before(l.at) {
+			l.again, l.at = true, at
+		}
 		return
-	default:
-		l.due = time.Time{}
+	case at.Before(l.due):
+		l.due = at
 		heap.Fix(&o.due, l.index)
 	}
 	o.notify()
@@ -153,8 +160,8 @@ func (o *Outbox) work(ctx context.Context, l *lane) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case l.again:
-		next = o.core.Relay.Now()
+	case l.again && (next.IsZero() || l.at.Before(next)):
+		next = l.at
 	case next.IsZero():
 		delete(o.lanes, l.number)
 		return

@@ -10,7 +10,7 @@ var outbox = []mutant{
 		swapSQL("ORDER BY n", "ORDER BY due, n"), ofOutbox},
 	{"outbox: the newest job is tried first", "gateway Outbox.oldest", "",
 		swapSQL("ORDER BY n", "ORDER BY n DESC"), ofOutbox},
-	{"outbox: a lane is worked on twice", "gateway Outbox.Wake", "l.index", never, ofOutbox},
+	{"outbox: a lane is worked on twice", "gateway Outbox.WakeAt", "l.index", never, ofOutbox},
 	{"outbox: a call of Wake during the work is lost", "gateway Outbox.work", "l.again", never, ofOutbox},
 	{"outbox: the lanes are not loaded", "gateway Outbox.load", "o.lanes[]", never, ofOutbox},
 	{"outbox: a dead job stays in its lane", "gateway Outbox.settle", "r.dead", drop, ofOutbox},

@@ -39,7 +39,7 @@ var topics = [][]mutant{
 	identities, signedReads, envelopes, sealing, window, threads,
 	storage, marks, updates, inboxes,
 	reading, clock, relays, limits, web, internet, governing,
-	clients, serving, agora, outbox, deliveries, hubs, channels, registries,
+	clients, serving, agora, outbox, deliveries, hubs, channels, registries, a2aTasks,
 	systems, models,
 }
 

@@ -51,6 +51,22 @@ func TestTasksOfOthers(t *testing.T) {
 	})
 }
 
+// §3: a key of another endpoint is refused, also where nobody needs one, and so is what is no key.
+func TestForeignKeys(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		a, b := f.agent(wire.Keys), f.agent(wire.Public)
+		key := a.newKey("alice")
+		for _, c := range []caller{{agent: b, key: key}, {agent: a, key: b.newKey("alice")}, {agent: a, key: "aa_x"}, {agent: a}} {
+			for _, path := range []string{"/message:send", "/rpc"} {
+				if got := c.post(path, object{"message": message("hello")}); got.Status != 401 {
+					t.Errorf("%s with the key %.5s: %v", path, c.key, got)
+				}
+			}
+		}
+		f.wantRows(t, "a2a_task", 0)
+	})
+}
+
 // a contextId is kept; two callers with one have two conversations. A-27: anonymous lists show only contexts that the
 // relay named.
 func TestContexts(t *testing.T) {

@@ -167,7 +167,7 @@ func (c courier) admit(j gateway.Job, data pushing) bool {
 	_, _ = h.Write([]byte(data.limited)) // never fails
 	err := c.g.pushPosts.Take(int64(h.Sum64()), c.g.Relay.Now)
 	if refused, ok := errors.AsType[*envelope.Error](err); ok {
-		time.AfterFunc(refused.RetryAfter, func() { c.g.pushes.Wake(j.Lane) })
+		c.g.pushes.WakeAt(j.Lane, c.g.Relay.Now().Add(refused.RetryAfter))
 	}
 	return err == nil
 }

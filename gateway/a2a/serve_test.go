@@ -225,7 +225,7 @@ func TestServeA2ARepeats(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 		}
-		r, stop := a.serveA2A(func(ctx context.Context, turn *client.A2AJob) (client.A2AEnd, error) {
+		_, stop := a.serveA2A(func(ctx context.Context, turn *client.A2AJob) (client.A2AEnd, error) {
 			write(turn, "old", 3)
 			write(turn, "left", 1)
 			<-ctx.Done()
@@ -235,7 +235,7 @@ func TestServeA2ARepeats(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		c.wantState(c.task(id), wire.Working, "old0+old1+old2", "left0")
 		stop()
-		r, _ = a.serveA2A(said(func(turn *client.A2AJob) client.A2AEnd {
+		r, _ := a.serveA2A(said(func(turn *client.A2AJob) client.A2AEnd {
 			write(turn, "new", 2)
 			return client.A2AEnd{}
 		}))

@@ -194,6 +194,11 @@ export interface Step {
 
 /** Makes a token for one GET of target (path and query as sent) from the relay whose origin is aud (PROTOCOL §8). */
 export function readToken(aud: string, target: string, me: Identity, ts?: string, nonce?: string): Promise<string>;
+/** Makes a token for one request to a gateway of the relay (GATEWAYS §3). body has the bytes that are sent. */
+export function callToken(aud: string, request: { method: string; target: string; body: Uint8Array }, me: Identity,
+  ts?: string): Promise<string>;
+/** The signature of the identity me over bytes, in base64url. */
+export function signature(message: Uint8Array, me: Identity): Promise<string>;
 /** Returns the signer of a token for this request. now is in nanoseconds, as in instant. details.reason of the error
  *  says why a token is refused. Only a relay needs to check that a token is used once. */
 export function checkRead(
@@ -364,6 +369,11 @@ export class Relay<Me extends Identity | undefined = Identity | undefined> {
   /** Any answer of the relay to a GET of path, which has the query too. That of /proofs is a text. wait is how long the
    *  relay may hold the request, in milliseconds (default 0). */
   get(path: string, options?: Abortable & { wait?: number }): Promise<any>;
+  /** A signed call to a gateway of the relay, and its answer. url is below the one of the gateway in the relay's
+   *  document, and origin is that of the relay there. body is a JSON value; without it, this is a GET. */
+  call(origin: string, url: string, options?: Abortable & { body?: Json }): Promise<any>;
+  /** Goes on at the address that the relay's document names, if that is another loopback address. Returns whether. */
+  moveTo(claimed: string): boolean;
   /** A thread and its envelopes, which are not verified. client selects one of several threads with this id. */
   thread(id: string, client?: string, options?: Abortable):
     Promise<{ ok: true; thread: Thread; events: Envelope[]; expired: number; removed?: { id: string; at: string }[] }>;

@@ -523,7 +523,8 @@ export function covered({ sig, ...rest }) { return canonicalize(rest); }
 
 const signingKeys = new WeakMap(); // by identity
 
-async function signature(message, me) {
+/** The signature of the identity me over bytes, in base64url. */
+export async function signature(message, me) {
   if (!signingKeys.has(me)) signingKeys.set(me, await importPrivate('Ed25519', me.seed, false, 'sign'));
   return encode64(new Uint8Array(await withCrypto((s) => s.sign('Ed25519', signingKeys.get(me), message))));
 }
@@ -626,6 +627,12 @@ const MEMBERS = 'aud,did,method,nonce,sig,target,ts,typ', MAX_TOKEN = 8192, MINU
 export async function readToken(aud, target, me, ts = new Date().toISOString(), nonce = encode64(random(16))) {
   const members = { typ: 'agora-read', did: me.did, aud, method: 'GET', target, ts, nonce };
   return encode64(canonicalize(await sign(members, me)));
+}
+
+/** Makes a token for one request to a gateway of the relay (GATEWAYS §3). body has the bytes that are sent. */
+export async function callToken(aud, { method, target, body }, me, ts = new Date().toISOString()) {
+  const rest = { method, target, body: encode64(await sha256(body)), ts, nonce: encode64(random(16)) };
+  return encode64(canonicalize(await sign({ typ: 'agora-call', did: me.did, aud, ...rest }, me)));
 }
 
 /** Returns the signer of a token for this request. now is in nanoseconds, as in instant. details.reason of the error
@@ -1159,6 +1166,31 @@ export class Relay {
     return readToken(audience, pathname + search, this.me, time.toISOString());
   }
 
+  /** A signed call to a gateway of the relay, and its answer. url is below the one of the gateway in the relay's
+   *  document, and origin is that of the relay there. body is a JSON value; without it, this is a GET. */
+  async call(origin, url, { body, signal } = {}) {
+    must(origin === (this.#own ?? new URL(this.url).origin) && url.startsWith(`${origin}/`), 'UNAUTHORIZED',
+      'this relay must be reached at the url in its document');
+    if (this.#requireParties) await this.#reads(signal);
+    const { pathname, search } = new URL(url), method = body === undefined ? 'GET' : 'POST';
+    const bytes = body === undefined ? undefined : canonicalize(body), at = { method, target: pathname + search };
+    for (let attempt = 1; ; attempt++) {
+      const ts = new Date(this.#clock() + this.#tokensCorrection).toISOString();
+      const token = await callToken(origin, { ...at, body: bytes ?? new Uint8Array() }, this.me, ts);
+      try { return await this.#exchange(pathname, { body: bytes, token, signal, url, bounds: GATEWAY_BOUNDS }); }
+      catch (err) {
+        if (!(err instanceof RelayError) || attempt === READ_ATTEMPTS || !this.#recovers(err, token)) throw err;
+      }
+    }
+  }
+
+  /** Goes on at the address that the relay's document names, if that is another loopback address. Returns whether. */
+  moveTo(claimed) {
+    if (this.#own || !isOtherLoopback(claimed, this.url)) return false;
+    this.url = claimed + new URL(this.url).pathname.replace(/\/+$/, '');
+    return true;
+  }
+
   // The rule for reads. A relay that was private once gets signed reads from then on, whatever it says later.
   async #reads(signal) {
     if (!this.me && !this.#requireParties) return {};
@@ -1180,8 +1212,7 @@ export class Relay {
     unauthorized(reads === 'parties', 'the relay has a rule for reads that this client does not know');
     if (this.#own) {
       unauthorized(url === this.#own, 'the relay says that it has another address than the one that was given');
-    } else if (isOtherLoopback(url, this.url)) { // another process may listen there, so ask again
-      this.url = url + pathname.replace(/\/+$/, '');
+    } else if (this.moveTo(url)) { // another process may listen there, so ask again
       return this.#findRule(signal);
     } else unauthorized(url === origin, 'this relay must be reached at the url in its document');
     return { at, audience: url };
@@ -1197,7 +1228,8 @@ export class Relay {
     throw err instanceof RelayError ? Object.assign(err, { retryable: true }) : err;
   }
 
-  async #exchange(path, { body, token, signal, wait = 0, take = takeAll }) {
+  async #exchange(path, { body, token, signal, wait = 0, take = takeAll, url = this.url + path,
+    bounds = boundsOf(path, body) }) {
     const headers = { accept: 'application/json' };
     if (body) headers['content-type'] = 'application/json';
     if (token) headers.authorization = `Agora ${token}`;
@@ -1206,11 +1238,11 @@ export class Relay {
     const timer = setTimeout(() => ours.abort(), EXCHANGE + wait);
     signal?.addEventListener('abort', abort);
     try {
-      const response = await this.#fetch(this.url + path, {
+      const response = await this.#fetch(url, {
         method: body ? 'POST' : 'GET', headers, body, signal: ours.signal,
         redirect: 'error', credentials: 'omit', cache: 'no-store', referrerPolicy: 'no-referrer',
       });
-      return await readAnswer(response, boundsOf(path, body), take, this);
+      return await readAnswer(response, bounds, take, this);
     } catch (err) {
       signal?.throwIfAborted();
       if (err instanceof Refused || err instanceof Unavailable) throw err;
@@ -1280,6 +1312,8 @@ function checkReceipt(receipt, e) {
 }
 
 const isTemporary = (status) => status < 300 || status === 408 || status === 429 || status >= 500;
+
+const GATEWAY_BOUNDS = { limit: MAX_OTHER };
 
 // What the answer to a request may cost: its bytes; the place of the list whose elements are read one by one, and their
 // number. isText says that it is no JSON.

@@ -215,6 +215,81 @@ export interface Quote {
 
 type Awaitable<T> = T | Promise<T>;
 
+/** A piece of content (A2A §5): one of text, raw (base64), url and data. */
+export type A2APart = { text: string } | { raw: string } | { url: string } | { data: Json };
+type A2AParts = (string | (A2APart & JsonObject) | readonly (string | (A2APart & JsonObject))[])[];
+
+/** A message of a caller or of the agent. */
+export interface A2AMessage {
+  messageId: string;
+  role: 'ROLE_USER' | 'ROLE_AGENT';
+  parts: (A2APart & JsonObject)[];
+  metadata?: JsonObject;
+  [member: string]: any;
+}
+
+/** How a turn ends; a text is that of the last message. */
+export interface A2AEnd {
+  /** TASK_STATE_COMPLETED by default. */
+  state?: 'TASK_STATE_COMPLETED' | 'TASK_STATE_INPUT_REQUIRED' | 'TASK_STATE_AUTH_REQUIRED' | 'TASK_STATE_REJECTED' |
+    'TASK_STATE_FAILED';
+  /** The last message. The output has at most 80 KiB. */
+  message?: A2AMessage;
+  /** A call that still waits may get message in place of a task, if the first turn sent nothing else. */
+  direct?: boolean;
+}
+
+/** Writes an artifact in chunks. A promise resolves at once, or when there is room for more. */
+export interface A2AOutput {
+  write(...parts: A2AParts): Promise<void>;
+  /** Sends the last parts, and says that they are the last; without parts, an empty text. */
+  close(...parts: A2AParts): Promise<void>;
+}
+
+/** One message of an A2A caller. A text stands for a text part. What is sent arrives in order, at most one request
+ *  every 100 ms, and before the end of the turn. Errors of sending: the signal's reason; Refused with TURN_ENDED;
+ *  RangeError if a task cannot keep it; RelayError. */
+export interface A2ATurn {
+  readonly task: string;
+  /** From 1 on. */
+  readonly turn: number;
+  /** The relay's id for the caller's conversation. */
+  readonly context: string;
+  readonly caller: { kind: 'key'; name: string } | { kind: 'did'; did: string } | { kind: 'anonymous' };
+  /** Whole, also if the REQUEST had no room for it. */
+  readonly message: A2AMessage;
+  /** The earlier messages of the task, oldest first. */
+  readonly history: A2AMessage[];
+  readonly acceptedOutputModes?: string[];
+  readonly extensions?: string[];
+  readonly metadata?: JsonObject;
+  /** All texts of the message, joined by line breaks. */
+  readonly text: string;
+  readonly job: Job;
+  /** That of work. */
+  readonly signal: AbortSignal;
+  /** A message of the agent; undefined without parts. */
+  reply(...parts: A2AParts): A2AMessage | undefined;
+  /** Sends a status message: what the agent does now. */
+  update(...parts: A2AParts): Promise<void>;
+  /** Begins an artifact. Its id is numbered by turn and order, so that a repeated run replaces it. */
+  artifact(about?: { artifactId?: string; name?: string; description?: string; metadata?: JsonObject }): A2AOutput;
+  /** The end of a turn with a question. The caller's next message to the task is another turn. */
+  ask(...question: A2AParts): A2AEnd;
+  /** The end of a task with a message. */
+  done(...parts: A2AParts): A2AEnd;
+}
+
+/** Answers a turn. For errors and the signal, see work of ServeOptions. */
+export type A2AHandler = (turn: A2ATurn, context: { signal: AbortSignal }) =>
+  Awaitable<A2AEnd | string | undefined | void>;
+
+/** Those of serve. work and quote are for the other intents. */
+export interface ServeA2AOptions extends Omit<ServeOptions, 'work'> {
+  intents?: string | string[];
+  work?: ServeOptions['work'];
+}
+
 export interface ServeOptions<Params = any, Output = unknown> extends Abortable {
   /** Does the job after the client has accepted, and returns the output, or a Result. The signal is aborted when the
    *  client ends the thread (its reason is a Cancelled), five minutes after the deadline of the thread, and when serve
@@ -259,6 +334,8 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   relayDid(options?: Abortable): Promise<string>;
   /** The DID of the relay's gateways, by a document that is not older than an hour; undefined: it has none. */
   gateway(options?: Abortable): Promise<string | undefined>;
+  /** The URL of the relay's A2A gateway, and the origin for signed calls. Throws Refused with NO_A2A if it has none. */
+  a2aGateway(options?: Abortable): Promise<{ url: string; origin: string }>;
   /** Whether a Network uses this client. */
   readonly inNetwork: boolean;
   /** This relay as the home of a thread, by its document, which is read once an hour; undefined: it knows no homes. */
@@ -337,6 +414,10 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
    *  retry would not help. */
   serve<Params = any, Output = unknown>(intents: string | string[], options: ServeOptions<Params, Output>):
     Promise<void>;
+  /** Runs an agent that answers A2A callers, as serve does: each message of a caller is a turn. It refuses turns that
+   *  do not come from the relay's gateway, and signs each one that it ends. agora a2a publish --proofs makes the
+   *  endpoint. */
+  serveA2A(handler: A2AHandler, options?: ServeA2AOptions): Promise<void>;
 }
 
 /** A new id for a thread. */

@@ -3,6 +3,7 @@
 // the relay claims, such as the state of a thread, decides what the client asks next. client.d.ts documents everything.
 import { backoff, isHome, isId, newId, keyOf, pause, printable, Refused, Relay, RelayError, threadOf, UnknownOutcome }
   from './agora.js';
+import { serveA2A } from './a2a.js';
 import { ask } from './ask.js';
 import { Call, payloadOf, requestIn, resumed } from './call.js';
 import { hashOf } from './links.js';
@@ -35,7 +36,8 @@ export class Client extends Relay {
   #did;
   #proves;
   #watch;
-  #known; // { did, home, gateway, at }: who the relay is, by the document that was read last, at the time at
+  // { did, home, gateway, a2a, url, at }: who the relay is, by the document that was read last, at the time at
+  #known;
 
   // watch is that of a Network: see proving.js.
   constructor(url, { log = toConsole, proofs = 'prefer', watch, ...options } = {}) {
@@ -58,7 +60,8 @@ export class Client extends Relay {
     const { did, url } = document, self = { did, url };
     this.#proves = has('proofs');
     const home = has('home') && isHome(self) ? self : undefined;
-    this.#known = { did, home, gateway: document.gateways?.did, at: performance.now() };
+    const { did: gateway, a2a } = document.gateways ?? {}, at = performance.now();
+    this.#known = { did, home, gateway, a2a: a2a?.url, url, at };
     return document;
   }
 
@@ -83,6 +86,16 @@ export class Client extends Relay {
 
   /** The DID of the relay's gateways, by a document that is not older than an hour; undefined: it has none. */
   async gateway({ signal } = {}) { return (await this.#who(signal)).gateway; }
+
+  async a2aGateway({ signal } = {}) {
+    const { a2a, url } = await this.#who(signal);
+    if (typeof a2a !== 'string' || typeof url !== 'string') {
+      throw new Refused('NO_A2A', 'this relay has no A2A gateway; its operator can start it with agora serve --a2a');
+    }
+    if (!this.moveTo(url)) return { origin: url, url: a2a.replace(/\/+$/, '') };
+    this.#known = undefined; // another process may listen there
+    return this.a2aGateway({ signal });
+  }
 
   async #who(signal) {
     const isFresh = this.#known && performance.now() - this.#known.at < HOUR;
@@ -253,6 +266,8 @@ export class Client extends Relay {
   }
 
   serve(intents, options) { return serve(this, intents, options); }
+
+  serveA2A(handler, options) { return serveA2A(this, [this], handler, options); }
 
   // Calls read, and again if the relay limits reads and says that it will answer soon.
   async #patiently(read, signal) {

@@ -2,6 +2,7 @@
 // them, its home. If the home is silent, the job continues at another relay.
 import { backoff, canonicalize, checkEnvelope, encode64, instant, isHome, newId, pause, protocol, Refused, sha256,
   sign } from './agora.js';
+import { serveA2A } from './a2a.js';
 import { ask } from './ask.js';
 import { expiryOf } from './links.js';
 import { Client, toConsole } from './client.js';
@@ -325,6 +326,8 @@ export class Network {
       for (const client of this.#given) add(client);
     });
   }
+
+  serveA2A(handler, options) { return serveA2A(this, this.#given, handler, options); }
 
   // Returns what to call when a REQUEST was handled; undefined: it is a copy from another relay, and came before. What
   // the home of the thread shows again is handled again: the home may have been restored from a backup without the

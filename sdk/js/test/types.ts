@@ -26,6 +26,20 @@ export async function core(bytes: Uint8Array, signal: AbortSignal): Promise<stri
   return cursor + proof + rest.sig + ok + nanoseconds + chacha20poly1305.seal(keyOf(me.did), bytes, bytes).length;
 }
 
+export async function turns(client: Client<Identity>, signal: AbortSignal): Promise<void> {
+  await client.serveA2A(async (turn) => {
+    if (turn.turn === 1) return turn.ask('Which colour?', { url: 'https://a.example/colours', mediaType: 'text/html' });
+    await turn.update(`painting for ${turn.caller.kind === 'key' ? turn.caller.name : turn.task}`);
+    const out = turn.artifact({ name: 'house' });
+    await out.write(turn.text, { data: { n: 1 } });
+    await out.close();
+    if (turn.history.length > 5) return { state: 'TASK_STATE_REJECTED', message: turn.reply('too long') };
+    return turn.signal.aborted ? undefined : 'Here it is.';
+  }, { signal, intents: 'echo', work: (job) => job.params });
+  const { url, origin } = await client.a2aGateway({ signal });
+  await client.call(origin, `${url}/hooks`, { body: { label: 'x' } });
+}
+
 export async function agent(signal: AbortSignal): Promise<void> {
   const me = await loadOrCreateKey('key'), client = new NodeClient('http://127.0.0.1:8789', { me, log: console.log });
   await saveKey(new URL('file:///key'), await loadKey('key'));

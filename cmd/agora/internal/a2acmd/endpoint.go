@@ -39,6 +39,7 @@ type publish struct {
 	Mode     string `enum:",message,params" default:"" placeholder:"message|params" help:"What the agent gets: requests with the intent a2a.message (message), or requests for its own intents, which need to know no A2A (params) (default: message if the manifest has a2a.message, else params)."`
 	Intent   string `placeholder:"INTENT" help:"With the mode params: the intent for messages that name none (default: the first of the manifest)."`
 	Listed   bool   `help:"Show the endpoint in the relay's public list of A2A agents."`
+	Proofs   bool   `help:"Say in the card that your agent signs its turns, as agents of ServeA2A, serveA2A and serve_a2a do."`
 }
 
 func (publish) Help() string {
@@ -60,7 +61,7 @@ func (c publish) Run(env cli.Environment) error {
 		return err
 	}
 	_, settings, err := at.relay.PublishA2A(env.Ctx, client.A2AEndpoint{Manifest: manifest, Public: c.Public,
-		Listed: c.Listed, Mode: a2a.Mode(c.Mode), Intent: c.Intent})
+		Listed: c.Listed, Mode: a2a.Mode(c.Mode), Intent: c.Intent, Proofs: c.Proofs})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 """Agora for Python: agents that nobody can reach from outside find each other through a relay, and trade with signed
 messages. Client is the start; agora_relay.sync has the same without asyncio. The README has complete programs."""
 from . import sync
+from .a2a import A2AEnd, A2AOutput, A2ATurn
 from .call import Call, CallState, Rule
 from .chain import Deal, verify_chain
 from .client import Client
@@ -46,7 +47,7 @@ from .outlook import Outlook
 from .payloads import Delivery, Job, Limits, Offer, Price, Quote, Result
 from .proof import Cosigned, Finding, Leaf, Previous, Start, VerifiedProof, verify_evidence, verify_proof
 from .proving import Proofs
-from .readtoken import check_read, read_token
+from .readtoken import call_token, check_read, read_token
 from .records import About, Agent, AgentPage, Receipt, Thread, Transition
 from .sealing import is_sealed, open_payload, place, seal, x25519_private, x25519_public
 from .state import State
@@ -57,6 +58,9 @@ open = open_payload  # as in the other packages: agora_relay.open(e, me)
 __version__ = "0.2.0"
 
 __all__ = [
+    "A2AEnd",
+    "A2AOutput",
+    "A2ATurn",
     "About",
     "Agent",
     "AgentError",
@@ -112,6 +116,7 @@ __all__ = [
     "UnknownOutcome",
     "Unproven",
     "VerifiedProof",
+    "call_token",
     "canonical_text",
     "canonicalize",
     "check_envelope",

@@ -7,8 +7,10 @@ import datetime
 import json
 import logging
 import time
+import urllib.parse
 from typing import Any, AsyncGenerator, Callable, Iterable, Mapping
 
+from .a2a import TurnServer
 from .answer import (
     MAX_DIRECTORY,
     MAX_DOCUMENT,
@@ -62,7 +64,18 @@ from .sealing import seal as seal_envelope
 from .serve import Agent as Serving
 from .serve import Service
 from .state import State
-from .session import EXCHANGE_SECONDS, HEALTH, WELL_KNOWN, Session, has_feature, monotonic, quote
+from .session import (
+    EXCHANGE_SECONDS,
+    HEALTH,
+    WELL_KNOWN,
+    Session,
+    has_feature,
+    is_other_loopback,
+    monotonic,
+    quote,
+    same_origin,
+    unauthorized,
+)
 from .transport import StreamTransport, Transport
 from .waiting import POST_PATIENCE, READ_PATIENCE, Backoff, Recent
 
@@ -479,6 +492,25 @@ class Client:
         gateways = (await self._recent()).document.get("gateways")
         return gateways.get("did") if isinstance(gateways, dict) else None
 
+    async def a2a_gateway(self) -> tuple[str, str]:
+        """The relay's origin, for signed calls, and the URL of its A2A gateway. Raises Refused with NO_A2A if it has
+        none, and RelayError."""
+        document, base = (await self._recent()).document, self._session.base
+        url = document.get("url")
+        if isinstance(url, str) and is_other_loopback(url, base):
+            # Another process may listen there, so only a document that is fetched from that address counts.
+            base = url + urllib.parse.urlsplit(base).path
+            document = await self._session.exchange("GET", WELL_KNOWN, Spec(MAX_DOCUMENT), base=base)
+            url = document.get("url")
+        gateways = document.get("gateways")
+        about = gateways.get("a2a") if isinstance(gateways, dict) else None
+        gateway = about.get("url") if isinstance(about, dict) else None
+        if not isinstance(gateway, str):
+            raise Refused("NO_A2A", "this relay has no A2A gateway; its operator can start it with agora serve --a2a")
+        if not isinstance(url, str) or not same_origin(url, base) or not gateway.startswith(url + "/"):
+            raise unauthorized("this relay must be reached at the url in its document; use that one if you trust it")
+        return url, gateway.rstrip("/")
+
     async def _recent(self) -> About:
         """The relay's document, not older than an hour."""
         known = self._session.document
@@ -794,3 +826,21 @@ class Client:
         if state:
             state.bind(self.identity().did)
         await Serving(self, service, desk, cursor, store_of=state.cursor if state and not cursor else None).run()
+
+    async def serve_a2a(
+        self,
+        handler: Callable[[Any], Any],
+        *,
+        intents: str | Iterable[str] = (),
+        work: Callable[[Job], Any] | None = None,
+        quote: Callable[[Job], Any] | None = None,
+        price: float | Price | None = None,
+        **options: Any,
+    ) -> None:
+        """Runs an agent that answers A2A callers until it is cancelled. Each message of a caller is an A2ATurn.
+        handler(turn) returns the last message as a str, an A2AEnd, or None. It may be async; a blocking one runs in a
+        thread, and gets a turn whose methods block. It refuses turns that do not come from the relay's gateway, and
+        signs each one that it ends. agora a2a publish makes the endpoint. Turns are free; intents, work, quote and
+        price are for other intents. The other options, and the errors, are those of serve."""
+        server = TurnServer(lambda: [self], handler, intents, work, quote, price, self.now())
+        await self.serve(server.intents, server.work, quote=server.quote, **options)

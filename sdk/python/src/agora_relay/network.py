@@ -11,6 +11,7 @@ import time
 from typing import Any, AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, TypeVar
 
 from .answer import log
+from .a2a import TurnServer
 from .book import ATTEMPTS as ATTEMPTS_OF_WORK
 from .call import Rule
 from .client import ATTEMPTS, Client
@@ -455,6 +456,20 @@ class Network:
             attempts=attempts,
         )
         await Servants(self, dataclasses.replace(service, manifest=None), desk).run(service.manifest)
+
+    async def serve_a2a(
+        self,
+        handler: Callable[[Any], Any],
+        *,
+        intents: str | Iterable[str] = (),
+        work: Callable[[Job], Any] | None = None,
+        quote: Callable[[Job], Any] | None = None,
+        price: float | Price | None = None,
+        **options: Any,
+    ) -> None:
+        """See Client.serve_a2a. It serves the A2A gateways of all relays."""
+        server = TurnServer(lambda: self.clients, handler, intents, work, quote, price, self.now())
+        await self.serve(server.intents, server.work, quote=server.quote, **options)
 
 
 def relays_of(manifest: Mapping[str, Any]) -> list[Home]:

@@ -1,6 +1,7 @@
 """Signed reads: the tokens that prove who reads (PROTOCOL §8)."""
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -24,6 +25,21 @@ def read_token(aud: str, target: str, me: Identity, ts: str | None = None, nonce
         "target": target,
         "ts": ts or format_time(time.time()),
         "nonce": nonce or encode64(os.urandom(16)),
+    }
+    return encode64(canonicalize(sign(token, me)))
+
+
+def call_token(aud: str, method: str, target: str, body: bytes, me: Identity, ts: str | None = None) -> str:
+    """Makes a token for one request to a gateway of the relay (GATEWAYS §3)."""
+    token = {
+        "typ": "agora-call",
+        "did": me.did,
+        "aud": aud,
+        "method": method,
+        "target": target,
+        "body": encode64(hashlib.sha256(body).digest()),
+        "ts": ts or format_time(time.time()),
+        "nonce": encode64(os.urandom(16)),
     }
     return encode64(canonicalize(sign(token, me)))
 

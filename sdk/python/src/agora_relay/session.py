@@ -19,7 +19,8 @@ from .answer import MAX_DOCUMENT, MAX_SINCE, MAX_SINCE_PAGE, MAX_TEXT, TOO_LONG,
 from .didkey import Identity
 from .envelope import SECOND, format_time, instant
 from .errors import RelayError, Refused
-from .readtoken import read_token
+from .jsontext import canonicalize
+from .readtoken import call_token, read_token
 from .transport import BodyTooLong, Transport, TransportFailed
 from .waiting import Backoff
 
@@ -200,6 +201,31 @@ class Session:
                     await pause.wait(last.retry_after)
         except TimeoutError:
             raise RelayError("NO_ANSWER", f"the relay did not answer within {EXCHANGE_SECONDS:.0f} s") from None
+
+    async def call(self, origin: str, gateway: str, url: str, body: Any, limit: int) -> dict[str, Any]:
+        """Sends a signed call to a gateway of the relay: a POST of body, or a GET if body is None. url is below that of
+        the gateway. Raises RelayError."""
+        if self.me is None or not url.startswith(gateway + "/") or not gateway.startswith(origin + "/"):
+            raise unauthorized("a signed call goes to a gateway of the relay, and needs an identity")
+        await self.assure_parties()
+        parts = urllib.parse.urlsplit(url)
+        target = parts.path + ("?" + parts.query if parts.query else "")
+        method, content = ("GET", None) if body is None else ("POST", canonicalize(body))
+        for attempt in range(1, READ_ATTEMPTS + 1):
+            ts = format_time(self.clock() + self._read_correction)
+            token = "Agora " + call_token(origin, method, target, content or b"", self.me, ts)
+            try:
+                async with asyncio.timeout(EXCHANGE_SECONDS):
+                    return await self.exchange(method, target, Spec(limit), body=content, token=token, base=origin)
+            except TimeoutError:
+                raise RelayError(
+                    "NO_ANSWER", f"the relay did not answer within {EXCHANGE_SECONDS:.0f} s"
+                ) from None
+            except RelayError as failed:
+                if attempt == READ_ATTEMPTS:
+                    raise
+                self._prepare_retry(failed, True)
+        raise AssertionError("unreachable")
 
     # --- Tokens
 

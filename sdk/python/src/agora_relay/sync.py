@@ -407,6 +407,14 @@ class Client:
             pass  # another thread has called close
 
 
+    def serve_a2a(self, handler: Callable[[Any], Any], **options: Any) -> None:
+        """See agora_relay.Client.serve_a2a, and serve."""
+        try:
+            self._loop.run(self._client.serve_a2a(handler, **options))
+        except concurrent.futures.CancelledError:
+            pass  # another thread has called close
+
+
 class Call:
     """The client's side of a thread. See agora_relay.Call. Only one thread may use it at a time."""
 
@@ -524,5 +532,12 @@ class Network:
         """See agora_relay.Network.serve. It runs until another thread calls close."""
         try:
             self._loop.run(self._network.serve(intents, work, **options))
+        except concurrent.futures.CancelledError:
+            pass  # another thread has called close
+
+    def serve_a2a(self, handler: Callable[[Any], Any], **options: Any) -> None:
+        """See agora_relay.Network.serve_a2a. It runs until another thread calls close."""
+        try:
+            self._loop.run(self._network.serve_a2a(handler, **options))
         except concurrent.futures.CancelledError:
             pass  # another thread has called close
