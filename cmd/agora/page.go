@@ -18,7 +18,8 @@ import (
 )
 
 type pageCmd struct {
-	URL  cli.OriginText    `arg:"" name:"url" help:"The relay's URL."`
+	URL  cli.OriginText    `arg:"" optional:"" name:"url" help:"The relay's URL. With --out it is optional: the page then asks for one."`
+	Out  string            `placeholder:"FOLDER" help:"Write the page as files into this folder, for any web server, instead of serving it."`
 	Addr cli.ListenAddress `default:"127.0.0.1:8788" placeholder:"HOST:PORT" help:"The loopback address to serve the page at (default: ${default})."`
 }
 
@@ -26,10 +27,15 @@ func (pageCmd) Help() string {
 	return "Serves the web page of a relay from this machine until it is interrupted. A relay serves its own page too, but " +
 		"then the relay decides what that page does. This page is part of the program, so you can load your key file " +
 		"into it. It passes the page's reads to the relay and nothing else.\n\n" +
-		"Examples:\n  agora page https://relay.example\n  agora page https://relay.example --addr 127.0.0.1:9000"
+		"With --out, writes the page as files instead. On any web server they show the relay in their address, such as " +
+		"https://page.example/?relay=https://relay.example, if the relay runs with --cors-origin https://page.example.\n\n" +
+		"Examples:\n  agora page https://relay.example\n  agora page --out public\n  agora page https://relay.example --addr 127.0.0.1:9000"
 }
 
 func (c pageCmd) Validate() error {
+	if c.URL == "" && c.Out == "" {
+		return errors.New("name the relay: agora page URL; or write the page as files with --out FOLDER")
+	}
 	if !c.Addr.IsLoopback() {
 		return errors.New("--addr must be a loopback address such as 127.0.0.1:8788, because keys are loaded into the page")
 	}
@@ -37,6 +43,14 @@ func (c pageCmd) Validate() error {
 }
 
 func (c pageCmd) Run(env cli.Environment) error {
+	if c.Out != "" {
+		if err := explorer.Write(c.Out, string(c.URL)); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(env.Stdout, "the page is in %s; put it on a web server, and let it read from a relay:\n"+
+			"  agora serve --cors-origin https://page.example\n", c.Out)
+		return err
+	}
 	page, err := explorer.New(string(c.URL))
 	if err != nil {
 		return err

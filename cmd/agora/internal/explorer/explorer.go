@@ -7,11 +7,16 @@
 package explorer
 
 import (
+	"bytes"
 	"embed"
 	"encoding/json"
 	"fmt"
+	"html"
 	"net/http"
+	"os"
 	"path"
+	"path/filepath"
+	"strings"
 
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -48,20 +53,11 @@ func New(remote string) (*Page, error) {
 	if err != nil {
 		return nil, err
 	}
-	contents := map[string][]byte{"agora.js": js.Module, "chain.js": js.Chain, "proof.js": js.Proof, "config.json": config}
-	entries, err := static.ReadDir("static")
+	contents, err := read()
 	if err != nil {
 		return nil, err
 	}
-	for _, entry := range entries {
-		name := entry.Name()
-		if contents[name] != nil {
-			return nil, fmt.Errorf("explorer: static/%s has the name of a file that is added to the page", name)
-		}
-		if contents[name], err = static.ReadFile(path.Join("static", name)); err != nil {
-			return nil, err
-		}
-	}
+	contents["config.json"] = config
 	p := &Page{files: map[string]*httpapi.File{}}
 	for name, content := range contents {
 		contentType := contentTypes[path.Ext(name)]
@@ -77,6 +73,53 @@ func New(remote string) (*Page, error) {
 	}
 	delete(p.files, "index.html")
 	return p, nil
+}
+
+// read returns the contents of all files of the page, by name.
+func read() (map[string][]byte, error) {
+	contents := map[string][]byte{"agora.js": js.Module, "chain.js": js.Chain, "proof.js": js.Proof}
+	entries, err := static.ReadDir("static")
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		if contents[name] != nil {
+			return nil, fmt.Errorf("explorer: static/%s has the name of a file that is added to the page", name)
+		}
+		if contents[name], err = static.ReadFile(path.Join("static", name)); err != nil {
+			return nil, err
+		}
+	}
+	return contents, nil
+}
+
+// Write writes the page into a folder, for any web server: index.html, and the other files in the folder page. It makes
+// the folder, and replaces files of these names. remote is the origin of the relay that the page shows, if its address
+// names no other; empty: the page then asks which. The page reads from the relay itself, so the relay must allow that
+// (CORS).
+func Write(folder, remote string) error {
+	contents, err := read()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(folder, prefix), 0o755); err != nil {
+		return err
+	}
+	index := contents["index.html"]
+	delete(contents, "index.html")
+	const before = `<meta charset="utf-8">`
+	// The page calls any relay. In a page, frame-ancestors has no effect.
+	ownPolicy := strings.NewReplacer("connect-src 'self'", "connect-src http: https:", "frame-ancestors 'none'; ", "").Replace(policy)
+	head := fmt.Sprintf(before+"\n"+`<meta http-equiv="Content-Security-Policy" content="%s">`+"\n"+
+		`<meta name="agora-files" content="%s">`, ownPolicy, html.EscapeString(remote))
+	for name, content := range contents {
+		if err := os.WriteFile(filepath.Join(folder, prefix, name), content, 0o644); err != nil {
+			return err
+		}
+	}
+	index = bytes.Replace(index, []byte(before), []byte(head), 1)
+	return os.WriteFile(filepath.Join(folder, "index.html"), index, 0o644)
 }
 
 // Root answers GET / and HEAD /. It is for the Options of a Front.

@@ -37,6 +37,38 @@ const ROUTES = new Map([
   ['api', { view: api, tab: 'api' }],
 ]);
 
+// The origin of the relay, if the page is files of agora page --out: that in the address of the page, or else that of
+// the files. It is '' if neither names one, and undefined if the page comes from a relay or from agora page.
+function namedRelay() {
+  const files = document.querySelector('meta[name=agora-files]');
+  return files ? originOf(new URLSearchParams(location.search).get('relay') ?? files.content) : undefined;
+}
+
+// The origin of a URL that a person has typed; '': it is none.
+function originOf(text) {
+  const full = /^\s*https?:/i.test(text) ? text : `https://${text}`;
+  if (!URL.canParse(full)) return '';
+  const { hostname, origin } = new URL(full);
+  return /^[\w.:[\]-]+$/.test(hostname) ? origin : ''; // some browsers take any text as a name
+}
+
+// The view of a page of files that does not know its relay yet.
+function choice() {
+  const title = 'Which relay?';
+  const url = h('input', { id: 'relay-url', placeholder: 'https://relay.example', spellcheck: 'false' });
+  const problem = h('p', { role: 'alert', class: 'notice', hidden: true }, 'Write a URL such as https://relay.example');
+  const show = (e) => {
+    e.preventDefault();
+    const relay = originOf(url.value);
+    problem.hidden = relay !== '';
+    if (relay) location.search = new URLSearchParams({ relay });
+  };
+  const label = h('label', { class: 'file' }, h('span', null, 'The URL of a relay'), url);
+  const button = h('button', { type: 'submit', class: 'primary' }, 'Show it');
+  const form = h('form', { class: 'card choice', onsubmit: show }, label, button, problem);
+  return { title, element: h('section', null, h('h1', { tabindex: '-1' }, title), form) };
+}
+
 function nothing() {
   const title = 'There is nothing at this address';
   const link = h('p', null, h('a', { href: '#/' }, 'To the overview'));
@@ -46,7 +78,8 @@ function nothing() {
 class App {
   model = new Model();
   pasted; // what the reader searched for, on the way to the view that finds it
-  address = location.origin; // where others reach the relay, once configured is done
+  base = namedRelay() ?? location.origin; // where the page reads
+  address = this.base; // where others reach the relay, once configured is done
   configured; // a promise
   #page; // the view that is shown
   #stop = new AbortController(); // ends the view
@@ -69,7 +102,12 @@ class App {
     $('search').addEventListener('paste', (e) => this.#paste(e));
     $('key-button').addEventListener('click', this.askForKey);
     $('theme').addEventListener('click', () => this.#switchTheme());
-    $('host').textContent = location.host;
+    if (this.base) $('host').textContent = new URL(this.base).host;
+  }
+
+  /** Whether the page is files of agora page --out, which read from a relay at another origin. */
+  get isFiles() {
+    return namedRelay() !== undefined;
   }
 
   /** Whether keys may be loaded: only if the page comes from the reader's own machine. */
@@ -78,6 +116,10 @@ class App {
   }
 
   async start() {
+    if (!this.base) {
+      for (const id of ['connection', 'key-button']) $(id).hidden = true;
+      return this.route();
+    }
     this.configured = this.#configure();
     this.route();
     this.follow(this.feed);
@@ -88,6 +130,7 @@ class App {
 
   // Reads for which relay this page is.
   async #configure() {
+    if (this.isFiles) return;
     try {
       this.#config = await (await fetch('page/config.json')).json();
     } catch {
@@ -103,8 +146,8 @@ class App {
   // The relay as the reader's key sees it. Reads are signed for the relay that "agora page" names, or for the relay of
   // this machine under the address that it has for others.
   #relay() {
-    const origin = this.#config.relay ?? (this.isOwn ? this.model.about?.url : undefined);
-    return new agora.Relay(location.origin, { me: this.model.me, origin });
+    const origin = this.#config.relay ?? (this.isOwn && !this.isFiles ? this.model.about?.url : undefined);
+    return new agora.Relay(this.base || location.origin, { me: this.model.me, origin });
   }
 
   // Reads what the relay says of itself, and its clock.
@@ -117,7 +160,8 @@ class App {
         ]);
         this.model.about = about;
         this.model.clockOffset = Date.parse(health.now) - Date.now();
-        if (this.isOwn && typeof about.url === 'string' && !this.#config.relay) this.address = about.url;
+        const isLocal = this.isOwn && !this.isFiles && !this.#config.relay;
+        if (isLocal && typeof about.url === 'string') this.address = about.url;
         this.model.change();
         document.documentElement.toggleAttribute('data-proofs', hasLog(about));
         await watchLog(about, this.reader, $('log-warning'));
@@ -141,7 +185,7 @@ class App {
 
   /** Posts to a path of the relay without a body. */
   async post(path, signal) {
-    const response = await fetch(path, { method: 'POST', signal });
+    const response = await fetch(this.base + path, { method: 'POST', signal });
     const answer = await response.json();
     if (!response.ok) throw new Error(answer.message);
     return answer;
@@ -183,7 +227,7 @@ class App {
     const { signal } = this.#stop;
     const first = !this.#page;
     this.#page = undefined;
-    const route = ROUTES.get(name) ?? { view: nothing };
+    const route = this.base ? (ROUTES.get(name) ?? { view: nothing }) : { view: choice };
     this.#page = route.view(this, params, signal, argument);
     fillWith($('main'), this.#page.element);
     document.title = `${this.#page.title} · Agora relay`;
@@ -241,6 +285,22 @@ class App {
     if (this.#state === 'lost' && state === 'live') this.#learn();
     this.#state = state;
     this.#tell(text ?? CONNECTION[state]);
+    if (this.isFiles) this.#explainSilence(state === 'lost');
+  }
+
+  // A browser does not tell a page why a relay at another origin does not answer.
+  #explainSilence(isLost) {
+    const element = $('no-answer');
+    if (element.hidden !== isLost) return;
+    element.hidden = !isLost;
+    const isMixed = location.protocol === 'https:' && this.base.startsWith('http:');
+    fillWith(
+      element,
+      h('p', null, `${this.base} does not answer. Perhaps it does not run, or its operator must allow this page:`),
+      command(`agora serve --cors-origin ${quoted(location.origin)}`),
+      isMixed && h('p', null, 'A page that came over https can read only from relays with https.'),
+      h('p', null, h('a', { href: '?relay=' }, 'Choose another relay')),
+    );
   }
 
   #tell(text) {
@@ -279,10 +339,10 @@ class App {
             h(
               'p',
               null,
-              'The relay serves this page. A key is loaded only into a page from your own machine, so that no relay ' +
+              'Others serve this page. A key is loaded only into a page from your own machine, so that nobody else ' +
                 'can take it. Run this, and load your key there:',
             ),
-            command(`agora page ${quoted(location.origin)}`),
+            command(`agora page ${quoted(this.base || location.origin)}`),
           )
         : me
           ? h(

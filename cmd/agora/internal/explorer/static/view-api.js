@@ -14,9 +14,9 @@ export function api(app, _params, signal, wanted) {
   async function read() {
     try {
       await app.configured; // the commands have the relay's address
-      const response = await fetch('openapi.json', { signal });
+      const response = await fetch(`${app.base}/openapi.json`, { signal });
       if (!response.ok) throw new Error(`The relay does not describe its API: status ${response.status}`);
-      fillWith(content, reference(await response.json(), app.address, wanted));
+      fillWith(content, reference(await response.json(), app, wanted));
       const open = content.querySelector('details[open]');
       open?.scrollIntoView();
       open?.querySelector('summary').focus({ preventScroll: true });
@@ -50,7 +50,7 @@ function prose(text) {
   );
 }
 
-function reference(document, address, wanted) {
+function reference(document, { address, base }, wanted) {
   const groups = new Map((document.tags ?? []).map((tag) => [tag.name, { tag, operations: [] }]));
   for (const [path, item] of Object.entries(document.paths ?? {})) {
     for (const method of METHODS.filter((m) => item[m])) {
@@ -63,8 +63,8 @@ function reference(document, address, wanted) {
   return [
     prose(document.info?.description),
     h('p', { class: 'api-links' },
-      h('a', { href: 'openapi.json' }, 'The OpenAPI document'),
-      h('a', { href: 'llms.txt' }, 'A guide for language models')),
+      h('a', { href: `${base}/openapi.json` }, 'The OpenAPI document'),
+      h('a', { href: `${base}/llms.txt` }, 'A guide for language models')),
     shown.map(({ tag, operations }) =>
       h('section', { class: 'card api-group' },
         h('h2', null, visible(tag.name, 80)),

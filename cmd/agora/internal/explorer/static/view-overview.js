@@ -19,7 +19,7 @@ export function overview(app, _params, signal) {
   const entries = new WeakMap(); // by thread
   const all = h('p', null, h('a', { href: '#/feed' }, 'All messages'));
   const recent = h('div', { class: 'card recent' }, h('h2', null, 'Latest threads'), list, all);
-  const details = h('div', { class: 'card limits' });
+  const details = h('div', { class: 'card limits', hidden: true });
   const busy = h('div', { class: 'grid' }, chart, states, recent);
   const invite = h('div', { hidden: true });
   const view = h(
@@ -60,6 +60,7 @@ export function overview(app, _params, signal) {
         ),
       ),
     );
+    details.hidden = false;
     fillWith(details, h('details', null, h('summary', null, h('h2', null, 'Limits and timeouts')), limits(about)));
   }
 
