@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2aclient"
@@ -15,27 +16,16 @@ import (
 
 // call checks an endpoint in both bindings.
 func call(ctx context.Context, base, key string, input bool) error {
-	resolver := agentcard.DefaultResolver
-	if key != "" {
-		resolver = &agentcard.Resolver{CardParser: parseKeyed}
-	}
-	card, err := resolver.Resolve(ctx, base)
+	card, err := resolve(ctx, base, key)
 	if err != nil {
-		return fmt.Errorf("the card at %s: %w", base, err)
+		return err
 	}
-	same, err := resolver.Resolve(ctx, strings.TrimSuffix(base, "/"))
+	same, err := resolve(ctx, strings.TrimSuffix(base, "/"), key)
 	if err != nil || !reflect.DeepEqual(card, same) {
 		return fmt.Errorf("the card at the URL without a slash differs (%w): %+v", err, same)
 	}
-	keys := a2aclient.NewInMemoryCredentialsStore()
-	for name := range card.SecuritySchemes {
-		keys.Set("session", name, a2aclient.AuthCredential(key))
-	}
-	ctx = a2aclient.AttachSessionID(ctx, "session")
 	for _, binding := range []a2a.TransportProtocol{a2a.TransportProtocolJSONRPC, a2a.TransportProtocolHTTPJSON} {
-		client, err := a2aclient.NewFromCard(ctx, card,
-			a2aclient.WithCallInterceptors(&a2aclient.AuthInterceptor{Service: keys}),
-			a2aclient.WithConfig(a2aclient.Config{PreferredTransports: []a2a.TransportProtocol{binding}}))
+		ctx, client, err := connect(ctx, card, key, binding)
 		if err == nil {
 			c := &caller{Client: client}
 			if key != "" { // an anonymous caller can list only a context that the relay has named
@@ -48,6 +38,64 @@ func call(ctx context.Context, base, key string, input bool) error {
 		}
 	}
 	return nil
+}
+
+// say sends a text to an agent, and prints the text of the result.
+func say(ctx context.Context, base, key, text string) error {
+	card, err := resolve(ctx, base, key)
+	if err != nil {
+		return err
+	}
+	ctx, client, err := connect(ctx, card, key, a2a.TransportProtocolJSONRPC)
+	if err != nil {
+		return err
+	}
+	c := &caller{Client: client}
+	task, err := c.sent(ctx, c.request(text))
+	if err != nil {
+		return err
+	}
+	for task.Status.State == a2a.TaskStateSubmitted || task.Status.State == a2a.TaskStateWorking {
+		if task, err = client.GetTask(ctx, &a2a.GetTaskRequest{ID: task.ID}); err != nil {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if task.Status.State != a2a.TaskStateCompleted {
+		return fmt.Errorf("the task is %s", task.Status.State)
+	}
+	for _, artifact := range task.Artifacts {
+		fmt.Print(textOf(artifact.Parts))
+	}
+	return nil
+}
+
+// resolve reads the card of an endpoint.
+func resolve(ctx context.Context, base, key string) (*a2a.AgentCard, error) {
+	resolver := agentcard.DefaultResolver
+	if key != "" {
+		resolver = &agentcard.Resolver{CardParser: parseKeyed}
+	}
+	card, err := resolver.Resolve(ctx, base)
+	if err != nil {
+		return nil, fmt.Errorf("the card at %s: %w", base, err)
+	}
+	return card, nil
+}
+
+// connect returns a client of an endpoint, and the context of its calls.
+func connect(
+	ctx context.Context, card *a2a.AgentCard, key string, binding a2a.TransportProtocol,
+) (context.Context, *a2aclient.Client, error) {
+	keys := a2aclient.NewInMemoryCredentialsStore()
+	for name := range card.SecuritySchemes {
+		keys.Set("session", name, a2aclient.AuthCredential(key))
+	}
+	ctx = a2aclient.AttachSessionID(ctx, "session")
+	client, err := a2aclient.NewFromCard(ctx, card,
+		a2aclient.WithCallInterceptors(&a2aclient.AuthInterceptor{Service: keys}),
+		a2aclient.WithConfig(a2aclient.Config{PreferredTransports: []a2a.TransportProtocol{binding}}))
+	return ctx, client, err
 }
 
 // parseKeyed parses the card of an endpoint that wants a key. a2a-go 2.3.1 cannot: it expects the scopes of a
