@@ -10,6 +10,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/gatetest"
+	"github.com/agora-relay/agora/relay"
 )
 
 // worker is an agent whose endpoint is its DID.
@@ -397,6 +398,47 @@ func TestWindow(t *testing.T) {
 		}
 		wantPaid(t, "at the end", bob, w, "94 6")
 	})
+}
+
+// B-3: a full Agora inbox is a retry, not a failure. The job follows when there is room.
+func TestFullInbox(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		w, bob, stranger := f.worker(uuid(1)), f.user("bob"), f.NewAgent()
+		for full, n := false, 0; !full; n++ {
+			e, err := envelope.Draft{Recipient: w.Key.DID(), TTL: time.Hour,
+				Payload: envelope.Request{Intent: "x", RequestID: fmt.Sprint("r", n)}}.Sign(stranger.Key, f.Now())
+			f.must(err)
+			_, err = f.Relay.Post(t.Context(), relay.Peer{}, e.Canonical())
+			if full = envelope.CodeOf(err) == envelope.CodeRateLimited; err != nil && !full {
+				t.Fatal(err)
+			}
+		}
+		f.want(bob.hire(w.id, uuid(100)), 202)
+		gotten := func() (n int) {
+			for _, m := range w.Mail(t) {
+				if strings.HasPrefix(m.Thread, "job_") {
+					n++
+				}
+			}
+			return n
+		}
+		for range 20 {
+			w.Polls()
+			f.pass(2 * time.Minute)
+		}
+		if n := gotten(); n != 0 {
+			t.Errorf("the full inbox has taken %d REQUESTs", n)
+		}
+		bob.wantStatus("while the inbox is full", uuid(100), "PENDING")
+		for range 20 {
+			w.Polls()
+			f.pass(2 * time.Minute)
+			time.Sleep(time.Minute) // the gateway tries once a minute
+		}
+		if n := gotten(); n != 1 {
+			t.Errorf("the inbox with room has got %d REQUESTs, want 1", n)
+		}
+	}, func(f *fixture) { f.Policy.Inbox = relay.Quota{Events: 10} })
 }
 
 // B-4: after a crash between any two steps, each job has one REQUEST, one ACCEPT and one payment.
