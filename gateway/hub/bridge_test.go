@@ -655,3 +655,47 @@ func TestPresenceAtTheHub(t *testing.T) {
 		f.want(f.do(call{"GET", "/agents/" + wes, "", nil, nil}), 404, "ERR_AGENT_NOT_FOUND")
 	})
 }
+
+// B-2, B-7: however many messages are stored at a time, each REQUEST says what is stored, and each message has one.
+func TestRequestsSayWhatIsStored(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		key := f.register(ann)
+		var workers []worker
+		for n := range 12 {
+			workers = append(workers, f.worker(fmt.Sprintf("w%d@b", n)))
+		}
+		for _, w := range workers {
+			for _, text := range []string{"one", "two"} {
+				go func() { _, _ = f.try(t.Context(), call{"POST", "/messages", key, messageTo(w.name, ann, text), nil}) }()
+			}
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		stored := map[any]object{}
+		for _, row := range f.history(key, "") {
+			stored[row["trace_id"]] = row
+		}
+		if len(stored) != 24 {
+			t.Fatalf("%d messages are stored, want 24", len(stored))
+		}
+		for _, w := range workers {
+			first := w.asked()
+			if len(first) != 1 {
+				t.Fatalf("%s has %d REQUESTs, want 1", w.name, len(first))
+			}
+			w.Says(first[0].thread, free)
+			w.Says(first[0].thread, success(`{}`))
+			all := w.asked()
+			if len(all) != 2 || all[0].params["id"].(float64) >= all[1].params["id"].(float64) {
+				t.Fatalf("%s has the REQUESTs %v", w.name, all)
+			}
+			for _, a := range all {
+				row := stored[a.params["trace_id"]]
+				if row["id"] != a.params["id"] || row["timestamp"] != a.params["timestamp"] || row["receiver_id"] != w.name ||
+					fmt.Sprint(row["envelope"]) != fmt.Sprint(a.params["envelope"]) {
+					t.Errorf("the REQUEST says %v, and %v is stored", a.params, row)
+				}
+			}
+		}
+	})
+}

@@ -3,6 +3,8 @@ package jobs_test
 import (
 	"encoding/json"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -481,5 +483,53 @@ func TestStartAfterSilence(t *testing.T) {
 		w.Says(w.thread(), free)
 		w.Says(w.thread(), success(`{}`))
 		bob.wantStatus("after the result", uuid(100), "SUCCESS")
+	})
+}
+
+// B-12: whatever agents answer, and however jobs end, no credit is lost or made, and no hold stays.
+func TestBooksOfWorkers(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		w, bob := f.worker(uuid(1)), f.user("bob")
+		random := rand.New(rand.NewPCG(1, 2))
+		offers := []envelope.Offer{free, costing(0.03, "chorus_credits_v1"), costing(0.1, "chorus_credits_v1"),
+			costing(0.2, "chorus_credits_v1"), costing(1, "EUR")}
+		answers := []envelope.Payload{success(`{}`), success(`"text"`), envelope.Result{Status: "no"},
+			envelope.Failure{Code: "BROKEN", Message: "oh"}}
+		for n := range 60 {
+			f.want(bob.hire(w.id, uuid(100+n), "budget", 0.1+float64(n)/1000), 202)
+			thread := w.threads()[n]
+			if random.IntN(6) > 0 {
+				w.Says(thread, offers[random.IntN(len(offers))])
+			}
+			switch random.IntN(8) {
+			case 0:
+				f.must(f.gateway.Remove(t.Context(), uuid(100+n)))
+			case 1:
+				w.call("POST", "/agents/"+w.id+"/results", result(uuid(100+n), w.id, "SUCCESS")) // 409 if the OFFER has ended the job
+			case 2: // it never answers
+			default:
+				_ = w.Post(thread, answers[random.IntN(len(answers))]) // the relay refuses it if the thread has ended
+			}
+			w.Polls()
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		f.pass(2 * time.Hour)
+		ended := map[string]int{}
+		for n := range 60 {
+			ended[bob.status(uuid(100+n))]++
+		}
+		if ended["PENDING"] > 0 || len(ended) < 4 {
+			t.Errorf("the jobs have ended in these ways: %v", ended)
+		}
+		var total float64
+		for _, balance := range []string{bob.balance(), w.balance()} {
+			var credits float64
+			f.must(json.Unmarshal([]byte(balance), &credits))
+			total += credits
+		}
+		if math.Abs(total-100) > 1e-9 {
+			t.Errorf("there are %v credits, want 100: %s and %s", total, bob.balance(), w.balance())
+		}
 	})
 }
