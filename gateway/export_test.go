@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/internal/netaddr"
+	"github.com/agora-relay/agora/relay"
 )
 
 // SweepKeys removes up to limit keys that have expired.
@@ -50,3 +51,8 @@ func (o *Outgoing) Post(ctx context.Context, r Request) (Response, error) {
 
 // SetTransport makes requests go to t instead of the network.
 func (o *Outgoing) SetTransport(t http.RoundTripper) { o.client.Transport = t }
+
+// HandleAll handles events as Run does.
+func (f *Follower) HandleAll(ctx context.Context, events []relay.Posted) error {
+	return f.handleAll(ctx, events)
+}

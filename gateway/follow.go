@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/agora-relay/agora/didkey"
@@ -20,6 +21,10 @@ type Follower struct {
 	// Handle does what a sealed OFFER, RESULT or ERROR to the DID of the gateways leads to. After an error it is called
 	// again.
 	Handle func(ctx context.Context, e relay.Posted) error
+	// Prepare may take the place of Handle. It changes nothing, and returns the effect, which an Update stores and which
+	// begins with Once; nil: there is none. It is called for several events at the same time. Their effects may become one
+	// Update, in the order of the events. Then one write to the disk is enough for all of them.
+	Prepare func(ctx context.Context, e relay.Posted) (effect func(o *Op) error, err error)
 
 	after relay.Seq // the events up to this one were handled before the start
 }
@@ -71,15 +76,83 @@ func (f *Follower) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		for _, e := range mail.take() {
-			if f.insist(ctx, f.handling(ctx, e)) != nil {
-				return
-			}
+		if f.handleAll(ctx, mail.take()) != nil {
+			return
 		}
 		if seen := mail.handled(); seen > 0 && f.insist(ctx, func() error { return f.record(ctx, seen) }) != nil {
 			return
 		}
 	}
+}
+
+// maxTogether is how many effects one Update stores, because posts wait for it.
+const maxTogether = 16
+
+// handleAll handles events in their order. It returns an error only if ctx ends.
+func (f *Follower) handleAll(ctx context.Context, events []relay.Posted) error {
+	for len(events) > 0 {
+		n := f.together(events)
+		if n == 1 || f.storeAll(ctx, events[:n]) != nil {
+			for _, e := range events[:n] {
+				if err := f.insist(ctx, f.handling(ctx, e)); err != nil {
+					return err
+				}
+			}
+		}
+		events = events[n:]
+	}
+	return nil
+}
+
+// together returns how many of the first events can be prepared at the same time: they are of different threads, because
+// an effect may depend on the one before in its thread.
+func (f *Follower) together(events []relay.Posted) (n int) {
+	if f.Prepare == nil {
+		return 1
+	}
+	threads := map[string]bool{}
+	for n < min(len(events), maxTogether) && !threads[events[n].Envelope.Thread] {
+		threads[events[n].Envelope.Thread] = true
+		n++
+	}
+	return n
+}
+
+// storeAll stores the effects of events in one Update. After an error none was stored, or it is not known, and the events
+// are handled one by one.
+func (f *Follower) storeAll(ctx context.Context, events []relay.Posted) error {
+	effects, errs := make([]func(*Op) error, len(events)), make([]error, len(events))
+	var preparing sync.WaitGroup
+	for i, e := range events {
+		preparing.Go(func() { effects[i], errs[i] = f.Prepare(ctx, e) })
+	}
+	preparing.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return f.Core.Update(context.WithoutCancel(ctx), own, func(o *Op) error {
+		for _, effect := range effects {
+			if effect == nil {
+				continue
+			}
+			if err := effect(o); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// handle handles one event.
+func (f *Follower) handle(ctx context.Context, e relay.Posted) error {
+	if f.Prepare == nil {
+		return f.Handle(ctx, e)
+	}
+	effect, err := f.Prepare(ctx, e)
+	if err != nil || effect == nil {
+		return err
+	}
+	return f.Core.Update(context.WithoutCancel(ctx), own, effect)
 }
 
 // maxAttempts is how often the gateway tries to store the effect of an event while its database works.
@@ -90,7 +163,7 @@ const maxAttempts = 8
 func (f *Follower) handling(ctx context.Context, e relay.Posted) func() error {
 	attempts := 0
 	return func() error {
-		err := f.Handle(ctx, e)
+		err := f.handle(ctx, e)
 		if err == nil || f.Core.Relay.Health() != nil {
 			return err
 		}

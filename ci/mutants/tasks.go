@@ -15,6 +15,8 @@ var a2aTasks = []mutant{
 	{"a2a: a turn is sent although too many wait", "gateway/a2a operation.hand", "before.hasRoom()", without,
 		ofA2A + "TurnsTakeTurns"},
 	{"a2a: a price is accepted", "gateway/a2a Gateway.effectOfOffer", "costs OfferCosts()", never, ofA2A + "PricedOffer"},
+	{"a2a: two answers in a thread are prepared together", "gateway Follower.together", "! threads[]", without,
+		"./gateway -run PreparedEffects"},
 	{"a2a: one caller takes all places before the OFFER", "gateway/a2a ahead.hasRoom", "maxSentOfOne", without,
 		ofA2A + "TurnsTakeTurns"},
 

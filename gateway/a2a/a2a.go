@@ -116,7 +116,7 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 	g.pushes = gateway.NewOutbox(c, "a2a", gateway.NewOutgoing(c.Outgoing), courier)
 	g.pushes.Own = g.ownHook
 	g.pushes.Share(maxPosts, maxOwnPosts, courier.payer)
-	g.follower = &gateway.Follower{Core: c, Position: position, SetPosition: setPosition, Handle: g.handle}
+	g.follower = &gateway.Follower{Core: c, Position: position, SetPosition: setPosition, Prepare: g.prepare}
 	return g, g.follower.Start(ctx)
 }
 

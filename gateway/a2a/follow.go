@@ -23,11 +23,11 @@ type effect struct {
 	ends   *outcome      // the turn ends; nil: it does not
 }
 
-// handle does what an event for the gateway leads to. An event that belongs to no open turn has no effect.
-func (g *Gateway) handle(ctx context.Context, posted relay.Posted) error {
+// prepare returns what an event for the gateway leads to. An event that belongs to no open turn has no effect.
+func (g *Gateway) prepare(ctx context.Context, posted relay.Posted) (effect func(*gateway.Op) error, err error) {
 	var u turn
 	var e endpoint
-	err := g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+	err = g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
 		if u, err = turnByID(q, posted.Envelope.Thread); err != nil || u.n == 0 {
 			return err
 		}
@@ -35,15 +35,15 @@ func (g *Gateway) handle(ctx context.Context, posted relay.Posted) error {
 		return err
 	})
 	if err == nil && u.n == 0 {
-		return g.handleNotice(ctx, posted)
+		return g.prepareNotice(ctx, posted)
 	}
 	if err != nil || e.deleted != 0 || e.did != posted.Envelope.Sender.ID || u.state == waiting || u.state == over {
-		return err
+		return nil, err
 	}
 	opened, err := posted.Envelope.Open(g.Key)
 	if err != nil {
 		g.Log.Warn("an answer of an agent cannot be decrypted", "turn", u.id, "err", err)
-		return nil
+		return nil, nil
 	}
 	f, err := g.effectOf(u, e, opened)
 	if err == nil && f.ends != nil {
@@ -51,11 +51,11 @@ func (g *Gateway) handle(ctx context.Context, posted relay.Posted) error {
 	}
 	if gateway.Refused(err) {
 		g.Log.Warn("the relay refuses the gateway's message to an agent", "turn", u.id, "err", err)
-		return nil
+		return nil, nil
 	} else if err != nil {
-		return err
+		return nil, err
 	}
-	return g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
+	return func(o *gateway.Op) error {
 		first, err := g.follower.Once(o, posted.Seq)
 		if err != nil || !first {
 			return err
@@ -65,7 +65,7 @@ func (g *Gateway) handle(ctx context.Context, posted relay.Posted) error {
 			return err
 		}
 		return g.apply(o, now, e, f)
-	})
+	}, nil
 }
 
 // seenStep is how often the gateway records that it has heard from an agent.

@@ -138,9 +138,9 @@ func (g *Gateway) checkNotices(o *gateway.Op, x notice) error {
 	return nil
 }
 
-// handleNotice does what an answer to the REQUEST of an event leads to: the event no longer counts for the limit of its
+// prepareNotice returns what an answer to the REQUEST of an event leads to: the event no longer counts for the limit of its
 // hook. An OFFER is never accepted.
-func (g *Gateway) handleNotice(ctx context.Context, posted relay.Posted) error {
+func (g *Gateway) prepareNotice(ctx context.Context, posted relay.Posted) (func(*gateway.Op) error, error) {
 	var x notice
 	var h hook
 	err := g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
@@ -150,17 +150,17 @@ func (g *Gateway) handleNotice(ctx context.Context, posted relay.Posted) error {
 		return err
 	})
 	if err != nil || x.n == 0 || x.done || h.owner != posted.Envelope.Sender.ID {
-		return err
+		return nil, err
 	}
 	var cancel relay.Checked
 	if posted.Envelope.Type == envelope.TypeOffer {
 		cancel, err = g.Seal(envelope.Draft{Thread: x.id, Recipient: h.owner,
 			Payload: envelope.Cancel{RequestID: x.id, Reason: "a notification needs no work"}})
 		if err != nil && !gateway.Refused(err) {
-			return err
+			return nil, err
 		}
 	}
-	return g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
+	return func(o *gateway.Op) error {
 		if first, err := g.follower.Once(o, posted.Seq); err != nil || !first {
 			return err
 		}
@@ -171,7 +171,7 @@ func (g *Gateway) handleNotice(ctx context.Context, posted relay.Posted) error {
 		}
 		x.done = true
 		return updateNotice(o.ExtTx, x)
-	})
+	}, nil
 }
 
 // forgetNotices removes events that hooks got long ago.
