@@ -61,7 +61,7 @@ var channels = []mutant{
 		"./gateway/gatetest -run QueuesKeep"},
 	{"inbox: a REQUEST is not sealed", "gateway/deliver Deliveries.seal", "draft.Seal", swap("true", "false"),
 		ofChannel + "GetsDeliveries"},
-	{"inbox: an answer of another DID counts", "gateway/deliver Deliveries.handle", "x.Owner Sender.ID !=", with("false"),
+	{"inbox: an answer of another DID counts", "gateway/deliver Deliveries.prepare", "x.Owner Sender.ID !=", with("false"),
 		ofChannel + "ForeignAnswers"},
 	{"inbox: a price is accepted", "gateway/channel Gateway.Answer", "costs", never,
 		ofChannel + "PricedOffer"},

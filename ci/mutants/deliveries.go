@@ -8,7 +8,9 @@ const (
 
 // deliveries are faults in how gateways hand work to agents with a DID.
 var deliveries = []mutant{
-	{"bridge: an OFFER counts twice", "gateway/deliver Deliveries.handle", "offer Sent", without, "./gateway/deliver -run LateAnswers"},
+	{"bridge: an OFFER counts twice", "gateway/deliver Deliveries.prepare", "offer Sent", without, "./gateway/deliver -run LateAnswers"},
+	{"bridge: two answers in a thread are prepared together", "gateway/deliver together", "! threads[]", without,
+		"./gateway/deliver -run StoredTogether"},
 	{"bridge: what is opened meanwhile is not canceled", "gateway/deliver Deliveries.End", "signed", never,
 		"./gateway/deliver -run EndTriesAgain"},
 	{"bridge: what ends otherwise is not canceled", "gateway/deliver Deliveries.cancelEnded", "now.open()", always,

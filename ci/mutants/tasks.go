@@ -14,7 +14,6 @@ var a2aTasks = []mutant{
 		ofA2A + "TestTurns$"},
 	{"a2a: a turn is sent although too many wait", "gateway/a2a operation.hand", "before.hasRoom()", without,
 		ofA2A + "TurnsTakeTurns"},
-	{"a2a: a price is accepted", "gateway/a2a Gateway.effectOfOffer", "costs OfferCosts()", never, ofA2A + "PricedOffer"},
 	{"a2a: one caller takes all places before the OFFER", "gateway/a2a ahead.hasRoom", "maxSentOfOne", without,
 		ofA2A + "TurnsTakeTurns"},
 
@@ -34,7 +33,7 @@ var a2aTasks = []mutant{
 
 	// Progress.
 	{"a2a: another agent sends progress", "gateway/a2a turnFor", "e.did", without, ofA2A + "TestStreams$"},
-	{"a2a: progress comes after the end", "gateway/a2a Gateway.progress", "accepted", never, ofA2A + "TestStreams$"},
+	{"a2a: progress comes after the end", "gateway/a2a Gateway.progress", "deliver.Accepted", never, ofA2A + "TestStreams$"},
 	{"a2a: a repeated artifact is added to the old one", "gateway/a2a task.addArtifact", "p.base t.seq",
 		swap("t.seq + 1", "max(p.base, 1)"), ofA2A + "Progress|Repeats"},
 

@@ -60,7 +60,7 @@ type Mapping interface {
 	// Find returns the delivery with an id.
 	Find(q relay.Querier, id string) (Delivery, error)
 	// Answer returns what an opened OFFER, RESULT or ERROR leads to. It changes nothing. An OFFER comes only for a delivery
-	// that is Sent.
+	// that is Sent. It is called for several deliveries at the same time.
 	Answer(ctx context.Context, d Delivery, e *envelope.Envelope) (Effect, error)
 }
 
@@ -134,22 +134,22 @@ func Costs(e *envelope.Envelope) (offer envelope.Offer, costs bool) {
 	return offer, offer.Price != nil && offer.Price.Amount != 0
 }
 
-// handle does what an event for the gateway leads to. An event that belongs to no open delivery of its sender has no
-// effect (B-4).
-func (d *Deliveries) handle(ctx context.Context, posted relay.Posted) error {
+// prepare returns what an event for the gateway leads to, for an Update; nil: nothing. It changes nothing. An event that
+// belongs to no open delivery of its sender has no effect (B-4).
+func (d *Deliveries) prepare(ctx context.Context, posted relay.Posted) (effect func(*gateway.Op) error, err error) {
 	var x Delivery
-	err := d.core.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+	err = d.core.Relay.View(ctx, self, func(q relay.Querier) (err error) {
 		x, err = d.mapping.Find(q, posted.Envelope.Thread)
 		return err
 	})
 	offer := posted.Envelope.Type == envelope.TypeOffer
 	if err != nil || !x.open() || x.Owner != posted.Envelope.Sender.ID || offer && x.State != Sent {
-		return err
+		return nil, err
 	}
 	opened, err := posted.Envelope.Open(d.core.Key)
 	if err != nil {
 		d.core.Log.Warn("an answer of an agent cannot be decrypted", "delivery", x.ID, "err", err)
-		return nil
+		return nil, nil
 	}
 	f, err := d.mapping.Answer(ctx, x, opened)
 	var answer relay.Checked
@@ -158,11 +158,11 @@ func (d *Deliveries) handle(ctx context.Context, posted relay.Posted) error {
 	}
 	if Refused(err) {
 		d.core.Log.Warn("the relay refuses the gateway's message to an agent", "delivery", x.ID, "err", err)
-		return nil
+		return nil, nil
 	} else if err != nil {
-		return err
+		return nil, err
 	}
-	return d.core.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
+	return func(o *gateway.Op) error {
 		if first, err := d.once(o, posted.Seq); err != nil || !first {
 			return err
 		}
@@ -178,7 +178,7 @@ func (d *Deliveries) handle(ctx context.Context, posted relay.Posted) error {
 			}
 		}
 		return f.Apply(o)
-	})
+	}, nil
 }
 
 // answer returns the ACCEPT or the CANCEL of an effect, or the zero Checked.

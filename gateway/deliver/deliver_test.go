@@ -3,6 +3,8 @@ package deliver_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -31,12 +33,16 @@ type counter struct {
 	delivery deliver.Delivery
 	answers  []envelope.Type // for which Answer was called
 	applied  int
-	fails    int // how often Apply fails first
+	ops      []*gateway.Op // of the effects, in order
+	fails    int           // how often Apply fails first
 }
 
 func (c *counter) Find(_ relay.Querier, id string) (deliver.Delivery, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if strings.HasPrefix(id, "many_") {
+		return deliver.Delivery{N: 2, ID: id, Owner: c.delivery.Owner, State: deliver.Accepted}, nil
+	}
 	if id != c.delivery.ID {
 		return deliver.Delivery{}, nil
 	}
@@ -54,7 +60,7 @@ func (c *counter) Answer(_ context.Context, _ deliver.Delivery, e *envelope.Enve
 			c.fails--
 			return errors.New("the disk hiccups")
 		}
-		o.Then(func() { c.applied++ })
+		o.Then(func() { c.applied, c.ops = c.applied+1, append(c.ops, o) })
 		return nil
 	}}, nil
 }
@@ -112,6 +118,42 @@ func TestEffectsHappenOnce(t *testing.T) {
 		c.wait(t, 3, 1)
 		c.site.Restart()
 		c.wait(t, 3, 1)
+	})
+}
+
+// B-4: effects in different threads are stored in one Update, those in one thread one after the other. If one fails, all of
+// its Update are stored one by one, each once.
+func TestEffectsAreStoredTogether(t *testing.T) {
+	inCounter(t, func(t *testing.T, c *counter) {
+		seq := relay.Seq(1000)
+		handle := func(threads string) (updates, effects int) {
+			t.Helper()
+			var events []relay.Posted
+			for _, thread := range threads {
+				e, err := envelope.Draft{Payload: envelope.Result{RequestID: "r", Status: "success"}, Recipient: c.site.Core.Key.DID(),
+					Thread: "many_" + string(thread), Seal: true}.Sign(c.agent.Key, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				seq++
+				events = append(events, relay.Posted{Event: relay.Event{Seq: seq}, Envelope: e})
+			}
+			c.ops = nil
+			if err := c.HandleAll(t.Context(), events); err != nil {
+				t.Fatal(err)
+			}
+			return len(slices.Compact(slices.Clone(c.ops))), len(c.ops)
+		}
+		for _, test := range []struct {
+			threads         string
+			fails           int
+			updates, effect int
+		}{{"abcdef", 0, 1, 6}, {"abacde", 0, 2, 6}, {"aa", 0, 2, 2}, {"abcdefghijklmnopqrst", 0, 2, 20}, {"abc", 1, 3, 3}, {"abc", 3, 3, 3}} {
+			c.fails = test.fails
+			if updates, effects := handle(test.threads); updates != test.updates || effects != test.effect {
+				t.Errorf("%s: %d Updates and %d effects, want %d and %d", test.threads, updates, effects, test.updates, test.effect)
+			}
+		}
 	})
 }
 

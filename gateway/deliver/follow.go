@@ -2,6 +2,8 @@ package deliver
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,15 +88,66 @@ func (d *Deliveries) follow(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		for _, e := range mail.take() {
-			if d.insist(ctx, d.handling(ctx, e)) != nil {
-				return
-			}
+		if d.handleAll(ctx, mail.take()) != nil {
+			return
 		}
 		if seen := mail.handled(); seen > 0 && d.insist(ctx, func() error { return d.record(ctx, seen) }) != nil {
 			return
 		}
 	}
+}
+
+// maxTogether is how many effects one Update stores. Posts wait for it.
+const maxTogether = 16
+
+// handleAll handles events in their order. It returns an error only if ctx ends. Effects in different threads become one
+// Update, because then one write to the disk is enough for all of them.
+func (d *Deliveries) handleAll(ctx context.Context, events []relay.Posted) error {
+	for len(events) > 0 {
+		n := together(events)
+		if d.storeAll(ctx, events[:n]) != nil { // none was stored, or it is not known
+			for _, e := range events[:n] {
+				if err := d.insist(ctx, d.handling(ctx, e)); err != nil {
+					return err
+				}
+			}
+		}
+		events = events[n:]
+	}
+	return nil
+}
+
+// together returns how many of the first events can be prepared at the same time: they are of different threads, because
+// an effect depends on those before in its thread.
+func together(events []relay.Posted) (n int) {
+	threads := map[string]bool{}
+	for n < min(len(events), maxTogether) && !threads[events[n].Envelope.Thread] {
+		threads[events[n].Envelope.Thread] = true
+		n++
+	}
+	return n
+}
+
+// storeAll stores the effects of events in one Update.
+func (d *Deliveries) storeAll(ctx context.Context, events []relay.Posted) error {
+	effects, errs := make([]func(*gateway.Op) error, len(events)), make([]error, len(events))
+	var preparing sync.WaitGroup
+	for i, e := range events {
+		preparing.Go(func() { effects[i], errs[i] = d.prepare(ctx, e) })
+	}
+	preparing.Wait()
+	effects = slices.DeleteFunc(effects, func(effect func(*gateway.Op) error) bool { return effect == nil })
+	if err := errors.Join(errs...); err != nil || len(effects) == 0 {
+		return err
+	}
+	return d.core.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
+		for _, effect := range effects {
+			if err := effect(o); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // maxAttempts is how often the gateway tries to store the effect of an event while its database works.
@@ -105,7 +158,7 @@ const maxAttempts = 8
 func (d *Deliveries) handling(ctx context.Context, e relay.Posted) func() error {
 	attempts := 0
 	return func() error {
-		err := d.handle(ctx, e)
+		err := d.storeAll(ctx, []relay.Posted{e})
 		if err == nil || d.core.Relay.Health() != nil {
 			return err
 		}
