@@ -297,6 +297,9 @@ func TestAnswersOfWorkers(t *testing.T) {
 			}
 			f.wantRow(name, key, name, test.want)
 			row := f.row(key, name)
+			if row["delivered_via"] != "agora" || row["acknowledged_at"] == nil {
+				t.Errorf("%s: the message is %v", name, row)
+			}
 			if got := fmt.Sprint(row["receiver_response"]); got != test.member && row["detail"] != test.member {
 				t.Errorf("%s: the message is %v, want %s", name, row, test.member)
 			}

@@ -79,9 +79,6 @@ func byAddress(e *entry, address string) int { return cmp.Compare(e.address, add
 func (d *directory) set(n int64, a agent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if a.live() {
-		d.setBridged(a)
-	}
 	if old := d.byNumber[n]; old != nil {
 		if i, found := slices.BinarySearchFunc(d.sorted, old.address, byAddress); found && d.sorted[i] == old {
 			d.sorted = slices.Delete(d.sorted, i, i+1)
@@ -93,6 +90,7 @@ func (d *directory) set(n int64, a agent) {
 		delete(d.used, n)
 		return
 	}
+	d.setBridged(a)
 	e := newEntry(a)
 	d.byNumber[n] = e
 	i, taken := slices.BinarySearchFunc(d.sorted, a.address, byAddress)

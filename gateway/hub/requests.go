@@ -305,6 +305,23 @@ func (h *Hub) Fail(g *gateway.Op, d deliver.Draft, _ error) error {
 	return h.newOp(g).fail(d.Delivery, result{Code: codeUnreachable, Detail: "the relay could not hand the message to the agent"})
 }
 
+// settle ends the delivery of a request with what its receiver has answered.
+func (o *op) settle(d deliver.Delivery, as state, known result) error {
+	if err := o.replied(d); err != nil {
+		return err
+	}
+	x, err := deliveryOf(o, d.N)
+	if err != nil {
+		return err
+	}
+	before := x.state
+	if before == queued {
+		x.via, x.handed = viaRequest, o.Now
+	}
+	x.state, x.acked, x.result = as, o.Now, known.text()
+	return o.change(before, x)
+}
+
 // fail ends the delivery of a request.
 func (o *op) fail(d deliver.Delivery, why result) error {
 	r, err := requestOf(o, d.N)
@@ -333,7 +350,7 @@ func (h *Hub) Answer(ctx context.Context, d deliver.Delivery, e *envelope.Envelo
 		if _, costs := deliver.Costs(e); costs {
 			why := result{Code: codeUnreachable, Detail: "the agent asks for a price; messages of the hub are not paid"}
 			f.Cancel = "messages of the hub are not paid; offer without a price"
-			f.Apply = func(g *gateway.Op) error { return h.newOp(g).fail(d, why) }
+			f.Apply = func(g *gateway.Op) error { return h.newOp(g).settle(d, failed, why) }
 			return f, nil
 		}
 		f.Accept, f.Apply = true, func(g *gateway.Op) error { return h.newOp(g).accepted(d) }
@@ -345,13 +362,7 @@ func (h *Hub) Answer(ctx context.Context, d deliver.Delivery, e *envelope.Envelo
 		f.Apply = func(g *gateway.Op) error { return h.newOp(g).answered(d, x) }
 	case envelope.TypeError:
 		why := result{Code: cut(clean(e.PayloadString("code")), maxReplyText), Detail: cut(clean(e.PayloadString("message")), maxReplyText)}
-		f.Apply = func(g *gateway.Op) error {
-			o := h.newOp(g)
-			if err := o.replied(d); err != nil {
-				return err
-			}
-			return o.fail(d, why)
-		}
+		f.Apply = func(g *gateway.Op) error { return h.newOp(g).settle(d, failed, why) }
 	}
 	return f, nil
 }
@@ -390,19 +401,7 @@ func (o *op) replied(d deliver.Delivery) error {
 
 // answered confirms a message with the RESULT of its receiver, and sends the reply (B-9).
 func (o *op) answered(d deliver.Delivery, x outputs) error {
-	if err := o.replied(d); err != nil {
-		return err
-	}
-	now, err := deliveryOf(o, d.N)
-	if err != nil {
-		return err
-	}
-	before := now.state
-	if before == queued {
-		now.via, now.handed = viaRequest, o.Now
-	}
-	now.state, now.acked, now.result = delivered, o.Now, result{Response: jsontext.Compact(x.response)}.text()
-	if err := o.change(before, now); err != nil || !x.replies {
+	if err := o.settle(d, delivered, result{Response: jsontext.Compact(x.response)}); err != nil || !x.replies {
 		return err
 	}
 	return o.reply(x)
