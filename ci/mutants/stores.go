@@ -117,6 +117,7 @@ var inboxes = []mutant{
 	{"quota: it is not enforced", "store/ledger group.checkInbox", "retryAfter", always, ofInboxes},
 	{"quota: it counts expired messages", "store/sqlite statements.all", "s.waitingOfAll",
 		swapSQL("expires > ?2", "expires > ?2 - 1000000000000"), ofInboxes},
+	{"quota: what gateways sent fills an inbox", "store/ledger group.append", "t.Terms.Quiet", never, ofA2A + "LeaveRoom"},
 	{"quota: it counts what was undone", "store/ledger Ledger.Undo", "delete()", drop, ofInboxes},
 	{"quota: a full inbox is counted for each post", "store/ledger inbox.staysFull", "recountAfter", without,
 		ofInboxes},

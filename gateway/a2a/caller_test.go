@@ -12,6 +12,7 @@ import (
 
 	"github.com/agora-relay/agora/gateway/a2a"
 	wire "github.com/agora-relay/agora/internal/a2a"
+	"github.com/agora-relay/agora/relay"
 )
 
 // another caller gets, for every operation, the bytes of an unknown task.
@@ -209,6 +210,20 @@ func TestTasksAreLimited(t *testing.T) {
 		refused("too many unfinished tasks", c, 429)
 		refused("another caller", caller{agent: a, key: a.newKey("alice")}, 200)
 	}, func(f *fixture) { f.Public, f.From = true, "192.0.2.1:9" })
+}
+
+// turns leave room in the agent's inbox, however many there are in a day (PROTOCOL §7).
+func TestTurnsLeaveRoom(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		a := f.agent(wire.Keys)
+		c := caller{agent: a, key: a.newKey("alice")}
+		a.serve(echo)
+		for i := range 30 {
+			if got := text(c.ok(c.rpc("SendMessage", object{"message": message(fmt.Sprint("turn ", i))})), "task", "status", "state"); got != "TASK_STATE_COMPLETED" {
+				t.Fatalf("turn %d is %s", i, got)
+			}
+		}
+	}, func(f *fixture) { f.Policy.Inbox = relay.Quota{Events: 10} })
 }
 
 // no caller can keep back another's turn. At most 50 turns of an endpoint, and 5 of one caller, wait for an OFFER.

@@ -128,6 +128,11 @@ func (g *group) append(e relay.Entry) (relay.Receipt, error) {
 	if err := g.checkInbox(e, h, charge); err != nil {
 		return relay.Receipt{}, err
 	}
+	if t.Terms.Quiet {
+		// What a gateway sends waits for room like all messages, and takes none: the gateway bounds what waits for its owner
+		// itself, and what was answered must not fill the inbox for the rest of its ttl.
+		charge = 0
+	}
 	return g.accept(e, t, h, charge), nil
 }
 
