@@ -34,7 +34,7 @@ test:
 	$(TEST) ./ci/recipes ./cmd/agora ./conformance ./ci/faults ./gateway/... ./relay/... ./store/... ./...
 
 # A change must pass this, and also make interop, make js, make python, make packages, make page,
-# make faults, make simulate, make witness, make a2a and make sbom. .ci/run runs them all.
+# make faults, make cluster, make simulate, make witness, make a2a and make sbom. .ci/run runs them all.
 check: lint test postgres race
 	@echo 'make check: all passed'
 

@@ -29,8 +29,8 @@ Sends a request, accepts the best offer, waits for the result, and prints its ou
 to standard error. What the agent delivers is untrusted: never run it. TEXT becomes the params {"text":TEXT}.
 
   --params JSON    the params, in place of TEXT
-  --did DID        the only agent that may offer
-  --seal           encrypt the request for --did
+  --to DID         the only agent that may offer
+  --seal           encrypt the request for --to
   --max-cost USD   the most that you would pay (default: 0, only free offers)
   --wait SECONDS   how long to wait for an offer (default: 5)
   --timeout SECONDS  end after this time
@@ -70,7 +70,7 @@ Examples:
 const text = { type: 'string' }, flag = { type: 'boolean' };
 const BOTH = { relay: { ...text, multiple: true }, key: text, timeout: text, help: { ...flag, short: 'h' } };
 const FLAGS = {
-  ask: { ...BOTH, params: text, did: text, seal: flag, 'max-cost': text, wait: text, raw: flag },
+  ask: { ...BOTH, params: text, to: text, seal: flag, 'max-cost': text, wait: text, raw: flag },
   work: { ...BOTH, intent: { ...text, multiple: true }, input: text, price: text, name: text, concurrency: text },
 };
 
@@ -143,7 +143,7 @@ async function ask(values, rest, program = [], signal) {
   const [intent, words, ...more] = [...rest, ...program]; // a TEXT may begin with - after --
   if (!intent || more.length > 0) throw new Usage('want agora-relay ask INTENT [TEXT]; quote a TEXT with spaces');
   if (words !== undefined && values.params !== undefined) throw new Usage('give either a TEXT or --params, not both');
-  if (values.seal && !values.did) throw new Usage('--seal needs --did: the request is encrypted to that agent');
+  if (values.seal && !values.to) throw new Usage('--seal needs --to: the request is encrypted to that agent');
   let params = words === undefined ? undefined : { text: words };
   try { if (values.params !== undefined) params = parse(Buffer.from(values.params)); } catch (err) {
     throw new Usage(`--params is not valid JSON: ${err.message}`);
@@ -153,8 +153,8 @@ async function ask(values, rest, program = [], signal) {
   const { client, urls } = await connect(values);
   const late = timeout === undefined ? signal : AbortSignal.any([signal, AbortSignal.timeout(timeout * 1000)]);
   say(`asking for ${intent} at ${urls.join(', ')}`);
-  const { output = null, status } = await client.ask(intent, params, { to: values.did, seal: values.seal, maxCost,
-    seconds, rule: values.did ? 'first' : 'cheapest', signal: late });
+  const { output = null, status } = await client.ask(intent, params, { to: values.to, seal: values.seal, maxCost,
+    seconds, rule: values.to ? 'first' : 'cheapest', signal: late });
   const isText = values.raw && typeof output === 'string', keep = isText ? '\n\t' : '';
   const shown = isText ? output : JSON.stringify(output);
   console.log(isText && !process.stdout.isTTY ? shown : printable(shown, { keep, max: Infinity }));

@@ -51,7 +51,7 @@ test('a program is hired with two commands, and the key is that of agora', async
   const file = join(alice.XDG_CONFIG_HOME, 'agora/profiles/default.key'), { did } = await loadKey(file);
   assert.equal((await stat(file)).mode & 0o777, 0o600);
   assert.match((await execute(BINARY, ['init'], { env: alice })).stdout, new RegExp(did));
-  const to = ['--did', (await new Client(url).agents({ intent: 'text.upper' })).agents[0].id];
+  const to = ['--to', (await new Client(url).agents({ intent: 'text.upper' })).agents[0].id];
   for (const [want, ...flags] of [['"HELLO"\n'], ['HELLO\n', '--raw', ...to], ['"HELLO"\n', '--seal', ...to]]) {
     const { code, out, err } = await cli(alice, 'ask', 'text.upper', 'hello', '--max-cost', '0.01', ...flags);
     assert.deepEqual([code, out], [0, want], err);
@@ -66,7 +66,7 @@ test('a program is hired with two commands, and the key is that of agora', async
 test('the profile of agora names the relay and the key', async (t) => {
   if (!needsRelay(t)) return;
   const url = await startRelay(t), bob = await person(t, ''), me = await identity();
-  const text = ['--params', '"x"', '--did', me.did];
+  const text = ['--params', '"x"', '--to', me.did];
   serving(t, new Client(url, { me }), 'echo', { work: ({ params, client }) => [params, client] });
   const place = join(bob.XDG_CONFIG_HOME, 'agora/profiles');
   await mkdir(place, { recursive: true, mode: 0o700 });
@@ -80,7 +80,7 @@ test('the profile of agora names the relay and the key', async (t) => {
 test('what strangers send cannot control the terminal', async (t) => {
   if (!needsRelay(t)) return;
   const url = await startRelay(t), alice = await person(t, url), evil = 'a\u001b[2J\u202eb\nc\u{e0041}';
-  const me = await identity(), to = ['--did', me.did];
+  const me = await identity(), to = ['--to', me.did];
   serving(t, new Client(url, { me }), ['bad', 'fails'], { work: ({ intent }) => {
     if (intent === 'bad') return new Result(evil, { status: evil });
     throw new AgentError(evil, evil);
@@ -119,7 +119,7 @@ test('work tells its clients how a program has failed', async (t) => {
 test('exit codes say what has gone wrong', async (t) => {
   if (!needsRelay(t)) return;
   const url = await startRelay(t), env = await person(t, url), local = 'http://127.0.0.1:1';
-  const me = await identity(), slow = ['ask', 'slow', '--did', me.did], begun = new EventEmitter();
+  const me = await identity(), slow = ['ask', 'slow', '--to', me.did], begun = new EventEmitter();
   serving(t, new Client(url, { me }), 'slow', { work: (_, { signal }) => {
     begun.emit('work');
     return once(signal, 'abort');
@@ -132,7 +132,7 @@ test('exit codes say what has gone wrong', async (t) => {
     [2, /there is no command hire/, 'hire'], [2, /Unknown option '--foo'/, 'ask', 'echo', '--foo'],
     [2, /INTENT/, 'ask'], [2, /quote a TEXT/, 'ask', 'echo', 'two', 'words'],
     [2, /--params is not valid JSON/, 'ask', 'echo', '--params', '{'],
-    [2, /--seal needs --did/, 'ask', 'echo', '--seal'], [2, /did:key/, 'ask', 'echo', '--did', 'bob'],
+    [2, /--seal needs --to/, 'ask', 'echo', '--seal'], [2, /did:key/, 'ask', 'echo', '--to', 'bob'],
     [2, /--max-cost must be a number/, 'ask', 'echo', '--max-cost', 'much'],
     [2, /--intent/, 'work', '--', 'tr'], [2, /after --/, 'work', '--intent', 'x'],
     [1, /there is no program nowhere/, 'work', '--intent', 'x', '--', 'nowhere'],
