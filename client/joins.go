@@ -82,7 +82,7 @@ const maxSkills = 64
 func (o JoinOptions) skills() (skills []map[string]any, skipped []string) {
 	var names []string
 	for _, intent := range o.Manifest.Intents {
-		if fromGateways(intent.ID) {
+		if envelope.IsGatewayIntent(intent.ID) {
 			continue
 		}
 		if !skillForm.MatchString(intent.ID) || slices.Contains(names, intent.ID) ||
@@ -95,11 +95,6 @@ func (o JoinOptions) skills() (skills []map[string]any, skipped []string) {
 			"cost_per_call": o.Credits, "input_schema": struct{}{}, "output_schema": struct{}{}})
 	}
 	return skills, skipped
-}
-
-// fromGateways reports whether only gateways send REQUESTs with this intent (BRIDGE B-2).
-func fromGateways(intent string) bool {
-	return strings.HasPrefix(intent, "chorus.") || strings.HasPrefix(intent, "a2a.")
 }
 
 // agentUUID returns the id of an agent in the registry of jobs. It depends on the DID only, so an agent that has lost its

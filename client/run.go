@@ -263,7 +263,7 @@ func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *A
 // post one, and its params say who the caller is (A2A §4).
 func (a *agent) checkGateway(ctx context.Context, request *envelope.Envelope) *AgentError {
 	intent := request.PayloadString("intent")
-	if !strings.HasPrefix(intent, "a2a.") && !strings.HasPrefix(intent, "chorus.") {
+	if !envelope.IsGatewayIntent(intent) {
 		return nil
 	}
 	err := a.client.FromGateway(ctx, request)

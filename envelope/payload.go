@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -56,6 +57,12 @@ type Accept struct {
 type Terms struct {
 	PriceUSD *float64   `json:"price_usd,omitempty"`
 	Deadline *time.Time `json:"deadline,omitempty"`
+}
+
+// IsGatewayIntent reports whether only the gateways of a relay send REQUESTs with this intent. Agents take such a REQUEST
+// only from the DID in the relay's document.
+func IsGatewayIntent(intent string) bool {
+	return strings.HasPrefix(intent, "chorus.") || strings.HasPrefix(intent, "a2a.")
 }
 
 // Result delivers the result of the work (RESULT). Status is required; by convention it is "success".

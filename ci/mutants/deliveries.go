@@ -19,7 +19,7 @@ var deliveries = []mutant{
 	{"bridge: a signed read is no presence", "gateway/deliver Deliveries.LastSeen", "After()", never, ofBridgedHub + "Presence"},
 
 	{"jobs: anybody registers a DID as endpoint", "gateway/jobs caller.mayBridge", "endpoint did", never, ofBridgedJobs + "Bridged"},
-	{"jobs: intents of the gateways are skills", "gateway/jobs Gateway.parseRegistration", "Reserved()", never,
+	{"jobs: intents of the gateways are skills", "gateway/jobs Gateway.parseRegistration", "IsGatewayIntent()", never,
 		ofBridgedJobs + "Bridged"},
 	{"jobs: there is no window", "gateway/jobs hasRoom", "sent Window", with("sent >= 0"), ofBridgedJobs + "TestWindow"},
 	{"jobs: an OFFER above the price is accepted", "gateway/jobs job.offered", "price j.price >", never, ofBridgedJobs + "TestOffers"},

@@ -236,9 +236,4 @@ func TestEndpoints(t *testing.T) {
 			t.Errorf("%q: %s, %v, %v", endpoint, did, own, err)
 		}
 	}
-	for intent, want := range map[string]bool{"chorus.hub.message": true, "a2a.message": true, "chorus": false, "x.a2a.": false} {
-		if got := deliver.Reserved(intent); got != want {
-			t.Errorf("%q is reserved: %v", intent, got)
-		}
-	}
 }

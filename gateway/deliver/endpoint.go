@@ -21,9 +21,3 @@ func ParseEndpoint(endpoint string) (did didkey.DID, own bool, err error) {
 	}
 	return did, true, err
 }
-
-// Reserved reports whether an intent is for REQUESTs that the gateways make themselves, and that agents take from the DID of
-// the gateways only.
-func Reserved(intent string) bool {
-	return strings.HasPrefix(intent, "chorus.") || strings.HasPrefix(intent, "a2a.")
-}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/deliver"
 	"github.com/agora-relay/agora/relay"
@@ -30,7 +31,7 @@ func (g *Gateway) parseRegistration(f *form) (p registration) {
 		if seen[parsed.name] {
 			s.fail("skill_name", "is the name of an earlier skill too; each skill needs its own name")
 		}
-		if bridged && deliver.Reserved(parsed.name) {
+		if bridged && envelope.IsGatewayIntent(parsed.name) {
 			s.fail("skill_name", "begins with chorus. or a2a.; such REQUESTs come from the gateways themselves, so choose another name")
 		}
 		seen[parsed.name] = true
