@@ -236,7 +236,7 @@ func TestTablesOnATerminal(t *testing.T) {
 		"threads": {"STATE    AGE  INTENT          WITH             THREAD",
 			"<33>PENDING<0>  Ns   a.very.….words  " + short + "  from-eve", "<33>PENDING<0>  Ns   transla….en_zh  bob              thread_01m7wge1pwtpq86hase50257b1"},
 		"agents bob": {"agent    bob  " + string(bob.DID()), "seen     <32>online<0>", "", "name     \"eve\"", "price    free",
-			"intents  translation.en_zh a.very.long.name.of.a.service"},
+			"intents  translation.en_zh a.very.long.name.of.a.service", "ask      agora ask translation.en_zh --to bob"},
 	} {
 		code, stdout, stderr := atTerminal(t, "", strings.Fields(command)...)
 		got := numbers.ReplaceAllString(ownColours.ReplaceAllString(stdout, "<$1>"), "Ns ")

@@ -262,7 +262,11 @@ func (r agentRow) ways() (commands []string) {
 	intent := "INTENT"
 	if len(r.Intents) > 0 {
 		intent = cli.ShellQuoted(r.Intents[0])
-		commands = append(commands, "agora ask "+intent+" --to "+string(r.Agent))
+		to := r.AgentName
+		if to == "" || to == "me" {
+			to = cli.Printable(string(r.Agent))
+		}
+		commands = append(commands, "agora ask "+intent+" --to "+to)
 	}
 	for _, a := range r.addresses[:min(len(r.addresses), maxWays)] {
 		if strings.HasPrefix(a.Address, "-") {
