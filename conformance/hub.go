@@ -109,13 +109,13 @@ func (o HubOptions) Check(baseURL string) error {
 // hubRun is what the checks of one run share.
 type hubRun struct {
 	HubOptions
-	client *relayClient // its targets are relative to the hub's address
-	agora  *agoraPart
-	name   string // the hub's name, which is the host of the short form of an address
-	agents agentPool
-	worker hubWorker
-	hooks  *hookServer // nil: the run does not listen for webhooks
-	pace   pace
+	client  *relayClient // its targets are relative to the hub's address
+	agora   *agoraPart
+	name    string // the hub's name, which is the host of the short form of an address
+	agents  agentPool
+	workers hubWorkers
+	hooks   *hookServer // nil: the run does not listen for webhooks
+	pace    pace
 }
 
 func newHubRun(client *relayClient, o HubOptions) *hubRun {
