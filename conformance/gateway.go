@@ -187,8 +187,9 @@ func (p *pace) refused(a answer) bool {
 // gatewayProbe is the context of one running check of a gateway.
 type gatewayProbe struct {
 	*probe
-	pace *pace
-	hold func(target string) time.Duration // how long an answer may take in addition
+	pace  *pace
+	hold  func(target string) time.Duration // how long an answer may take in addition
+	agora *agoraPart                        // nil: the kit of the gateway signs no calls
 }
 
 // ask sends a request with the key as Authorization. If key is empty, there is no Authorization. body may be nil, bytes

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/didkey"
 )
 
 // HubOptions selects the checks of a run at a hub, and gives them what they need. The zero value selects all checks. A
@@ -25,6 +27,11 @@ type HubOptions struct {
 	// Thorough also selects the checks that take more than a minute, fill queues with thousands of messages, or use up
 	// the registrations that the hub allows to one address in an hour.
 	Thorough bool
+	// Agent is the key of an agent with a DID. The checks of the theme Agora register the agent and answer for it, so no
+	// program must serve it during the run.
+	Agent didkey.Key
+	// NeedAgent makes the checks of the theme Agora fail without Agent, if the hub is that of a relay. CI sets it.
+	NeedAgent bool
 }
 
 // DefaultHubTimeout is the time limit of a run if HubOptions.Timeout is 0. A hub that follows the protocol and does not
@@ -62,6 +69,7 @@ func hubThemes() []hubTheme {
 		{"Webhook order", hubLaneChecks},
 		{"Limits", hubLimitChecks},
 		{"Operator", hubOperatorChecks},
+		{agoraTheme, hubAgoraChecks},
 	}
 }
 
@@ -86,7 +94,7 @@ func RunHub(ctx context.Context, baseURL string, o HubOptions) (Report, error) {
 		timeout: o.Timeout, usual: DefaultHubTimeout, progress: o.Progress, listen: o.WebhookListen,
 		listenURL: o.WebhookURL, connect: run.connect, hooks: &run.hooks}.run(ctx, client, func(report *Report) {
 		run.deleteAgents(ctx)
-		report.Requests = run.root.requests.Load()
+		report.Requests = run.agora.root.requests.Load()
 	})
 }
 
@@ -101,18 +109,18 @@ func (o HubOptions) Check(baseURL string) error {
 // hubRun is what the checks of one run share.
 type hubRun struct {
 	HubOptions
-	client *relayClient // its targets are relative to the hub's address
-	root   *relayClient // its targets are relative to the root of the hub's server
-	prefix string       // the path of the hub's address; empty: it has none
-	name   string       // the hub's name, which is the host of the short form of an address
-	agents agentPool
-	hooks  *hookServer // nil: the run does not listen for webhooks
-	pace   pace
+	client  *relayClient // its targets are relative to the hub's address
+	agora   *agoraPart
+	name    string // the hub's name, which is the host of the short form of an address
+	agents  agentPool
+	workers hubWorkers
+	hooks   *hookServer // nil: the run does not listen for webhooks
+	pace    pace
 }
 
 func newHubRun(client *relayClient, o HubOptions) *hubRun {
-	run := &hubRun{HubOptions: o, client: client, pace: pace{isLimit: isHubRateLimit, free: isFreeAtHub}}
-	run.root, run.prefix = client.atRoot()
+	run := &hubRun{HubOptions: o, client: client, pace: pace{isLimit: isHubRateLimit, free: isFreeAtHub},
+		agora: newAgoraPart(client, o.Agent, o.NeedAgent)}
 	run.agents.run = strings.ToLower(rand.Text()[:8])
 	return run
 }
@@ -132,6 +140,7 @@ func (run *hubRun) connect(ctx context.Context) error {
 		}
 	}
 	run.name = document.text("server_name")
+	run.agora.connect(ctx)
 	return nil
 }
 
@@ -141,12 +150,13 @@ func (run *hubRun) check(p *probe, c hubCheck) {
 		needsOperator: run.OperatorKey == "",
 		needsWebhook:  run.hooks == nil,
 		needsThorough: !run.Thorough,
-		needsPrefix:   run.prefix == "",
+		needsPrefix:   run.agora.prefix == "",
 	}
 	if missing[c.needs] {
 		p.end(NotTested, "%s", c.needs)
 	}
-	h := &hubProbe{gatewayProbe: gatewayProbe{p, &run.pace, holdOfHub}, hub: run}
+	run.agora.need(p, c.needs)
+	h := &hubProbe{gatewayProbe: gatewayProbe{p, &run.pace, holdOfHub, run.agora}, hub: run}
 	defer h.release()
 	c.run(h)
 }

@@ -221,4 +221,10 @@ func (run *hubRun) deleteAgents(ctx context.Context) {
 		_ = run.client.do(ctx, http.MethodDelete, "/agents/"+a.id,
 			http.Header{"Authorization": {"Bearer " + a.key}}, nil)
 	}
+	for _, id := range run.workers.ids {
+		target := "/agents/" + id
+		if token, err := run.agora.token(run.agora.agent, http.MethodDelete, target, nil, run.client.now(), nil); err == nil {
+			_ = run.client.do(ctx, http.MethodDelete, target, http.Header{"Authorization": {"Agora " + token}}, nil)
+		}
+	}
 }

@@ -37,9 +37,9 @@ var hubDocumentChecks = []hubCheck{
 	{number: "hub.document.root", title: "The root of the server has the document too, with paths below the hub's path",
 		cites: `HUB "Endpoints"; H-27`, needs: needsPrefix, run: func(h *hubProbe) {
 			h.noteSent("GET /.well-known/chorus.json at the root of the server")
-			document := h.hub.root.do(h.ctx, http.MethodGet, "/.well-known/chorus.json", nil, nil)
-			h.wantDocument(document, h.hub.prefix)
-			h.wantPaths(h.hub.root, document)
+			document := h.hub.agora.root.do(h.ctx, http.MethodGet, "/.well-known/chorus.json", nil, nil)
+			h.wantDocument(document, h.hub.agora.prefix)
+			h.wantPaths(h.hub.agora.root, document)
 		}},
 	{number: "hub.health", title: "GET /health has the counts of the hub", cites: `HUB "Endpoints"`, run: hubHealth},
 	{number: "hub.skill",

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/agora-relay/agora/didkey"
 )
 
 // JobsOptions selects the checks of a run at a registry of jobs, and gives them what they need. The zero value selects
@@ -23,6 +25,11 @@ type JobsOptions struct {
 	// Thorough also selects the checks that take more than a minute, or that use up the principals that the registry
 	// allows to one address in a day.
 	Thorough bool
+	// Agent is the key of an agent with a DID. The checks of the theme Agora register the agent and answer for it, so no
+	// program must serve it during the run.
+	Agent didkey.Key
+	// NeedAgent makes the checks of the theme Agora fail without Agent, if the registry is that of a relay. CI sets it.
+	NeedAgent bool
 }
 
 // DefaultJobsTimeout is the time limit of a run if JobsOptions.Timeout is 0. A registry that follows the protocol and
@@ -61,6 +68,7 @@ func jobsThemes() []gatewayTheme[*jobsProbe] {
 		{"Reputation", jobsReputationChecks},
 		{"Endpoints", jobsEndpointChecks},
 		{"Limits", jobsLimitChecks},
+		{agoraTheme, jobsAgoraChecks},
 	}
 }
 
@@ -87,7 +95,7 @@ func RunJobs(ctx context.Context, baseURL string, o JobsOptions) (Report, error)
 	return gatewayRun{level: JobsRegistry, checks: bindChecks(jobsThemes(), run.check), like: jobsLike, only: o.Only,
 		timeout: o.Timeout, usual: DefaultJobsTimeout, progress: o.Progress, listen: o.Listen, listenURL: o.ListenURL,
 		connect: run.connect, hooks: &run.hooks}.run(ctx, client, func(report *Report) {
-		report.Requests = run.root.requests.Load()
+		report.Requests = run.agora.root.requests.Load()
 	})
 }
 
@@ -100,18 +108,15 @@ func (o JobsOptions) Check(baseURL string) error {
 type jobsRun struct {
 	JobsOptions
 	client     *relayClient // its targets are relative to the registry's address
-	root       *relayClient // its targets are relative to the root of the registry's server
-	prefix     string       // the path of the registry's address; empty: it has none
-	audience   string       // of signed calls; empty: the server is no relay
-	hooks      *hookServer  // nil: the run does not listen
+	agora      *agoraPart
+	hooks      *hookServer // nil: the run does not listen
 	pace       pace
 	principals pool[*principal]
 }
 
 func newJobsRun(client *relayClient, o JobsOptions) *jobsRun {
-	run := &jobsRun{JobsOptions: o, client: client, pace: pace{isLimit: isJobsRateLimit, free: isFreeAtJobs}}
-	run.root, run.prefix = client.atRoot()
-	return run
+	return &jobsRun{JobsOptions: o, client: client, pace: pace{isLimit: isJobsRateLimit, free: isFreeAtJobs},
+		agora: newAgoraPart(client, o.Agent, o.NeedAgent)}
 }
 
 // connect checks that a registry answers, and learns who it is in signed calls.
@@ -127,7 +132,7 @@ func (run *jobsRun) connect(ctx context.Context) error {
 			return fmt.Errorf("the server at %s is not a registry of jobs: GET /health returned %s", run.client.baseURL, a)
 		}
 	}
-	run.audience = run.root.do(ctx, http.MethodGet, "/.well-known/agora.json", nil, nil).text("url")
+	run.agora.connect(ctx)
 	return nil
 }
 
@@ -140,12 +145,13 @@ func (run *jobsRun) check(p *probe, c jobsCheck) {
 		needsOperator: run.OperatorKey == "",
 		needsEndpoint: run.hooks == nil,
 		needsThorough: !run.Thorough,
-		needsSigned:   run.audience == "",
+		needsSigned:   run.agora.audience == "",
 	}
 	if missing[c.needs] {
 		p.end(NotTested, "%s", c.needs)
 	}
-	h := &jobsProbe{gatewayProbe: gatewayProbe{p, &run.pace, holdOfWait}, registry: run}
+	run.agora.need(p, c.needs)
+	h := &jobsProbe{gatewayProbe: gatewayProbe{p, &run.pace, holdOfWait, run.agora}, registry: run}
 	passed := false
 	defer func() { h.release(passed) }()
 	c.run(h)

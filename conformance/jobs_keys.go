@@ -190,30 +190,6 @@ func (h *jobsProbe) found(base string, a *jobAgent) answer {
 	panic("unreachable")
 }
 
-// sign sends a signed call of an identity. change may change the call before it is signed, and edit the token.
-func (h *jobsProbe) sign(from actor, method, target string, body any, change func(*envelope.Call),
-	edit func(token string) string,
-) answer {
-	text := encodeBody(body)
-	call := envelope.Call{Read: envelope.Read{Audience: h.registry.audience, Method: method,
-		Target: h.registry.prefix + target, TS: h.now()}, Body: sha256.Sum256(text)}
-	if change != nil {
-		change(&call)
-	}
-	token, err := call.Sign(from.key)
-	if err != nil {
-		h.end(Skipped, "cannot sign a call: %v", err)
-	}
-	if edit != nil {
-		token = edit(token)
-	}
-	var sent any
-	if text != nil {
-		sent = text
-	}
-	return h.ask("signed by "+from.did(), method, target, "", http.Header{"Authorization": {"Agora " + token}}, sent)
-}
-
 // jobsSignedChecks test principals that are DIDs.
 var jobsSignedChecks = []jobsCheck{
 	{number: "jobs.signed.principal", title: "A DID is a principal: it signs its calls, and needs no key",

@@ -19,6 +19,7 @@ type jobsProbe struct {
 	taken    []*principal // of the pool
 	made     []*principal // that the check has made for itself; they belong to the pool after it
 	agents   []*jobAgent  // that the check has registered
+	workers  []*jobAgent  // the same, with the DID of the run's agent
 	hires    int          // jobs that did not end at once
 }
 
@@ -261,6 +262,14 @@ func (h *jobsProbe) release(passed bool) {
 		// The result does not matter: the check may have deleted the agent already.
 		_ = h.registry.client.doWithRetries(ctx, retryableRequest{method: http.MethodDelete, target: "/agents/" + a.id,
 			header: http.Header{"Authorization": {"Bearer " + a.key}}}, isJobsRateLimit)
+	}
+	for _, a := range h.workers {
+		target := "/agents/" + a.id
+		token, err := h.agora.token(h.agora.agent, http.MethodDelete, target, nil, h.now(), nil)
+		if err == nil {
+			_ = h.registry.client.doWithRetries(ctx, retryableRequest{method: http.MethodDelete, target: target,
+				header: http.Header{"Authorization": {"Agora " + token}}}, isJobsRateLimit)
+		}
 	}
 	for _, p := range slices.Concat(h.made, h.taken) {
 		if p != nil && !passed {

@@ -256,15 +256,20 @@ func (p *probe) call(what, method, target string, header http.Header, body []byt
 func (p *probe) callRetrying(
 	retry func(answer) bool, what, method, target string, header http.Header, body []byte, hold time.Duration,
 ) answer {
-	sent := method + " " + target
+	return p.callAt(p.relay, what, retryableRequest{method, target, header, body, hold}, retry)
+}
+
+// callAt is callRetrying for a request to another address of the server.
+func (p *probe) callAt(at *relayClient, what string, r retryableRequest, retry func(answer) bool) answer {
+	sent := r.method + " " + r.target
 	if what != "" {
 		sent += ": " + what
 	}
-	if body != nil {
-		sent += "\n" + excerpt(body, 700)
+	if r.body != nil {
+		sent += "\n" + excerpt(r.body, 700)
 	}
 	p.noteSent(sent)
-	return p.relay.doWithRetries(p.ctx, retryableRequest{method, target, header, body, hold}, retry)
+	return at.doWithRetries(p.ctx, r, retry)
 }
 
 // retryableRequest is a request that can be sent more than once.
