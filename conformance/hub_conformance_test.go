@@ -70,7 +70,7 @@ func TestOwnHubPasses(t *testing.T) {
 			registrations.Add(1)
 		}
 	}))
-	o := conformance.HubOptions{OperatorKey: served.operator, WebhookListen: "127.0.0.1:0"}
+	o := conformance.HubOptions{OperatorKey: served.operator, WebhookListen: "127.0.0.1:0", Agent: relayKey(t)}
 	for _, c := range conformance.HubChecks() {
 		if c.Number != stalled {
 			o.Only = append(o.Only, c.Number)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/conformance"
+	"github.com/agora-relay/agora/didkey"
 )
 
 type conformanceCmd struct {
@@ -24,6 +25,7 @@ type conformanceCmd struct {
 	Jobs          string   `placeholder:"URL" help:"Test the registry of jobs at this URL instead of a relay, such as https://relay.example/jobs."`
 	A2A           string   `name:"a2a" placeholder:"URL" help:"Test the A2A 1.0 server at this URL instead of a relay, such as https://relay.example/a2a/z6Mk…/."`
 	OperatorKey   string   `placeholder:"FILE" help:"With --hub, --channel or --jobs: also run the checks that need the operator's key, which is in this file. Almost all checks of a channel service need it."`
+	Key           string   `placeholder:"FILE" help:"With --hub or --jobs: also run the checks of agents with a DID, as this agent. No program may serve it during the run. With CI=true these checks fail without a key."`
 	WebhookListen string   `placeholder:"HOST:PORT" help:"With --hub: also run the checks that need webhooks, and receive them at this address. With --channel: the same for the checks that need deliveries. With --jobs: for those of agents with an endpoint. The hub, the service or the registry must be allowed to call it. The port may be 0."`
 	WebhookURL    string   `name:"webhook-url" placeholder:"URL" help:"Where the hub, the channel service or the registry reaches --webhook-listen (default: http:// and that address)."`
 	Bearer        []string `sep:"none" placeholder:"FILE" help:"With --a2a: the file with the key of a caller, which is sent as Authorization: Bearer. Repeated, the second one is the key of another caller, and the run also tests that callers do not see each other's tasks."`
@@ -45,6 +47,7 @@ func (conformanceCmd) Help() string {
 		"  agora conformance --hub http://127.0.0.1:8789/hub --operator-key operator.key --webhook-listen 127.0.0.1:0\n" +
 		"  agora conformance --channel http://127.0.0.1:8789/channel --operator-key operator.key --webhook-listen 127.0.0.1:0\n" +
 		"  agora conformance --jobs http://127.0.0.1:8789/jobs --operator-key operator.key --webhook-listen 127.0.0.1:0\n" +
+		"  agora conformance --hub http://127.0.0.1:8789/hub --key test.key\n" +
 		"  agora conformance --a2a https://relay.example/a2a/z6Mk…/ --bearer alice.a2a --bearer bob.a2a\n" +
 		"  agora conformance --list"
 }
@@ -59,6 +62,8 @@ func (c conformanceCmd) Validate() error {
 		return fmt.Errorf("give one of --hub, --channel, --jobs and --a2a")
 	case len(c.Bearer) > 0 && c.A2A == "":
 		return fmt.Errorf("--bearer needs --a2a")
+	case c.Key != "" && c.Hub == "" && c.Jobs == "":
+		return fmt.Errorf("--key needs --hub or --jobs")
 	case len(c.Bearer) > 2:
 		return fmt.Errorf("give --bearer at most twice")
 	case (c.gateways() == 0 || c.A2A != "") && (c.OperatorKey != "" || c.WebhookListen != "" || c.WebhookURL != "" || c.Thorough):
@@ -92,8 +97,11 @@ func (c conformanceCmd) gateways() (n int) {
 // hubOptions returns the options of a run at a hub.
 func (c conformanceCmd) hubOptions(operatorKey string) conformance.HubOptions {
 	return conformance.HubOptions{Only: c.Only, Timeout: c.Timeout, OperatorKey: operatorKey, WebhookListen: c.WebhookListen,
-		WebhookURL: c.WebhookURL, Thorough: c.Thorough}
+		WebhookURL: c.WebhookURL, Thorough: c.Thorough, NeedAgent: needAgent()}
 }
+
+// needAgent reports whether checks that need --key fail without it.
+func needAgent() bool { return os.Getenv("CI") == "true" }
 
 // channelOptions returns the options of a run at a channel service.
 func (c conformanceCmd) channelOptions(operatorKey string) conformance.ChannelOptions {
@@ -104,7 +112,7 @@ func (c conformanceCmd) channelOptions(operatorKey string) conformance.ChannelOp
 // jobsOptions returns the options of a run at a registry of jobs.
 func (c conformanceCmd) jobsOptions(operatorKey string) conformance.JobsOptions {
 	return conformance.JobsOptions{Only: c.Only, Timeout: c.Timeout, OperatorKey: operatorKey, Listen: c.WebhookListen,
-		ListenURL: c.WebhookURL, Thorough: c.Thorough}
+		ListenURL: c.WebhookURL, Thorough: c.Thorough, NeedAgent: needAgent()}
 }
 
 func (c conformanceCmd) Run(env cli.Environment) error {
@@ -150,6 +158,13 @@ func (c conformanceCmd) check(env cli.Environment) (conformance.Report, error) {
 			return conformance.Report{}, err
 		}
 	}
+	var agent didkey.Key
+	if c.Key != "" {
+		var err error
+		if agent, err = didkey.Load(c.Key); err != nil {
+			return conformance.Report{}, err
+		}
+	}
 	switch {
 	case c.Channel != "":
 		options := c.channelOptions(key)
@@ -157,11 +172,11 @@ func (c conformanceCmd) check(env cli.Environment) (conformance.Report, error) {
 		return conformance.RunChannel(env.Ctx, c.Channel, options)
 	case c.Jobs != "":
 		options := c.jobsOptions(key)
-		options.Progress = progress
+		options.Progress, options.Agent = progress, agent
 		return conformance.RunJobs(env.Ctx, c.Jobs, options)
 	}
 	options := c.hubOptions(key)
-	options.Progress = progress
+	options.Progress, options.Agent = progress, agent
 	return conformance.RunHub(env.Ctx, c.Hub, options)
 }
 
