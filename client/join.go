@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -39,7 +40,7 @@ type JoinOptions struct {
 	Proofs bool // the agent serves A2A with ServeA2A, so it signs what it says
 	// State remembers where the agent has joined. A Network uses its own. nil: nothing is remembered, so each Join makes
 	// another inbox and another key.
-	State *State `json:"-"`
+	State *State
 }
 
 // Place is where an agent can be reached through one protocol.
@@ -143,8 +144,11 @@ func (c *Client) Join(ctx context.Context, o JoinOptions) (places []Place, err e
 	}
 	for _, p := range all {
 		before := o.State.joinedAt(relay)[p.name]
-		sum := sha256.Sum256(jsontext.Compact(o.of(p.name)))
-		now := joined{Sum: base64.RawURLEncoding.EncodeToString(sum[:12]), At: c.now().UTC().Truncate(time.Second)}
+		sum, err := o.sum(p.name)
+		if err != nil {
+			return places, err
+		}
+		now := joined{Sum: sum, At: c.now().UTC().Truncate(time.Second)}
 		if before.Sum == now.Sum && now.At.Sub(before.At).Abs() < joinAgain {
 			places = append(places, before.Place)
 			continue
@@ -167,10 +171,20 @@ func (c *Client) Join(ctx context.Context, o JoinOptions) (places []Place, err e
 	return places, nil
 }
 
-// of returns what a protocol needs of the options.
-func (o JoinOptions) of(name string) JoinOptions {
-	o.Protocols = []string{name}
-	return o
+// sum identifies a registration. All languages make it in the same way, so that an agent can change its language.
+func (o JoinOptions) sum(protocol string) (string, error) {
+	m := o.Manifest
+	intents := [][2]string{}
+	for _, intent := range m.Intents {
+		intents = append(intents, [2]string{intent.ID, intent.Name})
+	}
+	canonical, err := envelope.Canonicalize(jsontext.Compact(map[string]any{
+		"protocol": protocol, "agent": o.agentName(), "culture": cmp.Or(o.Culture, defaultCulture), "credits": o.Credits,
+		"public": o.Public, "listed": o.Listed, "proofs": o.Proofs, "intents": intents,
+		"manifest": [4]string{m.ID, m.Name, m.Description, m.Version},
+	}))
+	sum := sha256.Sum256(canonical)
+	return base64.RawURLEncoding.EncodeToString(sum[:12]), err
 }
 
 // Leave removes what Join has registered at this relay, by the State, and returns the places. Errors: a refusal of a
@@ -217,12 +231,7 @@ func statusOf(err error) int {
 
 // agentName returns the name of the agent for people.
 func (o JoinOptions) agentName() string {
-	for _, name := range []string{o.Name, o.Manifest.Name, o.Manifest.ID} {
-		if name != "" {
-			return name
-		}
-	}
-	return "agent"
+	return cmp.Or(o.Name, o.Manifest.Name, o.Manifest.ID, "agent")
 }
 
 // Join joins at all given relays, as Client.Join does. Errors: those of Client.Join, joined.

@@ -25,6 +25,9 @@ func endpointOf(did didkey.DID) string { return "agora:" + string(did) }
 // notInName is what a name at the hub cannot have (HUB §2).
 var notInName = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 
+// defaultCulture is the language of an agent that does not name one.
+const defaultCulture = "en"
+
 // maxHubAddress is the largest size of an address at the hub.
 const maxHubAddress = 128
 
@@ -54,7 +57,7 @@ func (c *Client) joinHub(ctx context.Context, o JoinOptions, before joined) (joi
 	if before.ID != "" && strings.HasPrefix(before.ID, names[1]+"@") {
 		names = names[1:]
 	}
-	culture := cmp.Or(o.Culture, "en")
+	culture := cmp.Or(o.Culture, defaultCulture)
 	for _, name := range names {
 		address := name + "@" + about.Name
 		err = c.callGateway(ctx, hubName, GatewayCall{Method: http.MethodPost, Path: "/register", Repeatable: true,

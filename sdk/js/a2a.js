@@ -48,7 +48,7 @@ async function find(clients, { params, envelope }, { signal }) {
   const id = params.work.slice(params.work.lastIndexOf('/') + 1);
   for (const client of clients) {
     if (await client.gateway({ signal }) !== envelope.sender.id) continue;
-    const { origin, url } = await client.a2aGateway({ signal });
+    const { origin, url } = await client.gatewayOf('a2a', { signal });
     if (/^[\w:~-]+$/.test(id) && params.work === `${url}/work/${id}`) return { client, origin }; // it gets signed calls
   }
   throw new AgentError('INVALID_REQUEST', 'params.work is not a URL of this relay');
@@ -168,11 +168,11 @@ class Turn {
 const hash = async (value) => encode64(await sha256(canonicalize(value)));
 const hashOfMessage = ({ contextId, taskId, referenceTaskIds, ...rest }) => hash(rest);
 
-// Repeats a call that does no harm.
-async function patiently(act, signal) {
+/** Repeats a call after failures that pass, if again says that a repeat does no harm. */
+export async function patiently(act, signal, again = () => true) {
   for (let failures = 0; ; failures++) {
     try { return await act(); } catch (err) {
-      if (!(err instanceof RelayError) || !err.retryable || failures === ATTEMPTS - 1) throw err;
+      if (!(err instanceof RelayError) || !err.retryable || !again(err) || failures === ATTEMPTS - 1) throw err;
       await pause(backoff(failures, err.retryAfter), signal);
     }
   }

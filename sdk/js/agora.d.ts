@@ -371,7 +371,8 @@ export class Relay<Me extends Identity | undefined = Identity | undefined> {
   get(path: string, options?: Abortable & { wait?: number }): Promise<any>;
   /** A signed call to a gateway of the relay, and its answer. url is below the one of the gateway in the relay's
    *  document, and origin is that of the relay there. body is a JSON value; without it, this is a GET. */
-  call(origin: string, url: string, options?: Abortable & { body?: Json }): Promise<any>;
+  call(origin: string, url: string,
+    options?: Abortable & { body?: Json; method?: string; status?: number; sister?: boolean }): Promise<any>;
   /** Goes on at the address that the relay's document names, if that is another loopback address. Returns whether. */
   moveTo(claimed: string): boolean;
   /** A thread and its envelopes, which are not verified. client selects one of several threads with this id. */

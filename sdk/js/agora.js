@@ -1167,17 +1167,20 @@ export class Relay {
   }
 
   /** A signed call to a gateway of the relay, and its answer. url is below the one of the gateway in the relay's
-   *  document, and origin is that of the relay there. body is a JSON value; without it, this is a GET. */
-  async call(origin, url, { body, signal } = {}) {
+   *  document, and origin is that of the relay there. body is a JSON value; without it, this is a GET by default.
+   *  status is that of a successful answer. sister: it is the hub or the registry of jobs, whose answers have other
+   *  forms (GATEWAYS §4), and may also have the status 201 or 202. */
+  async call(origin, url, { body, method = body === undefined ? 'GET' : 'POST', status = 200, sister, signal } = {}) {
     must(origin === (this.#own ?? new URL(this.url).origin) && url.startsWith(`${origin}/`), 'UNAUTHORIZED',
       'this relay must be reached at the url in its document');
     if (this.#requireParties) await this.#reads(signal);
-    const { pathname, search } = new URL(url), method = body === undefined ? 'GET' : 'POST';
+    const { pathname, search } = new URL(url), success = sister ? [200, 201, 202] : [status];
     const bytes = body === undefined ? undefined : canonicalize(body), at = { method, target: pathname + search };
+    const bounds = { limit: MAX_OTHER, success, sister };
     for (let attempt = 1; ; attempt++) {
       const ts = new Date(this.#clock() + this.#tokensCorrection).toISOString();
       const token = await callToken(origin, { ...at, body: bytes ?? new Uint8Array() }, this.me, ts);
-      try { return await this.#exchange(pathname, { body: bytes, token, signal, url, bounds: GATEWAY_BOUNDS }); }
+      try { return await this.#exchange(pathname, { body: bytes, method, token, signal, url, bounds }); }
       catch (err) {
         if (!(err instanceof RelayError) || attempt === READ_ATTEMPTS || !this.#recovers(err, token)) throw err;
       }
@@ -1228,8 +1231,8 @@ export class Relay {
     throw err instanceof RelayError ? Object.assign(err, { retryable: true }) : err;
   }
 
-  async #exchange(path, { body, token, signal, wait = 0, take = takeAll, url = this.url + path,
-    bounds = boundsOf(path, body) }) {
+  async #exchange(path, { body, method = body ? 'POST' : 'GET', token, signal, wait = 0, take = takeAll,
+    url = this.url + path, bounds = boundsOf(path, body) }) {
     const headers = { accept: 'application/json' };
     if (body) headers['content-type'] = 'application/json';
     if (token) headers.authorization = `Agora ${token}`;
@@ -1239,7 +1242,7 @@ export class Relay {
     signal?.addEventListener('abort', abort);
     try {
       const response = await this.#fetch(url, {
-        method: body ? 'POST' : 'GET', headers, body, signal: ours.signal,
+        method, headers, body, signal: ours.signal,
         redirect: 'error', credentials: 'omit', cache: 'no-store', referrerPolicy: 'no-referrer',
       });
       return await readAnswer(response, bounds, take, this);
@@ -1313,7 +1316,6 @@ function checkReceipt(receipt, e) {
 
 const isTemporary = (status) => status < 300 || status === 408 || status === 429 || status >= 500;
 
-const GATEWAY_BOUNDS = { limit: MAX_OTHER };
 
 // What the answer to a request may cost: its bytes; the place of the list whose elements are read one by one, and their
 // number. isText says that it is no JSON.
@@ -1437,7 +1439,8 @@ class Splitter {
 
 // Reads an answer within the bounds: a refusal has at most MAX_SHORT. take gets each element of the list as soon as it
 // has arrived, as a function that reads it. It returns what takes its place; undefined: nothing.
-async function readAnswer(response, { limit, list, most, isText }, take, relay) {
+async function readAnswer(response, bounds, take, relay) {
+  const { limit, list, most, isText } = bounds;
   const { status, ok } = response, splitter = new Splitter(ok ? list : [], most), kept = [];
   const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
   const maxBytes = ok ? limit : MAX_SHORT, maxRest = list ? MAX_REST : maxBytes, isRow = list?.[0] === 'agents';
@@ -1452,7 +1455,7 @@ async function readAnswer(response, { limit, list, most, isText }, take, relay) 
   await eachChunk(response, maxBytes, (chunk) => feed(decode(decoder, status, chunk)));
   await feed(decode(decoder, status));
   if (isText && status === 200) return splitter.rest;
-  return checkAnswer(response, splitter.rest, list, kept, relay);
+  return checkAnswer(response, splitter.rest, bounds, kept, relay);
 }
 
 function decode(decoder, status, bytes) {
@@ -1477,21 +1480,35 @@ async function eachChunk(response, limit, use) {
 }
 
 // The answer of a relay, whose list has the kept elements. Throws RelayError for every other answer than a success.
-function checkAnswer({ status, headers }, text, list, kept, relay) {
+function checkAnswer({ status, headers }, text, { list, success = [200], sister }, kept, relay) {
   let answer;
+  const isSuccess = success.includes(status);
   try { answer = parseText(text, STRICT); } catch { throw invalidAnswer(status, relay.url); }
-  if (answer?.ok === true && status === 200) {
+  if (sister && isObject(answer)) {
+    if (isSuccess) return answer;
+    answer = sisterRefusal(answer, status);
+  }
+  if (answer?.ok === true && isSuccess) {
     const holder = list?.slice(0, -1).reduce((value, name) => isObject(value) ? value[name] : undefined, answer);
     if (isObject(holder) && Array.isArray(holder[list.at(-1)])) holder[list.at(-1)] = kept;
     return answer;
   }
-  if (typeof answer?.error !== 'string' || status === 200) throw invalidAnswer(status);
+  if (typeof answer?.error !== 'string' || isSuccess) throw invalidAnswer(status);
   const { error, message, details } = answer;
   throw new RelayError(printable(error), typeof message === 'string' ? printable(message) : '', {
     status, retryable: isTemporary(status) && details?.maxOffers === undefined, // a full thread stays full
     details: isObject(details) ? details : {}, retryAfter: retryAfter(headers.get('retry-after') ?? '', relay.now()),
-    challenged: /^Agora\b/i.test(headers.get('www-authenticate') ?? ''),
+    challenged: /^Agora\b/i.test(headers.get('www-authenticate') ?? '') || sister && status === 401,
   });
+}
+
+// The refusal of the hub, which has its details in error, or of the registry of jobs, in the form of a relay's. Without
+// a code, it gets the number of the status.
+function sisterRefusal(answer, status) {
+  const { error, detail, error_code: named } = answer;
+  if (isObject(error)) return { error: String(error.code ?? status), message: error.message, details: error };
+  const message = Array.isArray(detail) ? detail.map((each) => each?.msg).join('; ') : detail;
+  return { error: String(named ?? status), message, details: answer };
 }
 
 // The value of an element of an answer. Throws Refused if the element breaks the rules of §1. With find, which returns

@@ -6,9 +6,11 @@ import { backoff, isHome, isId, newId, keyOf, pause, printable, Refused, Relay, 
 import { serveA2A } from './a2a.js';
 import { ask } from './ask.js';
 import { Call, payloadOf, requestIn, resumed } from './call.js';
+import { join, leave } from './join.js';
 import { hashOf } from './links.js';
 import { Endless } from './errors.js';
 import { outlook } from './outlook.js';
+import { hubMessage, origin } from './origin.js';
 import { Recent } from './queue.js';
 import { postAll } from './postall.js';
 import { verifyProof } from './proof.js';
@@ -19,6 +21,7 @@ import { serve } from './serve.js';
 const PATIENCE = 30_000; // milliseconds that a read waits for a relay that limits it
 const HOUR = 3_600_000; // how long the document of a home counts (RELAYS R-4)
 const MAX_IDLE = 100, MAX_PAGES = 100_000; // pages of the directory in a row without a new agent; in total
+const GATEWAYS = { hub: 'hub', jobs: 'registry of jobs', channel: 'channel gateway', a2a: 'A2A gateway' };
 const DEFAULT_RATE = { perSecond: 20, burst: 40 }; // §5
 
 /** A new id for a thread. */
@@ -36,7 +39,7 @@ export class Client extends Relay {
   #did;
   #proves;
   #watch;
-  // { did, home, gateway, a2a, url, at }: who the relay is, by the document that was read last, at the time at
+  // { did, home, gateway, gateways, url, at }: who the relay is, by the document that was read last, at the time at
   #known;
 
   // watch is that of a Network: see proving.js.
@@ -60,8 +63,8 @@ export class Client extends Relay {
     const { did, url } = document, self = { did, url };
     this.#proves = has('proofs');
     const home = has('home') && isHome(self) ? self : undefined;
-    const { did: gateway, a2a } = document.gateways ?? {}, at = performance.now();
-    this.#known = { did, home, gateway, a2a: a2a?.url, url, at };
+    const gateways = document.gateways ?? {}, at = performance.now();
+    this.#known = { did, home, gateway: gateways.did, gateways, url, at };
     return document;
   }
 
@@ -87,15 +90,30 @@ export class Client extends Relay {
   /** The DID of the relay's gateways, by a document that is not older than an hour; undefined: it has none. */
   async gateway({ signal } = {}) { return (await this.#who(signal)).gateway; }
 
-  async a2aGateway({ signal } = {}) {
-    const { a2a, url } = await this.#who(signal);
-    if (typeof a2a !== 'string' || typeof url !== 'string') {
-      throw new Refused('NO_A2A', 'this relay has no A2A gateway; its operator can start it with agora serve --a2a');
-    }
-    if (!this.moveTo(url)) return { origin: url, url: a2a.replace(/\/+$/, '') };
-    this.#known = undefined; // another process may listen there
-    return this.a2aGateway({ signal });
+  /** The names of the relay's gateways, by the same document. */
+  async gatewayNames({ signal } = {}) {
+    const { gateways } = await this.#who(signal);
+    return Object.keys(GATEWAYS).filter((name) => typeof gateways[name]?.url === 'string');
   }
+
+  async gatewayOf(name, { signal } = {}) {
+    const { gateways, url } = await this.#who(signal), base = gateways[name]?.url;
+    if (typeof base !== 'string' || typeof url !== 'string') {
+      throw new Refused(`NO_${name.toUpperCase()}`,
+        `this relay has no ${GATEWAYS[name]}; its operator can start it with agora serve --${name}`);
+    }
+    if (!this.moveTo(url)) return { origin: url, url: base.replace(/\/+$/, '') };
+    this.#known = undefined; // another process may listen there
+    return this.gatewayOf(name, { signal });
+  }
+
+  join(options) { return join(this, options); }
+
+  leave(state, options) { return leave(this, state, options); }
+
+  hubMessage(job, options) { return hubMessage(this, job, options); }
+
+  origin(request, options) { return origin(this, request, options); }
 
   async #who(signal) {
     const isFresh = this.#known && performance.now() - this.#known.at < HOUR;

@@ -3,6 +3,7 @@ export * from './agora.js';
 export { AgentError, Cancelled, Closed, Endless, Gone, NoProof, Plain, Unacceptable, Unproven } from './errors.js';
 export { Call } from './call.js';
 export { Client, newThread } from './client.js';
+export { HUB_INTENT, hubOutput } from './origin.js';
 export { NetworkCall } from './netcall.js';
 export { Network } from './network.js';
 export { signedForm, wasSealed } from './reading.js';

@@ -84,7 +84,8 @@ export class Memory {
     for (const [other] of first) this.#events.delete(other);
   }
 
-  /** Where the agent can be reached through a protocol of the relay, as join() has kept it; undefined: it has not joined. */
+  /** Where the agent can be reached through a protocol of the relay, as join() has kept it; undefined: it has not
+   *  joined. */
   place(relay, protocol) { return this.#places.get(`${relay} ${protocol}`) ?? undefined; }
 
   /** Keeps that; null: the agent has left. */

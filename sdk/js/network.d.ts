@@ -1,8 +1,8 @@
 import type {
   Abortable, Agent, AgentQuery, Envelope, Filter, Home, Identity, Json, JsonObject, MessageType, PostOptions, Receipt,
 } from './agora.js';
-import type { A2AHandler, AskOptions, Call, CallResult, Client, ClientOptions, Outlook, RequestOptions, ResumeOptions,
-  ServeA2AOptions, ServeOptions, StateStore } from './client.js';
+import type { A2AHandler, AskOptions, Call, CallResult, Client, ClientOptions, HubMessage, Job, JoinOptions, Origin,
+  Outlook, Place, RequestOptions, ResumeOptions, ServeA2AOptions, ServeOptions, StateStore } from './client.js';
 
 /** A fetch for the relay at an origin that somebody else has named. dialler of agora-relay/node is one. */
 export type Dialler = (origin: string) => typeof globalThis.fetch;
@@ -81,6 +81,12 @@ export class Network {
     options: Omit<ServeOptions<Params, Output>, 'cursor' | 'state'>): Promise<void>;
   /** Runs one agent for the A2A gateways of all given relays. */
   serveA2A(handler: A2AHandler, options?: Omit<ServeA2AOptions, 'cursor' | 'state'>): Promise<void>;
+  /** Joins at all given relays. If several fail, the error is an AggregateError. */
+  join(options: Omit<JoinOptions, 'state'>): Promise<Place[]>;
+  /** Leaves all given relays. state is that of the network by default. */
+  leave(state?: StateStore, options?: Abortable): Promise<Place[]>;
+  hubMessage(job: Job, options?: Abortable): Promise<HubMessage>;
+  origin(request: Envelope, options?: Abortable): Promise<Origin>;
 }
 
 /** The client's side of a job: one thread, or several if the job was continued at other relays (RELAYS R-15, R-16). The

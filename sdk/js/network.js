@@ -4,6 +4,7 @@ import { backoff, canonicalize, checkEnvelope, encode64, instant, isHome, newId,
   sign } from './agora.js';
 import { serveA2A } from './a2a.js';
 import { ask } from './ask.js';
+import { atEach, join, leave } from './join.js';
 import { expiryOf } from './links.js';
 import { Client, toConsole } from './client.js';
 import { isPermanent } from './errors.js';
@@ -12,6 +13,7 @@ import { openCall, resumeCall } from './netcall.js';
 import { outlook } from './outlook.js';
 import { verifyEvidence, verifyProof } from './proof.js';
 import { Recent } from './queue.js';
+import { hubMessage, ofAny, origin } from './origin.js';
 import { linked, nameOf, pages, signedForm } from './reading.js';
 import { serve } from './serve.js';
 
@@ -328,6 +330,21 @@ export class Network {
   }
 
   serveA2A(handler, options) { return serveA2A(this, this.#given, handler, options); }
+
+  join(options) { return atEach(this.#given, (client) => join(client, { ...options, state: this.state })); }
+
+  leave(state = this.state, options) { return atEach(this.#given, (client) => leave(client, state, options)); }
+
+  hubMessage(job, options) { return ofAny(this.#given, (client) => hubMessage(client, job, options)); }
+
+  async origin(request, options) {
+    let found;
+    for (const client of this.#given) {
+      found = await origin(client, request, options);
+      if (found.protocol !== 'agora') break;
+    }
+    return found;
+  }
 
   // Returns what to call when a REQUEST was handled; undefined: it is a copy from another relay, and came before. What
   // the home of the thread shows again is handled again: the home may have been restored from a backup without the

@@ -194,5 +194,5 @@ test('A-16: other intents go to work, and only a turn of the gateway to the hand
   await assert.rejects(client.ask('a2a.message', {}, { to: me.did, seconds: 20 }), { code: 'FORBIDDEN' });
   assert.throws(() => client.serveA2A(), TypeError);
   assert.throws(() => client.serveA2A(() => {}, { intents: 'echo' }), TypeError);
-  await assert.rejects(new Client(await startRelay(t)).a2aGateway(), { code: 'NO_A2A' });
+  await assert.rejects(new Client(await startRelay(t)).gatewayOf('a2a'), { code: 'NO_A2A' });
 });

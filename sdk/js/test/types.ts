@@ -36,7 +36,7 @@ export async function turns(client: Client<Identity>, signal: AbortSignal): Prom
     if (turn.history.length > 5) return { state: 'TASK_STATE_REJECTED', message: turn.reply('too long') };
     return turn.signal.aborted ? undefined : 'Here it is.';
   }, { signal, intents: 'echo', work: (job) => job.params });
-  const { url, origin } = await client.a2aGateway({ signal });
+  const { url, origin } = await client.gatewayOf('a2a', { signal });
   await client.call(origin, `${url}/hooks`, { body: { label: 'x' } });
 }
 
