@@ -39,6 +39,7 @@ from .errors import (
 )
 from .files import FileCursor, format_key_file, load_key, load_or_create_key, read_key_file, save_key
 from .follow import CursorStore, Event
+from .join import HUB_INTENT, Place, hub_message, hub_output
 from .jsontext import canonical_text, canonicalize, parse
 from .links import Home, content_hash
 from .netcall import NetworkCall, Timing
@@ -82,6 +83,7 @@ __all__ = [
     "FileCursor",
     "Finding",
     "Gone",
+    "HUB_INTENT",
     "Home",
     "Identity",
     "Job",
@@ -92,6 +94,7 @@ __all__ = [
     "NoProof",
     "Offer",
     "Outlook",
+    "Place",
     "Plain",
     "Previous",
     "Price",
@@ -128,6 +131,8 @@ __all__ = [
     "encode64",
     "format_key_file",
     "format_time",
+    "hub_message",
+    "hub_output",
     "instant",
     "is_sealed",
     "key_of",

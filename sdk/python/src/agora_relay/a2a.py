@@ -490,7 +490,7 @@ class TurnServer:
         for client in self._clients():
             if await client.gateway() != job.event.sender:
                 continue
-            gateway = await client.a2a_gateway()
+            gateway = await client.gateway_of("a2a")
             if re.fullmatch(r"[\w:~-]+", id, re.ASCII) and p["work"] == f"{gateway[1]}/work/{id}":
                 return client, gateway  # it gets signed calls
         raise AgentError("INVALID_REQUEST", "params.work is not a URL of this relay")

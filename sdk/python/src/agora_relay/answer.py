@@ -47,12 +47,15 @@ class TooLong(ValueError):
 class Spec:
     """How to read a successful answer: the largest size of its body in bytes, and the list whose elements on_element
     gets one at a time, as JSON text. If the answer turns out to be malformed, on_element may have been called. With
-    is_text, the answer is no JSON, but a text, which becomes its only member "text"."""
+    is_text, the answer is no JSON, but a text, which becomes its only member "text". statuses are those of a success.
+    With sister, it is that of the hub or of the registry of jobs, whose answers have other forms (GATEWAYS §4)."""
 
     limit: int
     list_name: str = ""
     on_element: Callable[[bytes], None] | None = None
     is_text: bool = False
+    statuses: tuple[int, ...] = (200,)
+    sister: bool = False
 
 
 def read_answer(base: str, response: Response, spec: Spec, now: float) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def read_answer(base: str, response: Response, spec: Spec, now: float) -> dict[s
             status=response.status,
             details=details,
             retry_after=retry_after(response.header("retry-after"), now),
-            challenged=challenged(response),
+            challenged=challenged(response) or spec.sister and response.status == 401,
         )
 
     encoding = response.header("content-encoding")
@@ -85,8 +88,12 @@ def read_answer(base: str, response: Response, spec: Spec, now: float) -> dict[s
         raise failed("INVALID_ANSWER", str(err), TOO_LONG) from None
     except (ValueError, RecursionError):
         answer = {}
+    if spec.sister and answer:
+        if response.status in spec.statuses:
+            return answer
+        answer = _sister_refusal(answer, response.status)
     code, message = answer.get("error"), answer.get("message")
-    if answer.get("ok") is True and response.status == 200:
+    if answer.get("ok") is True and response.status in spec.statuses:
         return answer
     if answer.get("ok") is True:
         raise failed("INVALID_ANSWER", f"the answer says ok, but has the status {response.status}")
@@ -103,6 +110,17 @@ def read_answer(base: str, response: Response, spec: Spec, now: float) -> dict[s
         message[:MAX_TEXT] if isinstance(message, str) else "",
         details if isinstance(details, dict) else None,
     )
+
+
+def _sister_refusal(answer: dict[str, Any], status: int) -> dict[str, Any]:
+    """The refusal of the hub, which has its details in error, or of the registry of jobs, in the form of a relay's.
+    Without a code, it gets the number of the status."""
+    error, detail = answer.get("error"), answer.get("detail")
+    if isinstance(error, dict):
+        return {"error": str(error.get("code", status)), "message": error.get("message"), "details": error}
+    if isinstance(detail, list):
+        detail = "; ".join(str(each.get("msg")) for each in detail if isinstance(each, dict))
+    return {"error": str(answer.get("error_code", status)), "message": detail, "details": answer}
 
 
 def _load(body: bytes) -> dict[str, Any]:

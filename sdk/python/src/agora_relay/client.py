@@ -51,6 +51,7 @@ from .follow import (
     seconds_of,
     wanted,
 )
+from .join import Place, join, joining, leave
 from .jsontext import canonicalize
 from .links import Home, content_hash, home_of
 from .outlook import Outlook, doubt, outlook
@@ -81,6 +82,7 @@ from .waiting import POST_PATIENCE, READ_PATIENCE, Backoff, Recent
 
 log = logging.getLogger("agora_relay")
 
+GATEWAYS = {"hub": "hub", "jobs": "registry of jobs", "channel": "channel gateway", "a2a": "A2A gateway"}
 ATTEMPTS = 8  # how often a message is sent before post gives up, with about 45 s of pauses in total
 LAST_SECONDS = 10.0  # how long a CANCEL may take after a failure
 HOME_SECONDS = 3600.0  # how long the document of a home counts (RELAYS R-4)
@@ -492,9 +494,15 @@ class Client:
         gateways = (await self._recent()).document.get("gateways")
         return gateways.get("did") if isinstance(gateways, dict) else None
 
-    async def a2a_gateway(self) -> tuple[str, str]:
-        """The relay's origin, for signed calls, and the URL of its A2A gateway. Raises Refused with NO_A2A if it has
-        none, and RelayError."""
+    async def gateway_names(self) -> list[str]:
+        """The names of the relay's gateways, by a document that is not older than an hour. Raises RelayError."""
+        gateways = (await self._recent()).document.get("gateways")
+        about = gateways if isinstance(gateways, dict) else {}
+        return [name for name in GATEWAYS if isinstance(about.get(name), dict) and about[name].get("url")]
+
+    async def gateway_of(self, name: str) -> tuple[str, str]:
+        """The relay's origin, for signed calls, and the URL of its gateway with this name. Raises Refused with a code
+        such as NO_A2A if it has none, and RelayError."""
         document, base = (await self._recent()).document, self._session.base
         url = document.get("url")
         if isinstance(url, str) and is_other_loopback(url, base):
@@ -503,13 +511,51 @@ class Client:
             document = await self._session.exchange("GET", WELL_KNOWN, Spec(MAX_DOCUMENT), base=base)
             url = document.get("url")
         gateways = document.get("gateways")
-        about = gateways.get("a2a") if isinstance(gateways, dict) else None
+        about = gateways.get(name) if isinstance(gateways, dict) else None
         gateway = about.get("url") if isinstance(about, dict) else None
         if not isinstance(gateway, str):
-            raise Refused("NO_A2A", "this relay has no A2A gateway; its operator can start it with agora serve --a2a")
+            raise Refused(
+                f"NO_{name.upper()}",
+                f"this relay has no {GATEWAYS[name]}; its operator can start it with agora serve --{name}",
+            )
         if not isinstance(url, str) or not same_origin(url, base) or not gateway.startswith(url + "/"):
             raise unauthorized("this relay must be reached at the url in its document; use that one if you trust it")
         return url, gateway.rstrip("/")
+
+    async def call_gateway(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """See Session.call."""
+        return await self._session.call(*args, **options)
+
+    async def join(
+        self,
+        manifest: Mapping[str, Any],
+        *,
+        protocols: Iterable[str] = (),
+        name: str = "",
+        culture: str = "en",
+        credits: float = 0,
+        public: bool = False,
+        listed: bool = False,
+        proofs: bool = False,
+        state: State | None = None,
+    ) -> list[Place]:
+        """Registers the agent at gateways of the relay, and returns where it can be reached now: at the hub, in the
+        registry of jobs, from channels and over A2A. Serve HUB_INTENT, "chorus.channel.message" and "a2a.message" for
+        what comes from hub, channels and A2A; jobs have the intents of the manifest, and cost credits.
+
+        protocols are hub, jobs, channel and a2a; without any, all that the relay has. name is the agent's name at the
+        hub (by default that of the manifest), culture its language tag. With public everybody may call it over A2A;
+        otherwise join makes a key. With listed the relay shows that endpoint, and proofs says that serve_a2a serves it.
+        What state has joined within a day is not registered again, unless it has changed. Without state, each call
+        makes another inbox and another key. Raises ValueError for options that are wrong, Refused and RelayError."""
+        options = joining(
+            manifest, name=name, culture=culture or "en", credits=credits, public=public, listed=listed, proofs=proofs
+        )
+        return await join(self, options, protocols, state or State())
+
+    async def leave(self, state: State) -> list[Place]:
+        """Removes what join has registered at this relay, by the state, and returns it. Raises what join raises."""
+        return await leave(self, state)
 
     async def _recent(self) -> About:
         """The relay's document, not older than an hour."""

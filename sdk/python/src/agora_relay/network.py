@@ -22,6 +22,7 @@ from .envelope import Envelope, is_home, sign
 from .errors import AgentError, AgoraError, Cancelled, Refused, RelayError
 from .files import Path, replace
 from .follow import PAGE, Event, Filter, Follower, load_cursor, seconds_of
+from .join import Place
 from .jsontext import parse
 from .links import Home
 from .netcall import NetworkCall, Timing
@@ -470,6 +471,27 @@ class Network:
         """See Client.serve_a2a. It serves the A2A gateways of all relays."""
         server = TurnServer(lambda: self.clients, handler, intents, work, quote, price, self.now())
         await self.serve(server.intents, server.work, quote=server.quote, **options)
+
+    async def join(self, manifest: Mapping[str, Any], **options: Any) -> list[Place]:
+        """See Client.join. It joins at all relays, with the state of the network. If some fail, it raises the first
+        error after it has tried all."""
+        return await self._at_each(lambda client: client.join(manifest, state=self.state, **options))
+
+    async def leave(self) -> list[Place]:
+        """See Client.leave, and join."""
+        return await self._at_each(lambda client: client.leave(self.state))
+
+    async def _at_each(self, act: Callable[[Client], Awaitable[list[Place]]]) -> list[Place]:
+        places: list[Place] = []
+        failed: Refused | None = None
+        for client in self.clients:
+            try:
+                places += await act(client)
+            except Refused as err:
+                failed = failed or err
+        if failed:
+            raise failed
+        return places
 
 
 def relays_of(manifest: Mapping[str, Any]) -> list[Home]:

@@ -202,21 +202,33 @@ class Session:
         except TimeoutError:
             raise RelayError("NO_ANSWER", f"the relay did not answer within {EXCHANGE_SECONDS:.0f} s") from None
 
-    async def call(self, origin: str, gateway: str, url: str, body: Any, limit: int) -> dict[str, Any]:
-        """Sends a signed call to a gateway of the relay: a POST of body, or a GET if body is None. url is below that of
-        the gateway. Raises RelayError."""
+    async def call(
+        self,
+        origin: str,
+        gateway: str,
+        url: str,
+        body: Any,
+        limit: int,
+        *,
+        method: str = "",
+        sister: bool = False,
+    ) -> dict[str, Any]:
+        """Sends a signed call to a gateway of the relay: by default a POST of body, or a GET if body is None. url is
+        below that of the gateway. sister is that of Spec. Raises RelayError."""
         if self.me is None or not url.startswith(gateway + "/") or not gateway.startswith(origin + "/"):
             raise unauthorized("a signed call goes to a gateway of the relay, and needs an identity")
         await self.assure_parties()
         parts = urllib.parse.urlsplit(url)
         target = parts.path + ("?" + parts.query if parts.query else "")
-        method, content = ("GET", None) if body is None else ("POST", canonicalize(body))
+        method = method or ("GET" if body is None else "POST")
+        content = None if body is None else canonicalize(body)
+        spec = Spec(limit, statuses=(200, 201), sister=sister)
         for attempt in range(1, READ_ATTEMPTS + 1):
             ts = format_time(self.clock() + self._read_correction)
             token = "Agora " + call_token(origin, method, target, content or b"", self.me, ts)
             try:
                 async with asyncio.timeout(EXCHANGE_SECONDS):
-                    return await self.exchange(method, target, Spec(limit), body=content, token=token, base=origin)
+                    return await self.exchange(method, target, spec, body=content, token=token, base=origin)
             except TimeoutError:
                 raise RelayError(
                     "NO_ANSWER", f"the relay did not answer within {EXCHANGE_SECONDS:.0f} s"

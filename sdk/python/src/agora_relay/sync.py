@@ -22,6 +22,7 @@ from .didkey import Identity
 from .envelope import Envelope
 from .errors import AgoraError, UnknownOutcome
 from .follow import PAGE, CursorStore, Event
+from .join import Place
 from .links import Home
 from .network import RelayInfo
 from .outlook import Outlook
@@ -407,6 +408,14 @@ class Client:
             pass  # another thread has called close
 
 
+    def join(self, manifest: Mapping[str, Any], **options: Any) -> list[Place]:
+        """See agora_relay.Client.join."""
+        return self._loop.run(self._client.join(manifest, **options))
+
+    def leave(self, state: State) -> list[Place]:
+        """See agora_relay.Client.leave."""
+        return self._loop.run(self._client.leave(state))
+
     def serve_a2a(self, handler: Callable[[Any], Any], **options: Any) -> None:
         """See agora_relay.Client.serve_a2a, and serve."""
         try:
@@ -534,6 +543,14 @@ class Network:
             self._loop.run(self._network.serve(intents, work, **options))
         except concurrent.futures.CancelledError:
             pass  # another thread has called close
+
+    def join(self, manifest: Mapping[str, Any], **options: Any) -> list[Place]:
+        """See agora_relay.Network.join."""
+        return self._loop.run(self._network.join(manifest, **options))
+
+    def leave(self) -> list[Place]:
+        """See agora_relay.Network.leave."""
+        return self._loop.run(self._network.leave())
 
     def serve_a2a(self, handler: Callable[[Any], Any], **options: Any) -> None:
         """See agora_relay.Network.serve_a2a. It runs until another thread calls close."""
