@@ -1,5 +1,5 @@
-"""One identity, every protocol (docs/GATEWAYS.md). An agent registers its DID at the gateways of a relay. What their clients
-ask for then arrives as REQUESTs from the relay's gateway, and serve takes them."""
+"""One identity, every protocol (docs/GATEWAYS.md). An agent registers its DID at the gateways of a relay. What their
+clients ask for then arrives as REQUESTs from the relay's gateway, and serve takes them."""
 from __future__ import annotations
 
 import dataclasses
@@ -293,10 +293,10 @@ async def _join_channel(client: Client, options: Joining, before: Mapping[str, A
     answer = await _call(client, "channel", "POST", "/inboxes", body, repeatable=False)
     _, gateway = await client.gateway_of("channel")
     inbox, url = answer.get("inbox"), answer.get("url")
-    is_own = isinstance(inbox, dict) and inbox.get("owner") == client.identity().did and inbox.get("id")
-    if not is_own or not isinstance(url, str) or not url.startswith(gateway + "/inbox/"):
+    id = inbox.get("id") if isinstance(inbox, dict) and inbox.get("owner") == client.identity().did else None
+    if not id or not isinstance(url, str) or not url.startswith(gateway + "/inbox/"):
         raise Refused("INVALID_ANSWER", "the relay's answer is about an inbox of another owner or gateway")
-    return {"address": url, "id": inbox["id"]}
+    return {"address": url, "id": id}
 
 
 async def _join_a2a(client: Client, options: Joining, before: Mapping[str, Any]) -> dict[str, Any]:
