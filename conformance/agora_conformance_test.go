@@ -1,6 +1,10 @@
 package conformance_test
 
 import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,5 +70,74 @@ func TestAgoraPart(t *testing.T) {
 			t.Errorf("%s: Holds returns %v", name, report.Holds())
 		}
 		t.Logf("%s: %v", name, report.Took)
+	}
+}
+
+// withoutSignedCalls makes the gateways of a relay ignore the signatures of calls.
+func withoutSignedCalls(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		isGateway := strings.HasPrefix(r.URL.Path, "/hub/") || strings.HasPrefix(r.URL.Path, "/jobs/")
+		if isGateway && strings.HasPrefix(r.Header.Get("Authorization"), "Agora ") {
+			r.Header.Del("Authorization")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// withoutRequests makes a relay hand out no REQUEST.
+func withoutRequests(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet || r.URL.Path != "/events" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		recorded := httptest.NewRecorder()
+		next.ServeHTTP(recorded, r)
+		var page map[string]json.RawMessage
+		if json.Unmarshal(recorded.Body.Bytes(), &page) == nil && page["events"] != nil {
+			var events []json.RawMessage
+			_ = json.Unmarshal(page["events"], &events) // it is a list
+			events = slices.DeleteFunc(events, func(e json.RawMessage) bool { return strings.Contains(string(e), `"type":"REQUEST"`) })
+			page["events"], _ = json.Marshal(append([]json.RawMessage{}, events...)) // raw JSON can be encoded
+			recorded.Body.Reset()
+			_ = json.NewEncoder(recorded.Body).Encode(page)
+			recorded.Header().Del("Content-Length")
+		}
+		for name, values := range recorded.Header() {
+			w.Header()[name] = values
+		}
+		w.WriteHeader(recorded.Code)
+		_, _ = recorded.Body.WriteTo(w) // the kit may be gone
+	})
+}
+
+// TestAgoraFaults tests that each check of the theme Agora can fail. The faults of single rules are in ci/mutants.
+func TestAgoraFaults(t *testing.T) {
+	for name, middleware := range map[string]func(http.Handler) http.Handler{
+		"knows no signed calls": withoutSignedCalls, "hands out no REQUEST": withoutRequests,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			takeTurn(t)
+			hub, jobs := agoraChecks(conformance.HubChecks()), agoraChecks(conformance.JobsChecks())
+			if name == "hands out no REQUEST" {
+				hub, jobs = hub[1:], jobs[1:] // a registration needs none
+			}
+			served := startHub(t, middleware)
+			registry, _ := startJobs(t, middleware)
+			atHub, err := conformance.RunHub(t.Context(), served.url, conformance.HubOptions{Only: hub, Agent: relayKey(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			atJobs, err := conformance.RunJobs(t.Context(), registry, conformance.JobsOptions{Only: jobs, Agent: relayKey(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range slices.Concat(atHub.Results, atJobs.Results) {
+				if r.Status != conformance.Failed {
+					t.Errorf("want %s to fail:\n%s", r.Number, r.Finding())
+				}
+			}
+		})
 	}
 }

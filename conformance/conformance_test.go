@@ -51,7 +51,7 @@ func TestCitations(t *testing.T) {
 		}
 		docs[name] = string(text)
 	}
-	section, rule := regexp.MustCompile(`^(HUB|CHANNEL|JOBS|GATEWAYS|PROOFS) "(.+)"$`), regexp.MustCompile(`^[HCJG]-[0-9]+$`)
+	section, rule := regexp.MustCompile(`^(HUB|CHANNEL|JOBS|GATEWAYS|PROOFS) "(.+)"$`), regexp.MustCompile(`^[BHCJG]-[0-9]+$`)
 	proofs := slices.DeleteFunc(conformance.Checks(), func(c conformance.Check) bool { return c.Theme != "Proofs" })
 	for _, c := range slices.Concat(proofs, conformance.HubChecks(), conformance.ChannelChecks(), conformance.JobsChecks()) {
 		for part := range strings.SplitSeq(strings.ReplaceAll(c.Cites, ", ", "; "), "; ") {
