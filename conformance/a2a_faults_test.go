@@ -235,12 +235,12 @@ func faultyA2AServers() []faultyA2A {
 			}
 			return text
 		}, fails: map[string]string{"a2a.stream.artifacts": "Hello, kit."}},
-		{name: "loses a piece of the second stream", answer: func(r *http.Request, _, text string) string {
+		{name: "repeats a piece in the second stream", answer: func(r *http.Request, _, text string) string {
 			if strings.Contains(r.URL.Path, ":subscribe") && strings.Contains(text, `"artifactUpdate"`) {
-				return ""
+				return text + text
 			}
 			return text
-		}, fails: map[string]string{"a2a.stream.two": "COMPLETED", "a2a.stream.resume": "COMPLETED"}},
+		}, fails: map[string]string{"a2a.stream.two": "kit.", "a2a.stream.resume": "kit."}},
 		{name: "numbers the events of SubscribeToTask otherwise", answer: func(r *http.Request, _, text string) string {
 			if !strings.Contains(r.URL.Path, ":subscribe") {
 				return text
