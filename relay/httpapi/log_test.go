@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
@@ -74,6 +75,9 @@ func TestLogOverHTTP(t *testing.T) {
 	if _, err := proof.ParseStart(known.Log.Start); err != nil || did != known.DID || known.Log.PublishSeconds != 5 ||
 		!strings.Contains(fmt.Sprint(known.Features), "proofs") {
 		t.Errorf("the well-known document has %+v, %v", known, err)
+	}
+	for published := 0; published != http.StatusOK; time.Sleep(time.Millisecond) { // the first checkpoint, before the first post
+		published, _, _ = l.read("/log/" + epoch + "/checkpoint")
 	}
 	alice, bob := key(t), key(t).DID()
 	var first *envelope.Envelope
