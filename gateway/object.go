@@ -81,3 +81,8 @@ func (o *Object) Sized(member string, required bool, least, most int) (string, b
 	}
 	return text, ok
 }
+
+// CleanText returns a text as a column can have it: valid UTF-8 without U+0000.
+func CleanText(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+}

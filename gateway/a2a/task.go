@@ -3,7 +3,6 @@ package a2a
 import (
 	"bytes"
 	"encoding/json"
-	"strings"
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/deliver"
@@ -96,7 +95,7 @@ func failure(s wire.State, text string) outcome { return outcome{state: s, messa
 
 // agentText returns a message of an agent with one text.
 func agentText(text string, more ...wire.Part) *wire.Message {
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+	text = gateway.CleanText(text)
 	return &wire.Message{MessageID: gateway.NewID("msg_"), Role: wire.Agent,
 		Parts: append([]wire.Part{wire.TextPart(text)}, more...)}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -45,7 +44,7 @@ func (h *Hub) outputsOf(ctx context.Context, d deliver.Delivery, e *envelope.Env
 		return x, nil
 	}
 	if said, ok := parseReply(output.Response); ok {
-		said.Code, said.Detail = clean(said.Code), clean(said.Detail)
+		said.Code, said.Detail = gateway.CleanText(said.Code), gateway.CleanText(said.Detail)
 		x.response = said
 	}
 	if x.replies = len(output.Reply) > 0 && string(output.Reply) != "null"; !x.replies {
@@ -73,11 +72,6 @@ func (h *Hub) outputsOf(ctx context.Context, d deliver.Delivery, e *envelope.Env
 	x.request, err = h.prepare(ctx, self, x.original.receiverID, x.original.senderID, x.envelope)
 	x.request.last = true
 	return x, err
-}
-
-// clean returns a text as a column can have it.
-func clean(text string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
 
 // chorusEnvelope is an envelope, in the order of RFC 8785.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -124,7 +123,7 @@ func resultOf(e *envelope.Envelope) outcome {
 		return broken
 	}
 	if result.Status != "success" {
-		broken.message = cut(clean("the agent's result has the status "+result.Status), maxMessage)
+		broken.message = cut(gateway.CleanText("the agent's result has the status "+result.Status), maxMessage)
 		return broken
 	}
 	output := result.Output
@@ -149,7 +148,7 @@ func resultOf(e *envelope.Envelope) outcome {
 // errorOf returns how an ERROR ends its job (B-12). Its agent was heard from, so it is not offline.
 func errorOf(e *envelope.Envelope) outcome {
 	out := outcome{state: failure, code: codeError, untried: true,
-		message: cut(clean(cmp.Or(e.PayloadString("message"), "the agent has failed")), maxMessage)}
+		message: cut(gateway.CleanText(cmp.Or(e.PayloadString("message"), "the agent has failed")), maxMessage)}
 	switch envelope.AgentCode(e.PayloadString("code")) {
 	case envelope.AgentIntentNotSupported:
 		out.code = codeSkill
@@ -159,9 +158,4 @@ func errorOf(e *envelope.Envelope) outcome {
 		out.code = codeOffline
 	}
 	return out
-}
-
-// clean returns a text as a column can have it.
-func clean(text string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
