@@ -27,7 +27,9 @@ type caller struct {
 }
 
 // owns reports whether the caller may act for an agent.
-func (c caller) owns(a agent) bool { return c.agent == a.n || c.did != "" && c.did == a.did }
+func (c caller) owns(a agent) bool {
+	return a.n != 0 && (c.agent == a.n || c.did != "" && c.did == a.did)
+}
 
 // The operations that an old key may still do, see gateway.Holder.Only.
 const (

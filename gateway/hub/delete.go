@@ -33,7 +33,7 @@ func (h *Hub) deleteAgent(w http.ResponseWriter, r *http.Request, from relay.Pee
 		return err
 	}
 	deleted := false
-	err := h.ending(context.WithoutCancel(r.Context()), from, "the agent has left the hub", requestsTo(address),
+	err := h.ending(context.WithoutCancel(r.Context()), from, "the agent has left the hub", requestsTo(address, c),
 		func(o *op) (err error) {
 			deleted, err = o.deleteBy(key, c.did, address)
 			return err
@@ -77,7 +77,7 @@ func (o *op) deleteBy(key string, did didkey.DID, address string) (deleted bool,
 	if err != nil {
 		return false, err
 	}
-	if !c.operator && (a.n == 0 || !c.owns(a)) {
+	if !c.operator && !c.owns(a) {
 		if repeats {
 			return false, unauthorized()
 		}

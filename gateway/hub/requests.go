@@ -52,6 +52,16 @@ func (h *Hub) mayRequest(q relay.Querier, sender, receiver int64, did didkey.DID
 	return hasRoom(q, did)
 }
 
+// mayBegin reports whether the REQUEST of a new message may be sent: mayRequest, and no earlier message of the sender waits.
+func (h *Hub) mayBegin(q relay.Querier, sender int64, to agent) (bool, error) {
+	waiting, err := gateway.Number(q, "SELECT message FROM hub_request WHERE receiver = ? AND sender = ? AND state = 0 LIMIT 1",
+		to.n, sender)
+	if err != nil || waiting != 0 {
+		return false, err
+	}
+	return h.mayRequest(q, sender, to.n, to.did)
+}
+
 // hasRoom reports whether fewer than deliver.Window REQUESTs wait for an OFFER of a DID.
 func hasRoom(q relay.Querier, did didkey.DID) (bool, error) {
 	sent, err := gateway.Number(q, "SELECT COUNT(*) FROM hub_request WHERE did = ? AND state = 1", string(did))
@@ -92,12 +102,7 @@ func (h *Hub) prepare(ctx context.Context, from relay.Peer, senderID, receiverID
 		if err != nil || !sender.live() {
 			return err
 		}
-		waiting, err := gateway.Number(q, "SELECT message FROM hub_request WHERE receiver = ? AND sender = ? AND state = 0 LIMIT 1",
-			to.n, sender.n)
-		if err != nil || waiting != 0 {
-			return err
-		}
-		if may, err = h.mayRequest(q, sender.n, to.n, to.did); err != nil || !may {
+		if may, err = h.mayBegin(q, sender.n, to); err != nil || !may {
 			return err
 		}
 		if m.n, err = gateway.Number(q, "SELECT value FROM gate_counter WHERE name = ?", messageCounter); err != nil {
@@ -124,15 +129,11 @@ func newRequestID() string { return gateway.NewID("hub_") }
 // request stores the request of a new message. Its REQUEST is sent at once if it says what is stored now, and if there is room.
 func (o *op) request(m message, to agent, p prepared) error {
 	r := request{message: m.n, id: newRequestID(), did: to.did, sender: m.sender, receiver: m.receiver, made: m.ts}
-	waiting, err := o.Number("SELECT message FROM hub_request WHERE receiver = ? AND sender = ? AND state = 0 LIMIT 1", to.n, m.sender)
+	may, err := o.hub.mayBegin(o, m.sender, to)
 	if err != nil {
 		return err
 	}
-	may, err := o.hub.mayRequest(o, m.sender, to.n, to.did)
-	if err != nil {
-		return err
-	}
-	if may && waiting == 0 && p.checked.Envelope() != nil && p.message.n == m.n && p.message.trace == m.trace {
+	if may && p.checked.Envelope() != nil && p.message.n == m.n && p.message.trace == m.trace {
 		if err := o.hub.requests.Append(o.Op, p.checked); err == nil {
 			r.id, r.state = p.id, deliver.Sent
 		} else if !deliver.Refused(err) {
@@ -244,7 +245,7 @@ func (h *Hub) Answer(ctx context.Context, d deliver.Delivery, e *envelope.Envelo
 		}
 		f.Apply = func(g *gateway.Op) error { return h.newOp(g).answered(d, x) }
 	case envelope.TypeError:
-		why := result{Code: cut(clean(e.PayloadString("code")), maxReplyText), Detail: cut(clean(e.PayloadString("message")), maxReplyText)}
+		why := result{Code: cut(gateway.CleanText(e.PayloadString("code")), maxReplyText), Detail: cut(gateway.CleanText(e.PayloadString("message")), maxReplyText)}
 		f.Apply = func(g *gateway.Op) error { return h.newOp(g).settle(d, failed, why) }
 	}
 	return f, nil

@@ -101,14 +101,15 @@ func deliveriesOf(text string, args ...any) func(relay.Querier) ([]deliver.Deliv
 	}
 }
 
-// requestsTo finds the open requests to the agent with an address.
-func requestsTo(address string) func(relay.Querier) ([]deliver.Delivery, error) {
+// requestsTo finds the open requests to the agent with an address, if the caller may act for it. So nobody else makes the hub
+// sign for them.
+func requestsTo(address string, c caller) func(relay.Querier) ([]deliver.Delivery, error) {
 	return func(q relay.Querier) ([]deliver.Delivery, error) {
 		if !isAddress(address) {
 			return nil, nil
 		}
 		a, err := agentByAddress(q, address)
-		if err != nil || !a.live() {
+		if err != nil || !a.live() || !c.operator && !c.owns(a) {
 			return nil, err
 		}
 		return deliveriesOf("SELECT "+requestColumns+" FROM hub_request WHERE receiver = ? AND state > 0", a.n)(q)
