@@ -250,18 +250,6 @@ func (s *a2aSender) run(ctx context.Context) error {
 	}
 }
 
-// sleep waits. It returns ctx's error if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 func (s *a2aSender) state() (waits, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -95,10 +95,7 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 			shorten(encoding))
 		return failed
 	}
-	success := cmp.Or(spec.status, http.StatusOK)
-	if spec.sister && response.StatusCode == http.StatusCreated {
-		success = http.StatusCreated
-	}
+	success := spec.success(response.StatusCode)
 	if response.StatusCode != success {
 		spec = responseSpec{limit: maxShort, out: new(struct{}), sister: spec.sister}
 	}
@@ -117,12 +114,7 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 		return nil
 	}
 	if spec.sister && err == nil {
-		if response.StatusCode == success {
-			failed.err = json.Unmarshal(text, spec.out)
-		} else {
-			failed.err = sisterRefusal(text, response.Status)
-		}
-		if failed.err == nil {
+		if failed.err = readSister(text, response, success, spec.out); failed.err == nil {
 			return nil
 		}
 		return failed
@@ -150,6 +142,23 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 		}
 	}
 	return failed
+}
+
+// success returns the status that an answer must have.
+func (s responseSpec) success(status int) int {
+	if s.sister && status == http.StatusCreated {
+		return status // the hub has 201 for a new agent, and 200 for a known one
+	}
+	return cmp.Or(s.status, http.StatusOK)
+}
+
+// readSister decodes an answer of the hub or of the registry of jobs. It returns the refusal unless it has the status of a
+// success.
+func readSister(text []byte, response *http.Response, success int, out any) error {
+	if response.StatusCode != success {
+		return sisterRefusal(text, response.Status)
+	}
+	return json.Unmarshal(text, out)
 }
 
 // sisterRefusal returns the refusal of the hub or of the registry of jobs. The hub has its details in error, the registry

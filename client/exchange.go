@@ -189,7 +189,12 @@ func (b *backoff) next(atLeast, limit time.Duration) time.Duration {
 
 // wait sleeps for the next pause. It returns ctx's error if ctx ends first.
 func (b *backoff) wait(ctx context.Context, atLeast, limit time.Duration) error {
-	timer := time.NewTimer(b.next(atLeast, limit))
+	return sleep(ctx, b.next(atLeast, limit))
+}
+
+// sleep waits. It returns ctx's error if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
