@@ -167,8 +167,14 @@ func TestJoin(t *testing.T) {
 		t.Errorf("after a restart: %+v, %v, calls %q", again, err, calls)
 	}
 	o.Credits, o.Name = 0.2, "bob"
-	if _, err = c.Join(t.Context(), o); err != nil {
-		t.Fatal(err)
+	changed, err := c.Join(t.Context(), o)
+	if err != nil || !slices.EqualFunc(changed[1:], places[1:], samePlace) {
+		t.Fatalf("a changed agent: %+v, %v, want the same inbox and key", changed, err)
+	}
+	if told := client.Announced(changed); len(told) != 3 || slices.ContainsFunc(told, func(a envelope.Address) bool {
+		return strings.Contains(a.Address, "sk_")
+	}) {
+		t.Errorf("others are told %+v", told)
 	}
 	want := []string{"POST /hub/register", "DELETE /hub/agents/bersetzer-Bot@relay.example", "POST /jobs/register", "PUT /a2a/DID/endpoint"}
 	if calls := f.made(); !slices.Equal(calls, want) {
