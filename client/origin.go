@@ -8,9 +8,12 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
+// Direct is the Protocol of a REQUEST that a client of the relay has sent itself.
+const Direct = "agora"
+
 // Origin says from where a REQUEST comes (BRIDGE B-16).
 type Origin struct {
-	Protocol string // "agora", or the name of the relay's gateway that sent it: "hub", "jobs", "channel", "a2a"
+	Protocol string // Direct, or the name of the relay's gateway that sent it: "hub", "jobs", "channel", "a2a"
 	// Sender is who asks, as that protocol names it: a DID, NAME@HOST, an account, a name in a channel, the name of a key.
 	// Only a DID of Agora is proved. The rest is what strangers or the gateway say; empty: nothing.
 	Sender string
@@ -21,7 +24,7 @@ var gatewayThreads = map[string]string{"hub_": hubName, "job_": jobsName, "dlv_"
 
 // Origin returns from where a REQUEST comes. Errors: those of reading the relay's document.
 func (c *Client) Origin(ctx context.Context, request *envelope.Envelope) (Origin, error) {
-	direct := Origin{Protocol: "agora", Sender: string(request.Sender.ID)}
+	direct := Origin{Protocol: Direct, Sender: string(request.Sender.ID)}
 	prefix, _, _ := strings.Cut(request.Thread, "_")
 	name := gatewayThreads[prefix+"_"]
 	if name == "" || !request.Opened {
@@ -59,7 +62,7 @@ func (c *Client) Origin(ctx context.Context, request *envelope.Envelope) (Origin
 // Origin is Client.Origin for the gateways of any given relay.
 func (n *Network) Origin(ctx context.Context, request *envelope.Envelope) (o Origin, err error) {
 	for _, p := range n.given {
-		if o, err = p.Origin(ctx, request); err == nil && o.Protocol != "agora" {
+		if o, err = p.Origin(ctx, request); err == nil && o.Protocol != Direct {
 			break
 		}
 	}

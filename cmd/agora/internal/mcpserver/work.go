@@ -187,7 +187,7 @@ func (s *Server) nextJob(ctx context.Context, r *mcp.CallToolRequest, in Wait, p
 	}
 	v.Protocol = origin.Protocol
 	p.Say("A job for your service %s, in thread %s, from client %s.", v.Intent, v.Thread, v.Client)
-	if v.Protocol != "agora" {
+	if v.Protocol != client.Direct {
 		p.Say("The client is the relay's gateway: it passes on what came through the protocol %s.", v.Protocol)
 		asks := untrusted.New(v.Client, "who asks", []byte(origin.Sender), shortText, "")
 		v.Asks = &asks

@@ -252,31 +252,19 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
-	key, err := c.key()
+	agent, err := c.open(env)
 	if err != nil {
 		return err
 	}
-	file, err := c.stateFile()
-	if err != nil {
-		return err
-	}
-	state, err := cli.OpenState(file, key.DID())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, state.Close()) }()
-	relay, err := c.worker(env, key, state.State)
-	if err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, agent.state.Close()) }()
 	ctx, stop := context.WithCancelCause(env.Ctx)
 	defer stop(nil)
 	w := newWorkAgent(c, env, argv, stop)
-	w.relay, w.maxMessage = relay, c.maxMessage(ctx)
+	w.relay, w.maxMessage = agent.relay, c.maxMessage(ctx)
 	defer w.watch(env.Ctx)()
 	served := intents
-	if c.A2A || len(c.Also) > 0 {
-		if posted, served, err = c.join(ctx, env, relay, posted, manifest, state.State, intents); err != nil {
+	if c.bridged() {
+		if posted, served, err = c.join(env, agent, posted, manifest, intents); err != nil {
 			return err
 		}
 	}
@@ -284,13 +272,38 @@ func (c WorkCmd) Run(env cli.Environment) (err error) {
 	if env.StderrIsTerminal {
 		hint = "; Ctrl-C ends it"
 	}
-	env.Say("working for %s as %s at %s%s", strings.Join(intents, ", "), key.DID(), c.Names(), hint)
-	err = relay.Serve(ctx, client.ServeOptions{Intents: served, State: state.State, Attempts: c.Attempts,
+	env.Say("working for %s as %s at %s%s", strings.Join(intents, ", "), agent.key.DID(), c.Names(), hint)
+	err = agent.relay.Serve(ctx, client.ServeOptions{Intents: served, State: agent.state.State, Attempts: c.Attempts,
 		Manifest: posted, Concurrency: c.Concurrency, MaxAccepted: c.Concurrency, Finished: w.finished}, w.handler())
 	if errors.Is(err, errMaxJobs) || env.Ctx.Err() != nil && errors.Is(err, context.Cause(env.Ctx)) {
 		return nil
 	}
 	return err
+}
+
+// worker is an agent with its state file and its relays.
+type worker struct {
+	key   didkey.Key
+	state *cli.LockedState
+	relay cli.Relays
+}
+
+// open returns the agent. The caller closes its state.
+func (c WorkCmd) open(env cli.Environment) (a worker, err error) {
+	if a.key, err = c.key(); err != nil {
+		return a, err
+	}
+	file, err := c.stateFile()
+	if err != nil {
+		return a, err
+	}
+	if a.state, err = cli.OpenState(file, a.key.DID()); err != nil {
+		return a, err
+	}
+	if a.relay, err = c.worker(env, a.key, a.state.State); err != nil {
+		err = errors.Join(err, a.state.Close())
+	}
+	return a, err
 }
 
 // key returns the agent's key.

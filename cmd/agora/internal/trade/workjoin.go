@@ -1,6 +1,7 @@
 package trade
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,6 +49,9 @@ func (c WorkCmd) protocols() ([]string, error) {
 	return c.Also, nil
 }
 
+// bridged reports whether the agent also takes work from gateways.
+func (c WorkCmd) bridged() bool { return c.A2A || len(c.Also) > 0 }
+
 // joins reports whether the agent joins a protocol, if the relay has it.
 func (c WorkCmd) joins(name string) bool {
 	return slices.Contains(c.Also, name) || slices.Contains(c.Also, allProtocols) || c.A2A && name == "a2a"
@@ -64,15 +68,15 @@ var placeTexts = map[string]string{
 // join makes the agent reachable through other protocols, and says where. It returns the manifest to post
 // with these addresses, and the intents to serve.
 func (c WorkCmd) join(
-	ctx context.Context, env cli.Environment, relay cli.Relays, posted envelope.Payload, manifest envelope.Manifest,
-	state *client.State, intents []string,
+	env cli.Environment, agent worker, posted envelope.Payload, manifest envelope.Manifest, intents []string,
 ) (envelope.Payload, []string, error) {
 	names, err := c.protocols()
 	if err != nil {
 		return nil, nil, err
 	}
-	places, err := relay.Join(ctx, client.JoinOptions{Protocols: names, Manifest: manifest, Name: c.Name, Culture: c.Culture,
-		Credits: c.Credits, Public: c.Public, Listed: c.Listed, Proofs: c.Output == outputLines, State: state})
+	places, err := agent.relay.Join(env.Ctx, client.JoinOptions{Protocols: names, Manifest: manifest,
+		Name: cmp.Or(c.Name, manifest.Name, intents[0]), Culture: c.Culture, Credits: c.Credits, Public: c.Public,
+		Listed: c.Listed, Proofs: c.Output == outputLines, State: agent.state.State})
 	if c.Price > 0 {
 		env.Say("who asks through another protocol does not pay the price of %v %s", c.Price, c.Currency)
 	}
@@ -98,7 +102,7 @@ func (c WorkCmd) join(
 // asker returns who wants a job: a DID, or what a gateway says.
 func (w *workAgent) asker(ctx context.Context, job client.Job) string {
 	o, err := w.relay.Origin(ctx, job.Envelope)
-	if err != nil || o.Protocol == "agora" {
+	if err != nil || o.Protocol == client.Direct {
 		return string(job.Envelope.Sender.ID)
 	}
 	return strings.TrimSpace(o.Sender + " through the protocol " + o.Protocol)
@@ -106,24 +110,12 @@ func (w *workAgent) asker(ctx context.Context, job client.Job) string {
 
 // leave removes what --also has registered.
 func (c WorkCmd) leave(env cli.Environment) (err error) {
-	key, err := c.key()
+	agent, err := c.open(env)
 	if err != nil {
 		return err
 	}
-	file, err := c.stateFile()
-	if err != nil {
-		return err
-	}
-	state, err := cli.OpenState(file, key.DID())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, state.Close()) }()
-	relay, err := c.worker(env, key, state.State)
-	if err != nil {
-		return err
-	}
-	left, err := relay.Leave(env.Ctx, state.State)
+	defer func() { err = errors.Join(err, agent.state.Close()) }()
+	left, err := agent.relay.Leave(env.Ctx, agent.state.State)
 	for _, p := range left {
 		env.Say("left %s at %s, where the agent was %s", p.Protocol, p.Relay, p.Address)
 	}
