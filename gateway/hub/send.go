@@ -76,24 +76,8 @@ func (h *Hub) postMessage(w http.ResponseWriter, r *http.Request, from relay.Pee
 		}
 		defer end()
 	}
-	var n int64
-	var first gateway.Stored
-	var repeated bool
 	defer h.waits.end(m.request)
-	// If the client disconnects now, the message is still sent.
-	for try := 1; ; try++ {
-		if m.prepared, err = h.prepare(r.Context(), from, m.senderID, m.receiverID, m.envelope); err != nil {
-			return err
-		}
-		m.prepared.last = try == maxPredictions
-		err = h.update(context.WithoutCancel(r.Context()), from, func(o *op) (err error) {
-			n, repeated, first, err = o.send(c, m, badKey)
-			return err
-		})
-		if !errors.Is(err, errPredicted) {
-			break
-		}
-	}
+	n, repeated, first, err := h.storeMessage(r.Context(), from, c, m, badKey)
 	if err != nil {
 		return err
 	}
@@ -116,6 +100,26 @@ func (h *Hub) postMessage(w http.ResponseWriter, r *http.Request, from relay.Pee
 		}
 	}
 	return httpapi.WriteJSON(w, status, json.RawMessage(text))
+}
+
+// storeMessage is op.send in an Update. If the receiver has a DID, the REQUEST to it is signed before, with the number that
+// the message will probably have. If the client disconnects now, the message is still sent.
+func (h *Hub) storeMessage(
+	ctx context.Context, from relay.Peer, c caller, m outgoing, badKey error,
+) (n int64, repeated bool, first gateway.Stored, err error) {
+	for try := 1; ; try++ {
+		if m.prepared, err = h.prepare(ctx, from, m.senderID, m.receiverID, m.envelope); err != nil {
+			return 0, false, first, err
+		}
+		m.prepared.last = try == maxPredictions
+		err = h.update(context.WithoutCancel(ctx), from, func(o *op) (err error) {
+			n, repeated, first, err = o.send(c, m, badKey)
+			return err
+		})
+		if !errors.Is(err, errPredicted) {
+			return n, repeated, first, err
+		}
+	}
 }
 
 // send stores a message and returns its number n. badKey is the error of a malformed Idempotency-Key. repeated means
