@@ -7,8 +7,8 @@
 //
 // serve prints the URL at which it listens. call checks an endpoint whose agent does what serve does, in both bindings.
 // BASE is the endpoint's URL, with the slash; the environment variable A2A_KEY has the key, or is empty if everybody
-// may call. input says that the agent can ask for input. call prints what is wrong, and then fails. say sends a text to any
-// agent, and prints the text of the result. The first word of a message of call says what the agent does:
+// may call. input says that the agent can ask for input. call prints what is wrong, and then fails. say sends a text to
+// any agent, and prints the text of the result. The first word of a message of call says what the agent does:
 //
 //	echo TEXT    an artifact with the text
 //	chunks A B   an artifact in pieces: A, then B
