@@ -79,12 +79,14 @@ class Usage extends Error {}
 
 const say = (words) => console.error(`agora-relay: ${printable(words)}`);
 
+const MAX_SECONDS = 2_147_483; // a timer of Node has at most 2^31-1 milliseconds
+
 // The number in a flag.
-function number(values, name, least, otherwise) {
+function number(values, name, least, otherwise, most = 1e9) {
   const given = values[name] ?? otherwise, value = Number(given);
   if (given === undefined) return undefined;
-  if (given !== '' && value >= least && value <= 1e9) return value;
-  throw new Usage(`--${name} must be a number from ${least} to 1000000000`);
+  if (given !== '' && value >= least && value <= most) return value;
+  throw new Usage(`--${name} must be a number from ${least} to ${most}`);
 }
 
 // --- The key and the relay
@@ -148,8 +150,8 @@ async function ask(values, rest, program = [], signal) {
   try { if (values.params !== undefined) params = parse(Buffer.from(values.params)); } catch (err) {
     throw new Usage(`--params is not valid JSON: ${err.message}`);
   }
-  const maxCost = number(values, 'max-cost', 0, '0'), seconds = number(values, 'wait', 0, '5');
-  const timeout = number(values, 'timeout', 0);
+  const maxCost = number(values, 'max-cost', 0, '0'), seconds = number(values, 'wait', 0, '5', MAX_SECONDS);
+  const timeout = number(values, 'timeout', 1, undefined, MAX_SECONDS);
   const { client, urls } = await connect(values);
   const late = timeout === undefined ? signal : AbortSignal.any([signal, AbortSignal.timeout(timeout * 1000)]);
   say(`asking for ${intent} at ${urls.join(', ')}`);
@@ -168,7 +170,7 @@ async function work(values, rest, program, signal) {
   if (!intent) throw new Usage('say what the program does with --intent INTENT');
   if (rest.length > 0 || !program?.[0]) throw new Usage('put the program and its arguments after --');
   if (!['job', 'params', 'text'].includes(input)) throw new Usage('--input must be job, params or text');
-  const price = number(values, 'price', 0, '0'), seconds = number(values, 'timeout', 0, '600');
+  const price = number(values, 'price', 0, '0'), seconds = number(values, 'timeout', 1, '600', MAX_SECONDS);
   const concurrency = number(values, 'concurrency', 1, '1');
   await lookProgram(program[0]);
   let state;

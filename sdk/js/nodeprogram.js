@@ -43,6 +43,7 @@ function environment({ thread, requestId, intent, client }) {
 
 // Ends a program with all that it has started. On Windows only the program itself can be ended.
 function kill(child, signal) {
+  if (child.pid === undefined) return; // it could not be started
   try {
     if (isWindows) child.kill(signal);
     else process.kill(-child.pid, signal);

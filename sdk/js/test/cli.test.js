@@ -134,6 +134,8 @@ test('exit codes say what has gone wrong', async (t) => {
     [2, /--params is not valid JSON/, 'ask', 'echo', '--params', '{'],
     [2, /--seal needs --to/, 'ask', 'echo', '--seal'], [2, /did:key/, 'ask', 'echo', '--to', 'bob'],
     [2, /--max-cost must be a number/, 'ask', 'echo', '--max-cost', 'much'],
+    [2, /--timeout must be a number from 1 to 2147483/, 'ask', 'echo', '--timeout', '2147484'],
+    [2, /--timeout must be a number from 1/, 'work', '--intent', 'x', '--timeout', '0', '--', 'tr'],
     [2, /--intent/, 'work', '--', 'tr'], [2, /after --/, 'work', '--intent', 'x'],
     [1, /there is no program nowhere/, 'work', '--intent', 'x', '--', 'nowhere'],
     [1, /there is no program \.\/nowhere.*chmod/, 'work', '--intent', 'x', '--', './nowhere'],
