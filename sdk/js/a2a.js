@@ -157,12 +157,19 @@ class Turn {
     for (const [id, artifact] of all) artifacts[id] = await hash(artifact);
     const request = await hashOfMessage(this.message), said = message && await hashOfMessage(message);
     const { task } = this, turn = String(this.turn);
-    const payload = encode64(canonicalize({ artifacts, request, state, task, turn, message: said }));
-    const kid = `${me.did}#${me.did.slice('did:key:'.length)}`, header = { alg: 'EdDSA', kid, typ: 'JOSE' };
-    const signed = encode64(canonicalize(header)), bytes = new TextEncoder().encode(`${signed}.${payload}`);
-    const proof = { turn, payload, protected: signed, signature: await signature(bytes, me) };
+    const proven = canonicalize({ artifacts, request, state, task, turn, message: said });
+    const proof = { turn, payload: encode64(proven), ...await jws(proven, me) };
     return sizeOf(proof) <= MAX_PROOF ? proof : undefined;
   }
+}
+
+/** The signature of an identity over bytes, as a JWS (RFC 7515) without its payload. more is what its header has beside
+ *  alg, kid and typ. */
+export async function jws(bytes, me, more = {}) {
+  const header = { alg: 'EdDSA', kid: `${me.did}#${me.did.slice('did:key:'.length)}`, typ: 'JOSE', ...more };
+  const signed = encode64(canonicalize(header));
+  const text = new TextEncoder().encode(`${signed}.${encode64(bytes)}`);
+  return { protected: signed, signature: await signature(text, me) };
 }
 
 const hash = async (value) => encode64(await sha256(canonicalize(value)));

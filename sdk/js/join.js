@@ -1,7 +1,7 @@
 // One identity, every protocol (BRIDGE §4). An agent registers its DID at the gateways of a relay. What their clients
 // ask for then arrives as REQUESTs from the relay's gateway, and serve takes them.
-import { canonicalize, canonicalText, encode64, newId, Refused, sha256, signature } from './agora.js';
-import { patiently } from './a2a.js';
+import { canonicalize, canonicalText, encode64, newId, Refused, sha256 } from './agora.js';
+import { jws, patiently } from './a2a.js';
 import { Memory } from './memory.js';
 import { isObject } from './reading.js';
 
@@ -246,11 +246,6 @@ function cardOf(at, { manifest, isPublic, proofs }, did) {
 async function signedCard(card, at, me) {
   const plain = canonicalText(card);
   const escaped = plain.replace(/[^\0-~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`);
-  const header = { alg: 'EdDSA', jku: `${at}/jwks.json`, kid: `${me.did}#${multibaseOf(me.did)}`, typ: 'JOSE' };
-  const encoder = new TextEncoder(), signed = encode64(canonicalize(header)), signatures = [];
-  for (const text of new Set([plain, escaped])) {
-    const bytes = encoder.encode(`${signed}.${encode64(encoder.encode(text))}`);
-    signatures.push({ protected: signed, signature: await signature(bytes, me) });
-  }
-  return { ...card, signatures };
+  const bytes = [...new Set([plain, escaped])].map((text) => new TextEncoder().encode(text));
+  return { ...card, signatures: await Promise.all(bytes.map((each) => jws(each, me, { jku: `${at}/jwks.json` }))) };
 }

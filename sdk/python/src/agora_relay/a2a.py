@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Coroutine, Iterable, Mapping, TypeVar, Union
 
 from .calling import Caller
+from .didkey import Identity
 from .errors import AgentError, Refused, RelayError
 from .envelope import encode64
 from .jsontext import canonicalize
@@ -207,13 +208,18 @@ class A2ATurn:
         }
         if end.message:
             proven["message"] = hash_of_message(end.message)
-        me = self._client.identity()
-        kid = f"{me.did}#{me.did.removeprefix('did:key:')}"
-        header = encode64(canonicalize({"alg": "EdDSA", "kid": kid, "typ": "JOSE"}))
-        payload = encode64(canonicalize(proven))
-        signature = encode64(me.sign_bytes(f"{header}.{payload}".encode()))
-        proof = {"turn": str(self.turn), "payload": payload, "protected": header, "signature": signature}
+        payload = canonicalize(proven)
+        proof = {"turn": str(self.turn), "payload": encode64(payload)} | jws(payload, self._client.identity())
         return proof if size_of(proof) <= MAX_PROOF else None
+
+
+def jws(payload: bytes, me: Identity, **more: str) -> dict[str, str]:
+    """The signature of an identity, as a JWS (RFC 7515) without its payload. more is what its header has beside alg, kid
+    and typ."""
+    kid = f"{me.did}#{me.did.removeprefix('did:key:')}"
+    protected = encode64(canonicalize({"alg": "EdDSA", "kid": kid, "typ": "JOSE"} | more))
+    signed = f"{protected}.{encode64(payload)}".encode()
+    return {"protected": protected, "signature": encode64(me.sign_bytes(signed))}
 
 
 def size_of(value: Any) -> int:

@@ -9,6 +9,7 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Iterable, Mapping, Sequence
 
+from .a2a import ATTEMPTS, jws
 from .answer import MAX_SHORT
 from .envelope import encode64, new_id
 from .errors import AgentError, Refused, RelayError
@@ -24,7 +25,6 @@ HUB_INTENT = "chorus.hub.message"
 """The intent of the REQUESTs with which a relay delivers the messages of its hub."""
 
 DAY = 86_400.0  # seconds after which join registers again, because the relay may have lost it
-ATTEMPTS = 5
 MAX_ADDRESS = 128  # characters of an address at the hub
 MAX_SKILLS = 64
 MAX_LABEL = 80
@@ -358,19 +358,15 @@ def _card(client: Client, at: str, options: Joining) -> dict[str, Any]:
 
 def _signed(client: Client, at: str, card: dict[str, Any]) -> dict[str, Any]:
     """The card with the signatures that all SDKs need: Python's json escapes what is not ASCII."""
-    me = client.identity()
-    header = {"alg": "EdDSA", "jku": f"{at}/jwks.json", "kid": f"{me.did}#{_multibase(me.did)}", "typ": "JOSE"}
-    protected, plain = encode64(canonicalize(header)), canonical_text(card)
+    plain = canonical_text(card)
     escaped = re.sub(
         "[^\0-~]",
         lambda found: "".join(f"\\u{unit:04x}" for unit in _units(found[0])),
         plain,
     )
-    signatures = []
-    for text in dict.fromkeys((plain, escaped)):
-        signed = f"{protected}.{encode64(text.encode())}".encode()
-        signatures.append({"protected": protected, "signature": encode64(me.sign_bytes(signed))})
-    return card | {"signatures": signatures}
+    me = client.identity()
+    texts = dict.fromkeys((plain, escaped))
+    return card | {"signatures": [jws(text.encode(), me, jku=f"{at}/jwks.json") for text in texts]}
 
 
 def _units(char: str) -> Iterable[int]:
