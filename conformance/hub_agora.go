@@ -134,7 +134,7 @@ func registrationOfDID(id string, a actor) message {
 
 func hubRegistersDID(h *hubProbe) {
 	id, alice, eve := h.worker(), h.one(), h.actor("another DID")
-	// Registering again rotates nothing.
+	// Registering again makes no new key.
 	again := h.wantData(h.asAgent(http.MethodPost, "/register", registrationOfDID(id, h.agora.agent)), http.StatusOK)
 	h.want(again.text("api_key") == "" && again.object("registration").text("endpoint") == h.agora.agent.endpoint(), again,
 		"no api_key, and the registration with the endpoint %s", h.agora.agent.endpoint())

@@ -175,7 +175,7 @@ func (b *oneWorker) must(status, want int) {
 	}
 }
 
-// insist repeats do, which may fail while the relay or the agent is down.
+// insist calls do until it succeeds. It may fail while the relay or the agent is down.
 func (b *oneWorker) insist(what string, do func(attempt int) bool) {
 	for attempt := 0; time.Now().Before(b.end); attempt++ {
 		if do(attempt) {

@@ -147,7 +147,7 @@ const (
 )
 
 // B-1: a registration with a DID as its endpoint belongs to that DID. Its signed calls stand for the key, and registering
-// again rotates nothing. No key can set or change it.
+// again makes no new key. No key can set or change it.
 func TestBridgedRegistration(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(ann)

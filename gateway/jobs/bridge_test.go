@@ -100,7 +100,7 @@ func TestBridgedRegistration(t *testing.T) {
 			f.wantField(w.call("POST", "/register", changed(body, "skills", skills)), "body.skills.0.skill_name")
 			f.want(bob.do("POST", "/register", changed(skilled(uuid(3), "bob", "", 0), "skills", skills)), 201)
 		}
-		// A key cannot change it, and registering again rotates nothing.
+		// A key cannot change it, and registering again makes no new key.
 		for key, status := range map[string]int{"": 409, bob.key: 409, f.Operator: 403} {
 			a := f.do("POST", "/register", key, skilled(uuid(1), "bob", "", 0.1))
 			f.want(a, status)

@@ -129,8 +129,8 @@ func (g *group) append(e relay.Entry) (relay.Receipt, error) {
 		return relay.Receipt{}, err
 	}
 	if t.Terms.Quiet {
-		// What a gateway sends waits for room like all messages, and takes none: the gateway bounds what waits for its owner
-		// itself, and what was answered must not fill the inbox for the rest of its ttl.
+		// A gateway's message is refused if the inbox is full, but does not count. The gateway limits how many wait for its
+		// owner. Those that are answered would otherwise fill the inbox until their ttl ends.
 		charge = 0
 	}
 	return g.accept(e, t, h, charge), nil
