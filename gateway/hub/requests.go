@@ -146,9 +146,14 @@ func (o *op) request(m message, to agent, p prepared) error {
 	return insertRequest(o.ExtTx, r)
 }
 
-// NextLane implements deliver.Queue. A lane is a receiver.
+// pairIsFree is the condition that no REQUEST of the sender of w is open at its receiver.
+const pairIsFree = "NOT EXISTS (SELECT 1 FROM hub_request x WHERE x.receiver = w.receiver AND x.sender = w.sender AND x.state > 0)"
+
+// NextLane implements deliver.Queue. A lane is a receiver for whom a sender of which no REQUEST is open has a message. The
+// others are passed over here, because there may be many: their agents may be offline.
 func (h *Hub) NextLane(q relay.Querier, after int64) (int64, error) {
-	return gateway.Number(q, "SELECT receiver FROM hub_request WHERE state = 0 AND receiver > ? ORDER BY receiver LIMIT 1", after)
+	return gateway.Number(q, "SELECT receiver FROM hub_request w WHERE state = 0 AND receiver > ? AND "+pairIsFree+
+		" ORDER BY receiver LIMIT 1", after)
 }
 
 // Next implements deliver.Queue: the oldest message of a sender of which no REQUEST is open.
@@ -156,9 +161,8 @@ func (h *Hub) Next(q relay.Querier, receiver int64) (d deliver.Draft, err error)
 	if h.streams.has(receiver) {
 		return d, nil
 	}
-	r, err := oneRequest(q, "SELECT "+requestColumns+" FROM hub_request w WHERE receiver = ? AND state = 0 AND NOT EXISTS "+
-		"(SELECT 1 FROM hub_request x WHERE x.receiver = w.receiver AND x.sender = w.sender AND x.state > 0) "+
-		"ORDER BY message LIMIT 1", receiver)
+	r, err := oneRequest(q, "SELECT "+requestColumns+" FROM hub_request w WHERE receiver = ? AND state = 0 AND "+pairIsFree+
+		" ORDER BY message LIMIT 1", receiver)
 	if err != nil || r.message == 0 {
 		return d, err
 	}
