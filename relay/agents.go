@@ -75,17 +75,19 @@ func (r *Relay) Agents(ctx context.Context, p Peer, q AgentQuery) (AgentPage, er
 	q.Text, q.MaxBytes = strings.ToLower(q.Text), agentPageBytes
 	q.Viewer = r.viewer(p)
 	q.Online = func(did didkey.DID) bool { return r.presence.lastSeen(did).After(q.OnlineSince) }
-	page, err := r.searchAgents(ctx, &readJob{peer: p, sliceSize: initialAgentSlice, minSliceSize: minAgentSlice}, q)
+	reader := r.newReader(p)
+	reader.sliceSize, reader.minSliceSize = initialAgentSlice, minAgentSlice
+	page, err := reader.searchAgents(ctx, q)
 	r.addPresence(page.Agents)
 	return page, err
 }
 
 // searchAgents reads a page of the directory slice by slice, as scan does for events.
-func (r *Relay) searchAgents(ctx context.Context, job *readJob, q AgentQuery) (AgentPage, error) {
+func (r *storeReader) searchAgents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 	var page AgentPage
 	for {
-		q.MaxExamined = job.sliceSize
-		slice, err := r.readAgentSlice(ctx, job, q)
+		q.MaxExamined = r.sliceSize
+		slice, err := r.readAgentSlice(ctx, q)
 		switch {
 		case err != nil && page.Partial && isRateLimit(err):
 			return page, nil // these manifests are already paid for
@@ -107,18 +109,18 @@ func (r *Relay) searchAgents(ctx context.Context, job *readJob, q AgentQuery) (A
 		if !page.Partial || q.Limit <= 0 || q.MaxBytes <= 0 {
 			return page, nil
 		}
-		if !job.continues(ctx, len(page.Agents) > 0, page.Took) {
+		if !r.continues(ctx, len(page.Agents) > 0, page.Took) {
 			return page, ctx.Err()
 		}
 	}
 }
 
-// readAgentSlice reads one slice of q for job.
-func (r *Relay) readAgentSlice(ctx context.Context, job *readJob, q AgentQuery) (page AgentPage, err error) {
-	if err := r.beginSlice(ctx, job); err != nil {
+// readAgentSlice reads one slice of q.
+func (r *storeReader) readAgentSlice(ctx context.Context, q AgentQuery) (page AgentPage, err error) {
+	if err := r.beginSlice(ctx); err != nil {
 		return AgentPage{}, err
 	}
-	defer func() { r.endSlice(job, page.Took) }()
+	defer func() { r.endSlice(page.Took) }()
 	return r.store.Agents(context.WithoutCancel(ctx), q)
 }
 
@@ -144,9 +146,9 @@ func (r *Relay) Agent(ctx context.Context, p Peer, did didkey.DID) (
 	if err := r.draining(); err != nil {
 		return nil, nil, err
 	}
-	job := &readJob{peer: p}
+	reader := r.newReader(p)
 	q := AgentQuery{DID: did, Now: r.now(), Limit: MaxManifests, MaxBytes: pieceBytes, Viewer: r.viewer(p)}
-	page, err := r.readAgentSlice(ctx, job, q)
+	page, err := reader.readAgentSlice(ctx, q)
 	r.addPresence(page.Agents)
 	if err == nil && len(page.Agents) == 0 {
 		err = envelope.Errorf(envelope.CodeAgentNotFound, "this relay has no unexpired MANIFEST of this agent; "+
@@ -156,10 +158,10 @@ func (r *Relay) Agent(ctx context.Context, p Peer, did didkey.DID) (
 		return nil, nil, err
 	}
 	return page.Agents, func(yield func([]Agent, error) bool) {
-		job.answerStarted = true // the answer has begun, so it cannot be refused any more
+		reader.answerStarted = true // the answer has begun, so it cannot be refused any more
 		for page.More {
 			q.After = page.Next
-			if page, err = r.readAgentSlice(ctx, job, q); !yield(page.Agents, err) || err != nil {
+			if page, err = reader.readAgentSlice(ctx, q); !yield(page.Agents, err) || err != nil {
 				return
 			}
 		}

@@ -4,7 +4,7 @@ import "context"
 
 // End returns the position after the newest stored event.
 func (r *Relay) End(ctx context.Context) (Cursor, error) {
-	page, err := r.storeRead(ctx, new(Query))
+	page, err := storeRead(ctx, r.store, new(Query))
 	return page.Cursor, err
 }
 
@@ -19,11 +19,11 @@ func (r *Relay) EventsBefore(ctx context.Context, p *Poll) (Delivery, error) {
 	}
 	search := r.newSearch(p)
 	search.Backward = true
-	first, err := r.scan(ctx, &search.readJob, &search.Query)
+	first, err := search.scan(ctx, &search.Query)
 	if err != nil {
 		return Delivery{}, err
 	}
-	d, err := r.complete(ctx, &search.readJob, &search.Query, first, PageBytes)
+	d, err := search.complete(ctx, &search.Query, first, PageBytes)
 	if err == nil {
 		r.observer.Delivered(DeliveryReport{Events: len(d.Events), Bytes: totalSize(d.Events)})
 	}

@@ -119,15 +119,13 @@ func (r *Relay) reportDelivery(ctx context.Context, w *waiter, events []Event) {
 
 // search is a read that begins at a cursor. Both parts are used until the whole answer is read.
 type search struct {
-	readJob
+	storeReader
 	Query
 }
 
 // newSearch returns the search of p, as of now.
 func (r *Relay) newSearch(p *Poll) *search {
-	s := new(search)
-	s.peer = p.Peer
-	s.sliceSize, s.minSliceSize = initialEventSlice, minEventSlice
+	s := &search{storeReader: *r.newReader(p.Peer)}
 	s.Filter = p.Filter
 	s.Now = r.now()
 	s.After = p.Cursor
@@ -143,12 +141,12 @@ func (r *Relay) fromCursor(ctx context.Context, p *Poll, w *waiter) (Delivery, e
 	deadline := time.Now().Add(p.Wait)
 	search := r.newSearch(p)
 	search.searchUntil = deadline
-	first, err := r.scan(ctx, &search.readJob, &search.Query)
+	first, err := search.scan(ctx, &search.Query)
 	switch {
 	case err != nil:
 		return Delivery{}, err
 	case len(first.Events) > 0 || first.More:
-		return r.complete(ctx, &search.readJob, &search.Query, first, PageBytes)
+		return search.complete(ctx, &search.Query, first, PageBytes)
 	}
 	fresh, err := r.waitForEvents(ctx, p, w, first.Cursor, deadline)
 	if err != nil {
@@ -183,8 +181,8 @@ func (r *Relay) waitForEvents(ctx context.Context, p *Poll, w *waiter, seen Curs
 
 // complete returns the page of q that begins with first and has at most maxBytes. A slow reader must not keep a whole
 // page in memory. So complete reads only the headers of the other events, to find where the page ends. If first is
-// Partial, complete returns it as it is, and it may be empty; see readJob.
-func (r *Relay) complete(ctx context.Context, job *readJob, q *Query, first Page, maxBytes int) (Delivery, error) {
+// Partial, complete returns it as it is, and it may be empty.
+func (r *storeReader) complete(ctx context.Context, q *Query, first Page, maxBytes int) (Delivery, error) {
 	if !first.More || first.Partial || len(first.Events) == q.Limit {
 		return deliveryOf(first), nil
 	}
@@ -194,9 +192,9 @@ func (r *Relay) complete(ctx context.Context, job *readJob, q *Query, first Page
 	if headerQuery.MaxBytes = maxBytes - totalSize(first.Events); headerQuery.MaxBytes <= 0 {
 		return d, nil // a single event that fills the page
 	}
-	job.searchUntil = time.Time{} // there are events to deliver, so the search need not go on
-	headers, err := r.scan(ctx, job, &headerQuery)
-	if !job.mustComplete && isRateLimit(err) {
+	r.searchUntil = time.Time{} // there are events to deliver, so the search may end
+	headers, err := r.scan(ctx, &headerQuery)
+	if !r.mustComplete && isRateLimit(err) {
 		return d, nil // the first piece is already paid for
 	}
 	if err != nil || len(headers.Events) == 0 || headers.Events[0].Size > headerQuery.MaxBytes {
@@ -204,18 +202,18 @@ func (r *Relay) complete(ctx context.Context, job *readJob, q *Query, first Page
 	}
 	d.More, d.Cursor, d.LastTS = headers.More, headers.Cursor, headers.Events[len(headers.Events)-1].TS
 	q.After, q.Until = first.Cursor, headers.Events[len(headers.Events)-1].Seq
-	d.Rest = r.pieces(ctx, job, q)
+	d.Rest = r.pieces(ctx, q)
 	return d, nil
 }
 
 // pieces reads all events that q selects, piece by piece. It is not cancelled when the client disconnects. Sending the
 // next piece then fails, and this ends it.
-func (r *Relay) pieces(ctx context.Context, job *readJob, q *Query) iter.Seq2[[]Event, error] {
+func (r *storeReader) pieces(ctx context.Context, q *Query) iter.Seq2[[]Event, error] {
 	ctx = context.WithoutCancel(ctx)
-	job.answerStarted, q.MaxExamined = true, maxSliceSize
+	r.answerStarted, q.MaxExamined = true, maxSliceSize
 	return func(yield func([]Event, error) bool) {
 		for more := true; more; {
-			page, err := r.readSlice(ctx, job, q)
+			page, err := r.readSlice(ctx, q)
 			if !yield(page.Events, err) || err != nil {
 				return
 			}

@@ -275,7 +275,7 @@ func (r *Relay) Checkpoint(ctx context.Context, p Peer, epoch string) (text stri
 	if err != nil {
 		return "", err
 	}
-	err = r.timedSlice(ctx, &readJob{peer: p}, func(ctx context.Context) error {
+	err = r.newReader(p).timedSlice(ctx, func(ctx context.Context) error {
 		text, err = l.store.Published(ctx, l.number)
 		return err
 	})
@@ -309,7 +309,7 @@ func (r *Relay) Tile(ctx context.Context, p Peer, epoch, path string) ([]byte, e
 			"tile/LEVEL/N.p/WIDTH (C2SP tlog-tiles)")
 	}
 	var data []byte
-	err = r.timedSlice(ctx, &readJob{peer: p}, func(ctx context.Context) error {
+	err = r.newReader(p).timedSlice(ctx, func(ctx context.Context) error {
 		size, err := l.store.LogSize(ctx, l.number) // what is not durable could change
 		if err == nil && size>>(tileHeight*t.L) >= t.N<<tileHeight+int64(t.W) {
 			data, err = l.tile(ctx, t)

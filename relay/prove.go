@@ -39,7 +39,7 @@ func (r *Relay) ProofOf(ctx context.Context, p Peer, sender didkey.DID, id strin
 		return "", err
 	}
 	viewer := r.viewer(p)
-	err = r.timedSlice(ctx, &readJob{peer: p}, func(ctx context.Context) error {
+	err = r.newReader(p).timedSlice(ctx, func(ctx context.Context) error {
 		seq, err := r.transparency.store.Known(ctx, sender, id)
 		if err != nil || seq == 0 {
 			return err

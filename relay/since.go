@@ -17,62 +17,109 @@ import (
 // news. Until then, more events with that ts may be arriving.
 const settleAfter = time.Second
 
+// sinceReader reads what is pending for one poll with since.
+type sinceReader struct {
+	storeReader
+	poll *Poll
+	now  func() time.Time
+	// first has the first event whose ts is the poll's since, as of the beginning of the poll. If it is empty, since is
+	// not a bookmark for the rest of the poll.
+	first Page
+}
+
 // pendingSnapshot is what a since poll would get at one moment. The pending events may be as many as an inbox holds, so
 // only the first and the last are kept.
 type pendingSnapshot struct {
-	isBookmark bool      // the poll's since is the ts of an event
-	first      Seq       // the first pending event; 0: nothing is pending
-	last       Event     // header of the event that ends the page
-	more       bool      // more events are pending after last
-	hasNews    bool      // a pending event came after the last event with the bookmark's ts
-	settlesAt  time.Time // when that last event is settleAfter old
-	query      Query     // selects the headers of the pending events, as of this snapshot
-	end        Cursor    // end of the store, as of this snapshot
+	isBookmark  bool      // the poll's since is the ts of an event
+	bookmarkEnd Seq       // the last event with the bookmark's ts
+	first       Seq       // the first pending event; 0: nothing is pending
+	last        Event     // header of the event that ends the page
+	more        bool      // more events are pending after last
+	hasNews     bool      // a pending event came after bookmarkEnd
+	settlesAt   time.Time // when the event bookmarkEnd is settleAfter old
+	query       Query     // selects the headers of the pending events, as of this snapshot
+	end         Cursor    // end of the store, as of this snapshot
 }
 
+// since answers a poll with since. It takes a snapshot, and delivers what is pending if there is news, if the bookmark
+// has settled, or if the poll is over. Otherwise it waits for a reason to take another snapshot.
 func (r *Relay) since(ctx context.Context, p *Poll, w *waiter) (Delivery, error) {
-	deadlineTimer := time.NewTimer(p.Wait)
-	defer deadlineTimer.Stop()
-	settleTimer := time.NewTimer(p.Wait)
-	defer settleTimer.Stop()
-
-	job := &readJob{peer: p.Peer, sliceSize: initialEventSlice, minSliceSize: minEventSlice, mustComplete: true}
-	first, err := r.scan(ctx, job, &Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
+	reader := &sinceReader{storeReader: *r.newReader(p.Peer), poll: p, now: r.now}
+	reader.mustComplete = true
+	var err error
+	reader.first, err = reader.scan(ctx, &Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
 	if err != nil {
 		return Delivery{}, err
 	}
-	final, settled := p.Wait == 0, false
+	wait := newSinceWait(p.Wait)
+	defer wait.stop()
 	for {
-		snap, err := r.takeSnapshot(ctx, job, p, first)
+		snap, err := reader.takeSnapshot(ctx)
 		if err != nil {
 			return Delivery{}, err
 		}
-		if snap.hasNews || final || settled && snap.first > 0 {
-			return r.readPage(ctx, job, snap)
+		if snap.hasNews || wait.final || wait.settled && snap.first > 0 {
+			return reader.readPage(ctx, snap)
 		}
-		if untilSettled := snap.settlesAt.Sub(r.now()); untilSettled > 0 {
-			settleTimer.Reset(untilSettled)
+		again, err := r.waitForNews(ctx, wait, snap, w, p.Since)
+		empty := Page{Cursor: snap.resumeCursor()}
+		switch {
+		case err != nil:
+			return endedPoll(empty, err)
+		case !again:
+			return Delivery{Page: empty}, nil
 		}
-		settled = false
-		for refresh := false; !refresh; {
-			select {
-			case <-w.woken:
-				if err := r.hub.endedBy(w); err != nil {
-					return endedPoll(Page{Cursor: snap.resumeCursor()}, err)
-				}
-				var sameTSArrival time.Time
-				if refresh, sameTSArrival = snap.needsNewSnapshot(r.hub.take(w), p.Since); !sameTSArrival.IsZero() {
-					settleTimer.Reset(sameTSArrival.Add(settleAfter).Sub(r.now()))
-				}
-			case <-settleTimer.C:
-				refresh, settled = true, true
-			case <-deadlineTimer.C:
-				refresh, final = true, true
-			case <-r.drained:
-				return Delivery{Page: Page{Cursor: snap.resumeCursor()}}, nil
-			case <-ctx.Done():
-				return Delivery{}, ctx.Err()
+	}
+}
+
+// sinceWait is how a poll with since waits.
+type sinceWait struct {
+	deadline, settle *time.Timer
+	final            bool // the deadline has passed
+	settled          bool // the bookmark has settled since the last snapshot
+}
+
+func newSinceWait(d time.Duration) *sinceWait {
+	return &sinceWait{deadline: time.NewTimer(d), settle: time.NewTimer(d), final: d == 0}
+}
+
+func (wait *sinceWait) stop() {
+	wait.deadline.Stop()
+	wait.settle.Stop()
+}
+
+// waitForNews waits until the poll of w needs another snapshot than snap. If the relay shuts down before, it returns
+// false. If SetBans or Pause ends the poll, it returns their reason.
+func (r *Relay) waitForNews(
+	ctx context.Context, wait *sinceWait, snap *pendingSnapshot, w *waiter, since time.Time,
+) (again bool, err error) {
+	if untilSettled := snap.settlesAt.Sub(r.now()); untilSettled > 0 {
+		wait.settle.Reset(untilSettled)
+	}
+	wait.settled = false
+	for {
+		select {
+		case <-w.woken:
+			if err := r.hub.endedBy(w); err != nil {
+				return false, err
 			}
+			needed, sameTSArrival := snap.needsNewSnapshot(r.hub.take(w), since)
+			if !sameTSArrival.IsZero() {
+				wait.settle.Reset(sameTSArrival.Add(settleAfter).Sub(r.now()))
+			}
+			if needed {
+				return true, nil
+			}
+		case <-wait.settle.C:
+			wait.settled = true
+			return true, nil
+		case <-wait.deadline.C:
+			wait.final = true
+			return true, nil
+		case <-r.drained:
+			return false, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
 		}
 	}
 }
@@ -102,18 +149,17 @@ func (snap *pendingSnapshot) resumeCursor() Cursor {
 	return snap.end
 }
 
-// takeSnapshot returns what a poll would get now. first has the first event whose ts is p.Since, as of the beginning of
-// the poll. If first is empty, p.Since is not a bookmark for the rest of the poll.
-func (r *Relay) takeSnapshot(ctx context.Context, job *readJob, p *Poll, first Page) (*pendingSnapshot, error) {
+// takeSnapshot returns what the poll would get now.
+func (r *sinceReader) takeSnapshot(ctx context.Context) (*pendingSnapshot, error) {
+	p := r.poll
 	snap := &pendingSnapshot{query: Query{Filter: p.Filter, Now: r.now(), NewerThan: p.Since, Headers: true}}
-	var bookmarkEnd Seq // the last event with the bookmark's ts
-	if snap.isBookmark = len(first.Events) > 0; snap.isBookmark {
+	if snap.isBookmark = len(r.first.Events) > 0; snap.isBookmark {
 		snap.query.NewerThan = time.Time{}
-		snap.query.After = Cursor{first.Cursor.Epoch, first.Events[0].Seq}
+		snap.query.After = Cursor{r.first.Cursor.Epoch, r.first.Events[0].Seq}
 		// Expired events with the bookmark's ts count too, because the reader may have received them. Other expired
 		// events do not count, however many there are.
-		end, err := r.forEach(ctx, job, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true}, func(e Event) {
-			bookmarkEnd, snap.settlesAt = e.Seq, e.Received.Add(settleAfter)
+		end, err := r.forEach(ctx, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true}, func(e Event) {
+			snap.bookmarkEnd, snap.settlesAt = e.Seq, e.Received.Add(settleAfter)
 		})
 		if err != nil {
 			return snap, err
@@ -122,7 +168,7 @@ func (r *Relay) takeSnapshot(ctx context.Context, job *readJob, p *Poll, first P
 	}
 	q := snap.query
 	q.Limit = p.Limit + 1
-	page, err := r.scan(ctx, job, &q)
+	page, err := r.scan(ctx, &q)
 	if err != nil {
 		return snap, err
 	}
@@ -133,7 +179,7 @@ func (r *Relay) takeSnapshot(ctx context.Context, job *readJob, p *Poll, first P
 		return snap, nil
 	}
 	snap.first = page.Events[0].Seq
-	if snap.hasNews, err = r.hasEventsAfter(ctx, job, snap, page, bookmarkEnd); err != nil {
+	if snap.hasNews, err = r.hasNews(ctx, snap, page); err != nil {
 		return snap, err
 	}
 	switch {
@@ -141,9 +187,9 @@ func (r *Relay) takeSnapshot(ctx context.Context, job *readJob, p *Poll, first P
 		// PROTOCOL §7, rule 3, holds only for polls with a recipient. This poll may match the whole store.
 		snap.endPageAt(page, countFitting(page.Events, p.Limit))
 	case snap.hasNews && page.More:
-		err = r.findPageEnd(ctx, job, snap, page, bookmarkEnd, p.Limit)
+		err = r.findPageEnd(ctx, snap, page)
 	case snap.hasNews:
-		snap.endPageAt(page, pageLength(page.Events, bookmarkEnd, p.Limit))
+		snap.endPageAt(page, pageLength(page.Events, snap.bookmarkEnd, p.Limit))
 	default:
 		// All pending events have the bookmark's ts or came before the last event that has it. Most likely they were
 		// delivered before. Deliver all of them at once. If the page ended earlier, its end would be a bookmark with
@@ -151,7 +197,7 @@ func (r *Relay) takeSnapshot(ctx context.Context, job *readJob, p *Poll, first P
 		snap.endPageAt(page, len(page.Events))
 		if page.More {
 			q.After, snap.more = page.Cursor, false
-			_, err = r.forEach(ctx, job, q, func(e Event) { snap.last = e })
+			_, err = r.forEach(ctx, q, func(e Event) { snap.last = e })
 		}
 	}
 	return snap, err
@@ -159,9 +205,9 @@ func (r *Relay) takeSnapshot(ctx context.Context, job *readJob, p *Poll, first P
 
 // forEach calls f with every event that q selects. It holds one page of them in memory at a time. It returns the end of
 // the store.
-func (r *Relay) forEach(ctx context.Context, job *readJob, q Query, f func(Event)) (Cursor, error) {
+func (r *storeReader) forEach(ctx context.Context, q Query, f func(Event)) (Cursor, error) {
 	for q.Limit = MaxPage; ; {
-		page, err := r.scan(ctx, job, &q)
+		page, err := r.scan(ctx, &q)
 		if err != nil {
 			return Cursor{}, err
 		}
@@ -175,16 +221,14 @@ func (r *Relay) forEach(ctx context.Context, job *readJob, q Query, f func(Event
 	}
 }
 
-// hasEventsAfter reports whether a pending event came after bookmarkEnd. page has the first pending events.
-func (r *Relay) hasEventsAfter(
-	ctx context.Context, job *readJob, snap *pendingSnapshot, page Page, bookmarkEnd Seq,
-) (bool, error) {
-	if page.Events[len(page.Events)-1].Seq > bookmarkEnd || !page.More {
-		return page.Events[len(page.Events)-1].Seq > bookmarkEnd, nil
+// hasNews reports whether a pending event came after snap.bookmarkEnd. page has the first pending events.
+func (r *sinceReader) hasNews(ctx context.Context, snap *pendingSnapshot, page Page) (bool, error) {
+	if page.Events[len(page.Events)-1].Seq > snap.bookmarkEnd || !page.More {
+		return page.Events[len(page.Events)-1].Seq > snap.bookmarkEnd, nil
 	}
 	q := snap.query
-	q.After.Seq, q.Limit = bookmarkEnd, 1
-	later, err := r.scan(ctx, job, &q)
+	q.After.Seq, q.Limit = snap.bookmarkEnd, 1
+	later, err := r.scan(ctx, &q)
 	return len(later.Events) > 0, err
 }
 
@@ -194,22 +238,20 @@ func (snap *pendingSnapshot) endPageAt(page Page, n int) {
 	snap.last, snap.more = page.Events[n-1], n < len(page.Events) || page.More
 }
 
-// findPageEnd finds where the page ends if more events are pending than it may hold. page has limit+1 of them. The
+// findPageEnd finds where the page ends if more events are pending than it may hold. page has one more than that. The
 // result is the one that pageLength would return for all pending events. But findPageEnd holds only one page of them in
 // memory at a time.
-func (r *Relay) findPageEnd(
-	ctx context.Context, job *readJob, snap *pendingSnapshot, page Page, bookmarkEnd Seq, limit int,
-) error {
-	fit := countFitting(page.Events, limit)
+func (r *sinceReader) findPageEnd(ctx context.Context, snap *pendingSnapshot, page Page) error {
+	fit := countFitting(page.Events, r.poll.Limit)
 	for i := fit - 1; i >= 0; i-- {
-		if found, err := r.mayEndPage(ctx, job, snap, page.Events[i:], bookmarkEnd); err != nil || found {
+		if found, err := r.mayEndPage(ctx, snap, page.Events[i:]); err != nil || found {
 			snap.endPageAt(page, i+1)
 			return err
 		}
 	}
 	for {
 		for i := fit; i < len(page.Events); i++ {
-			if found, err := r.mayEndPage(ctx, job, snap, page.Events[i:], bookmarkEnd); err != nil || found {
+			if found, err := r.mayEndPage(ctx, snap, page.Events[i:]); err != nil || found {
 				snap.endPageAt(page, i+1)
 				return err
 			}
@@ -223,21 +265,19 @@ func (r *Relay) findPageEnd(
 		q := snap.query
 		q.After, q.Limit, fit = page.Cursor, MaxPage, 0
 		var err error
-		if page, err = r.scan(ctx, job, &q); err != nil {
+		if page, err = r.scan(ctx, &q); err != nil {
 			return err
 		}
 	}
 }
 
 // mayEndPage reports whether the first of events may end a page. For that, it must be the last pending event with its
-// ts, and must come after bookmarkEnd. The other events are the pending events that follow it, as far as they are
+// ts, and must come after snap.bookmarkEnd. The other events are the pending events that follow it, as far as they are
 // known.
-func (r *Relay) mayEndPage(
-	ctx context.Context, job *readJob, snap *pendingSnapshot, events []Event, bookmarkEnd Seq,
-) (bool, error) {
+func (r *sinceReader) mayEndPage(ctx context.Context, snap *pendingSnapshot, events []Event) (bool, error) {
 	e := events[0]
 	sameTS := func(other Event) bool { return other.TS.Equal(e.TS) }
-	if e.Seq <= bookmarkEnd || slices.ContainsFunc(events[1:], sameTS) {
+	if e.Seq <= snap.bookmarkEnd || slices.ContainsFunc(events[1:], sameTS) {
 		return false, nil
 	}
 	q := snap.query
@@ -245,7 +285,7 @@ func (r *Relay) mayEndPage(
 	if q.After.Epoch == 0 {
 		q.After.Epoch = snap.end.Epoch
 	}
-	later, err := r.scan(ctx, job, &q)
+	later, err := r.scan(ctx, &q)
 	return len(later.Events) == 0, err
 }
 
@@ -285,20 +325,20 @@ func pageLength(pending []Event, bookmarkEnd Seq, limit int) int {
 }
 
 // readPage reads the page that snap describes: the first piece now, and the rest when it is needed.
-func (r *Relay) readPage(ctx context.Context, job *readJob, snap *pendingSnapshot) (Delivery, error) {
+func (r *sinceReader) readPage(ctx context.Context, snap *pendingSnapshot) (Delivery, error) {
 	if snap.first == 0 {
 		return Delivery{Page: Page{Cursor: snap.end}}, nil
 	}
 	q := snap.query
 	q.After, q.Until, q.Headers, q.Limit, q.MaxBytes = snap.resumeCursor(), snap.last.Seq, false, MaxPage, pieceBytes
-	page, err := r.scan(ctx, job, &q)
+	page, err := r.scan(ctx, &q)
 	if err != nil {
 		return Delivery{}, err
 	}
 	d := Delivery{Page: page, LastTS: snap.last.TS}
 	if page.More {
 		q.After = page.Cursor
-		d.Rest = r.pieces(ctx, job, &q)
+		d.Rest = r.pieces(ctx, &q)
 	}
 	d.More = snap.more
 	d.Cursor = Cursor{snap.end.Epoch, snap.last.Seq}

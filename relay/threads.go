@@ -40,14 +40,15 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 	if err := r.draining(); err != nil {
 		return ThreadView{}, err
 	}
-	now, job := r.now(), &readJob{peer: p, sliceSize: initialEventSlice, minSliceSize: minEventSlice, mustComplete: true}
-	t, err := r.threadFor(ctx, job, k, now)
+	now, reader := r.now(), r.newReader(p)
+	reader.mustComplete = true
+	t, err := r.threadFor(ctx, reader, k, now)
 	if err != nil {
 		return ThreadView{}, err
 	}
 	q := Query{Filter: Filter{Thread: t.ID, Client: t.Client, Viewer: r.viewer(p)}, Now: now, Headers: true,
 		Removed: true, Limit: maxThreadEvents(r.policy.Rules)}
-	all, err := r.scanThread(ctx, job, &q, t)
+	all, err := r.scanThread(ctx, reader, &q, t)
 	if err != nil {
 		return ThreadView{}, err
 	}
@@ -69,11 +70,11 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 		}
 	}
 	q.Headers, q.Removed, q.MaxBytes, q.Until = false, false, pieceBytes, all.Cursor.Seq
-	first, err := r.scan(ctx, job, &q)
+	first, err := reader.scan(ctx, &q)
 	if err != nil {
 		return v, err
 	}
-	v.Delivery, err = r.complete(ctx, job, &q, first, math.MaxInt)
+	v.Delivery, err = reader.complete(ctx, &q, first, math.MaxInt)
 	return v, err
 }
 
@@ -83,10 +84,10 @@ const settling = time.Second
 // scanThread scans the events of t. If the last step of t is recent, scanThread waits for its event, at most for
 // settling. A store commits a step together with its event. But Store.Read shows an event only once the store has
 // published it, which is a moment later.
-func (r *Relay) scanThread(ctx context.Context, job *readJob, q *Query, t thread.Thread) (Page, error) {
+func (r *Relay) scanThread(ctx context.Context, reader *storeReader, q *Query, t thread.Thread) (Page, error) {
 	last := len(t.Transitions) - 1
 	for pause := time.Millisecond; ; pause *= 2 {
-		page, err := r.scan(ctx, job, q)
+		page, err := reader.scan(ctx, q)
 		if err != nil || last < 0 || !q.Viewer.countsTransition(t, t.Transitions[last]) ||
 			pause > settling/2 || r.now().Sub(t.Transitions[last].At) > settling ||
 			slices.ContainsFunc(page.Events, func(e Event) bool { return e.ID == t.Transitions[last].ID }) {
@@ -102,17 +103,19 @@ func (r *Relay) scanThread(ctx context.Context, job *readJob, q *Query, t thread
 	}
 }
 
-// threadFor returns the thread k as job's client may see it. A thread that the client may not see is not found.
-func (r *Relay) threadFor(ctx context.Context, job *readJob, k thread.Key, now time.Time) (t thread.Thread, err error) {
-	v := r.viewer(job.peer)
+// threadFor returns the thread k as the reader's client may see it. A thread that the client may not see is not found.
+func (r *Relay) threadFor(
+	ctx context.Context, reader *storeReader, k thread.Key, now time.Time,
+) (t thread.Thread, err error) {
+	v := r.viewer(reader.peer)
 	if !v.Limited {
-		err = r.timedSlice(ctx, job, func(ctx context.Context) (err error) {
+		err = reader.timedSlice(ctx, func(ctx context.Context) (err error) {
 			t, err = r.store.Thread(ctx, k, now)
 			return err
 		})
 		return t, err
 	}
-	found, err := r.threadsOf(ctx, job, k, v.DID, now)
+	found, err := reader.threadsOf(ctx, k, v.DID, now)
 	if err == nil && len(found) == 0 {
 		err = thread.ErrNotFound
 	}
@@ -123,25 +126,15 @@ func (r *Relay) threadFor(ctx context.Context, job *readJob, k thread.Key, now t
 }
 
 // threadsOf returns the threads that k selects and of which party is a party, see Store.ThreadsOf. The time that this
-// takes is charged to job's client.
-func (r *Relay) threadsOf(
-	ctx context.Context, job *readJob, k thread.Key, party didkey.DID, now time.Time,
+// takes is charged to the reader's client.
+func (r *storeReader) threadsOf(
+	ctx context.Context, k thread.Key, party didkey.DID, now time.Time,
 ) (found []thread.Thread, err error) {
-	err = r.timedSlice(ctx, job, func(ctx context.Context) (err error) {
+	err = r.timedSlice(ctx, func(ctx context.Context) (err error) {
 		found, err = r.store.ThreadsOf(ctx, k, party, now)
 		return err
 	})
 	return found, err
-}
-
-// timedSlice runs one slice of job and measures how long it takes, because the store does not.
-func (r *Relay) timedSlice(ctx context.Context, job *readJob, slice func(context.Context) error) error {
-	if err := r.beginSlice(ctx, job); err != nil {
-		return err
-	}
-	began := time.Now()
-	defer func() { r.endSlice(job, time.Since(began)) }()
-	return slice(context.WithoutCancel(ctx))
 }
 
 const sweepEvery = time.Second

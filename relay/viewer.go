@@ -320,7 +320,7 @@ func (r *Relay) hideForeignThreads(ctx context.Context, p Peer, err error, entry
 	default:
 		return err
 	}
-	own, lookupErr := r.threadsOf(ctx, &readJob{peer: p}, thread.Key{ID: e.Thread}, e.Sender.ID, entry.Received)
+	own, lookupErr := r.newReader(p).threadsOf(ctx, thread.Key{ID: e.Thread}, e.Sender.ID, entry.Received)
 	if lookupErr != nil {
 		return lookupErr
 	}

@@ -3,6 +3,8 @@ package relay
 import (
 	"context"
 	"time"
+
+	"github.com/agora-relay/agora/relay/admission"
 )
 
 // A read that may have to search everything that is stored is done in slices. A slice examines a bounded number of
@@ -21,8 +23,11 @@ const (
 	maxSliceSize                         = 1 << 14
 )
 
-// readJob is what the store does for one request. It belongs to the request's goroutine.
-type readJob struct {
+// storeReader reads from the store for one request, slice by slice, and charges the client for it. It belongs to the
+// request's goroutine.
+type storeReader struct {
+	store         Store
+	gate          *admission.Gate
 	peer          Peer
 	spent         time.Duration // how long the store has worked on it so far
 	sliceSize     int           // how many events the next slice examines
@@ -32,72 +37,87 @@ type readJob struct {
 	searchUntil   time.Time     // go on until then while nothing is found; zero: only for readBudget
 }
 
-// beginSlice waits for the turn of job's next slice. The caller must call endSlice when the slice is done. Refusals:
+// newReader returns a reader of events for a request of p.
+func (r *Relay) newReader(p Peer) *storeReader {
+	return &storeReader{store: r.store, gate: r.gate, peer: p, sliceSize: initialEventSlice, minSliceSize: minEventSlice}
+}
+
+// beginSlice waits for the turn of the next slice. The caller must call endSlice when the slice is done. Refusals:
 // CodeRateLimited if the client's address is in debt, ctx's error.
-func (r *Relay) beginSlice(ctx context.Context, job *readJob) error {
-	return r.gate.TakeRead(ctx, job.peer, !job.answerStarted)
+func (r *storeReader) beginSlice(ctx context.Context) error {
+	return r.gate.TakeRead(ctx, r.peer, !r.answerStarted)
 }
 
 // endSlice ends the turn of a slice and charges the slice to the client's address.
-func (r *Relay) endSlice(job *readJob, took time.Duration) {
-	r.gate.ReleaseRead(job.peer, job.spent, took)
-	job.spent += took
+func (r *storeReader) endSlice(took time.Duration) {
+	r.gate.ReleaseRead(r.peer, r.spent, took)
+	r.spent += took
+}
+
+// timedSlice runs one slice and measures how long it takes, because the store does not.
+func (r *storeReader) timedSlice(ctx context.Context, slice func(context.Context) error) error {
+	if err := r.beginSlice(ctx); err != nil {
+		return err
+	}
+	began := time.Now()
+	defer func() { r.endSlice(time.Since(began)) }()
+	return slice(context.WithoutCancel(ctx))
 }
 
 // continues reports whether to read another slice after one that took this long and left the page incomplete. found
 // says whether the page has any events or manifests so far.
-func (job *readJob) continues(ctx context.Context, found bool, took time.Duration) bool {
+func (r *storeReader) continues(ctx context.Context, found bool, took time.Duration) bool {
 	switch {
 	case took < sliceTime/2:
-		job.sliceSize = min(2*job.sliceSize, maxSliceSize)
+		r.sliceSize = min(2*r.sliceSize, maxSliceSize)
 	case took > 2*sliceTime:
-		job.sliceSize = max(job.sliceSize/2, job.minSliceSize)
+		r.sliceSize = max(r.sliceSize/2, r.minSliceSize)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return false // the client has left
-	case job.mustComplete, job.spent < readBudget:
+	case r.mustComplete, r.spent < readBudget:
 		return true
 	}
-	return !found && time.Now().Before(job.searchUntil)
+	return !found && time.Now().Before(r.searchUntil)
 }
 
-// readSlice reads one slice of q for job.
-func (r *Relay) readSlice(ctx context.Context, job *readJob, q *Query) (page Page, err error) {
-	if err := r.beginSlice(ctx, job); err != nil {
+// readSlice reads one slice of q.
+func (r *storeReader) readSlice(ctx context.Context, q *Query) (page Page, err error) {
+	if err := r.beginSlice(ctx); err != nil {
 		return Page{}, err
 	}
-	defer func() { r.endSlice(job, page.Took) }()
-	return r.storeRead(ctx, q)
+	defer func() { r.endSlice(page.Took) }()
+	return storeRead(ctx, r.store, q)
 }
 
 // storeRead is a separate function because a Query that is passed by value needs much stack. The stack of a goroutine
 // must not grow by this before it waits for a turn. A slice is short, so it is not cancelled.
-func (r *Relay) storeRead(ctx context.Context, q *Query) (Page, error) {
-	return r.store.Read(context.WithoutCancel(ctx), *q)
+func storeRead(ctx context.Context, s Store, q *Query) (Page, error) {
+	return s.Read(context.WithoutCancel(ctx), *q)
 }
 
-// scan reads a page slice by slice. The page may be Partial, unless job.mustComplete is true. scan leaves q as it was,
+// scan reads a page slice by slice. The page may be Partial, unless mustComplete is true. scan leaves q as it was,
 // except for MaxExamined. It does not copy q, because a copy would make the stack of a poll grow, and the poll then
 // waits with that stack.
-func (r *Relay) scan(ctx context.Context, job *readJob, q *Query) (page Page, err error) {
+func (r *storeReader) scan(ctx context.Context, q *Query) (page Page, err error) {
 	after, limit, maxBytes := q.After, q.Limit, q.MaxBytes
-	if job.mustComplete {
+	if r.mustComplete {
 		q.Limit++ // shows whether there is more; a slice that ends with the last event does not show it
 	}
-	page, err = r.scanSlices(ctx, job, q)
+	page, err = r.scanSlices(ctx, q)
 	q.After, q.Limit, q.MaxBytes = after, limit, maxBytes
 	return page.truncate(q, limit), err
 }
 
 // scanSlices does the work of scan. It changes q to continue after what was read.
-func (r *Relay) scanSlices(ctx context.Context, job *readJob, q *Query) (page Page, err error) {
+func (r *storeReader) scanSlices(ctx context.Context, q *Query) (page Page, err error) {
 	bounded := q.MaxBytes > 0
 	for {
-		q.MaxExamined = job.sliceSize
-		slice, err := r.readSlice(ctx, job, q)
+		q.MaxExamined = r.sliceSize
+		slice, err := r.readSlice(ctx, q)
 		switch {
-		case err != nil && page.Partial && !job.mustComplete && isRateLimit(err):
+		case err != nil && page.Partial && !r.mustComplete && isRateLimit(err):
 			return page, nil // these events are already paid for
 		case err != nil:
 			return Page{}, err
@@ -117,7 +137,7 @@ func (r *Relay) scanSlices(ctx context.Context, job *readJob, q *Query) (page Pa
 		switch {
 		case !page.Partial, q.Limit <= 0, bounded && q.MaxBytes <= 0:
 			return page, nil
-		case !job.continues(ctx, len(page.Events) > 0, page.Took):
+		case !r.continues(ctx, len(page.Events) > 0, page.Took):
 			return page, ctx.Err()
 		}
 	}
