@@ -19,7 +19,7 @@ var storage = []mutant{
 		ofLedger},
 	{"store: ids within a group are not known", "store/ledger group.add", "known[]", drop, ofLedger},
 	{"store: threads that a group has loaded are not found", "store/ledger group.addRow", "byID[]", drop, ofLedger},
-	{"store: events are published before the commit", "store/sqlite writer.appendGroup", "runGroup()",
+	{"store: events are published before the commit", "store/sqlite writer.appendGroup", "ledger.Run()",
 		after("w.store.publish(posted)"), ofWriting},
 	{"store: events are published after the answer", "store/sqlite writer.appendGroup", "",
 		swap("_ = w.committed", "defer w.committed"), ofWriting},
@@ -70,7 +70,7 @@ var storage = []mutant{
 
 // The mark, and what happens after errors of the disk.
 var marks = []mutant{
-	{"mark: it is written before the commit", "store/sqlite writer.appendGroup", "runGroup()",
+	{"mark: it is written before the commit", "store/sqlite writer.appendGroup", "ledger.Run()",
 		after(`if n := len(posted); n > 0 {
 			next := w.store.care.mark.Mark
 			next.Seq = posted[n-1].Seq

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -16,36 +14,16 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/store/postgres/schema"
 )
 
-// updateTime is how long the function of an Update may occupy the committer. The server ends an idle transaction a
-// little later, see session.
-const updateTime = 5 * time.Second
-
-var (
-	errTooLong = envelope.NotStored("this took the relay's database too long; nothing was stored, try again in a moment",
-		time.Second)
-	errNoLease = envelope.NotStored("another node of this relay serves the gateways now; nothing was stored, try again in "+
-		"a moment", leaseEvery)
-	errOver     = errors.New("the transaction is over")
-	errPanicked = errors.New("the update panicked")
-)
-
-// update holds the function of one call of Update.
-type update struct {
-	f        func(relay.StoreTx) error
-	panicked any // value that f panicked with
-}
+var errNoLease = envelope.NotStored("another node of this relay serves the gateways now; nothing was stored, try again in "+
+	"a moment", leaseEvery)
 
 // Update implements relay.Extender.
 func (s *Store) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
-	u := &update{f: f}
-	receipt, err := s.do(ctx, s.appends, job{update: u})
-	if errors.Is(err, errPanicked) {
-		panic(u.panicked)
-	}
-	return receipt.Took, err
+	return s.queue.Update(ctx, f)
 }
 
 // Room implements relay.Extender. The relay does not limit the size of a PostgreSQL database.
@@ -60,7 +38,7 @@ func (s *Store) Govern(ctx context.Context, f func(relay.StoreTx) error) (time.D
 // means that the database failed, and is for all callers of the group. What a gateway knows may be old if its node
 // was frozen and has lost the lease without noticing yet. So a leader whose lease is not sure refuses updates. Other
 // nodes have updates too: those of the operator.
-func (w *writer) runUpdate(u *update) (o relay.Outcome, posted []relay.Posted, err error) {
+func (w *writer) runUpdate(u *ledger.Update) (o relay.Outcome, posted []relay.Posted, err error) {
 	if w.store.lease.held.Load() && !w.store.Leads() {
 		return relay.Outcome{Err: errNoLease}, nil, nil
 	}
@@ -72,14 +50,14 @@ func (w *writer) runUpdate(u *update) (o relay.Outcome, posted []relay.Posted, e
 	}
 	began := time.Now()
 	last, ready := w.last, w.store.sweeper.ready
-	tx := &updateTx{w: w, deadline: began.Add(updateTime)}
+	tx := &updateTx{w: w, deadline: began.Add(ledger.UpdateTime)}
 	o.Err = tx.run(u)
 	if tx.failed != nil {
 		return relay.Outcome{}, nil, tx.failed
 	}
-	if errors.Is(o.Err, errTooLong) {
+	if errors.Is(o.Err, ledger.ErrTooLong) {
 		w.store.options.Log.Error("an update took too long and was undone; do less work in one update, and no I/O",
-			"limit", updateTime)
+			"limit", ledger.UpdateTime)
 	}
 	o.Err = cmp.Or(o.Err, tx.broken)
 	if o.Err == nil {
@@ -106,7 +84,7 @@ func (w *writer) runUpdate(u *update) (o relay.Outcome, posted []relay.Posted, e
 }
 
 // updateTx implements relay.StoreTx. The function that uses it runs in a separate goroutine, so that the committer can
-// continue after updateTime.
+// continue after ledger.UpdateTime.
 type updateTx struct {
 	w        *writer
 	deadline time.Time
@@ -119,27 +97,17 @@ type updateTx struct {
 }
 
 // run calls u's function and waits until it returns or its time is over.
-func (t *updateTx) run(u *update) error {
+func (t *updateTx) run(u *ledger.Update) error {
 	done := make(chan error, 1)
-	t.w.store.workers.Go(func() {
-		defer func() {
-			if p := recover(); p != nil {
-				u.panicked = p
-				t.w.store.options.Log.Error("an update panicked; none of its changes are stored",
-					slog.Any("panic", p), "stack", string(debug.Stack()))
-				done <- errPanicked
-			}
-		}()
-		done <- u.f(t)
-	})
+	t.w.store.workers.Go(func() { done <- u.Run(t, t.w.store.options.Log) })
 	timer := time.NewTimer(time.Until(t.deadline))
 	defer timer.Stop()
 	var err error
-	over := errOver
+	over := ledger.ErrOver
 	select {
 	case err = <-done:
 	case <-timer.C:
-		err, over = errTooLong, errTooLong
+		err, over = ledger.ErrTooLong, ledger.ErrTooLong
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,14 +123,14 @@ func (t *updateTx) use(f func() error) error {
 		return err
 	}
 	if !time.Now().Before(t.deadline) {
-		return errTooLong
+		return ledger.ErrTooLong
 	}
 	err := f()
 	pg, isPostgres := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case err == nil:
 	case isPostgres && pg.Code == "57014": // cancelled by statement_timeout
-		err = errTooLong
+		err = ledger.ErrTooLong
 		t.broken = err
 	case isDataError(err):
 		t.broken = err

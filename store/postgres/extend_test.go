@@ -12,6 +12,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 )
 
 var items = relay.Extension{Name: "items", Migrations: []string{
@@ -140,7 +141,7 @@ func TestSlowUpdate(t *testing.T) {
 		<-release
 		return nil
 	})
-	if e, ok := errors.AsType[*envelope.Error](err); !ok || !e.NothingStored() || time.Since(began) < updateTime {
+	if e, ok := errors.AsType[*envelope.Error](err); !ok || !e.NothingStored() || time.Since(began) < ledger.UpdateTime {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 	if _, err := s.Append(t.Context(), request(t, key(1), "t")); err != nil || names(t, s) != "" {

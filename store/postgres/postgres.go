@@ -90,11 +90,11 @@ type Store struct {
 	epoch   uint32
 	log     atomic.Int64 // log.n of the log that is kept; 0: none
 
-	appends chan job
-	tasks   chan job
-	uses    chan nonceUse
-	ctx     context.Context // ends when the store is closed
-	cancel  context.CancelFunc
+	queue  *ledger.Queue
+	writer *writer
+	uses   chan nonceUse
+	ctx    context.Context // ends when the store is closed
+	cancel context.CancelFunc
 	// patience ends a while after ctx. A commit that waits for a standby ends then at the latest.
 	patience context.Context
 	giveUp   context.CancelFunc
@@ -143,15 +143,20 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 	pools.MaxConns = int32(o.Conns)
 	s := &Store{
 		options: o, policy: o.Policy, inbox: o.Inbox, config: pools.ConnConfig,
-		appends: make(chan job, maxGroup), tasks: make(chan job), uses: make(chan nonceUse, maxGroup), stopped: make(chan struct{}),
+		uses: make(chan nonceUse, ledger.MaxGroup), stopped: make(chan struct{}),
 		broken: make(chan struct{}), announced: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.queue = ledger.NewQueue(ledger.QueueOptions{
+		Refusal: func(ledger.Job) error { return s.refusal() }, Closing: s.ctx.Done(), Stopped: s.stopped,
+		Patience: stuckTime, Stuck: errStuck, Late: errLate,
+	})
 	s.patience, s.giveUp = context.WithCancel(context.Background())
 	if s.pool, err = pgxpool.NewWithConfig(ctx, pools); err != nil {
 		return nil, cleaned(err)
 	}
-	w, listener, err := s.awaitPrimary(ctx)
+	var listener *pgx.Conn
+	s.writer, listener, err = s.awaitPrimary(ctx)
 	if err != nil {
 		s.cancel()
 		s.giveUp()
@@ -159,7 +164,7 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 		s.pool.Close()
 		return nil, errors.Join(fmt.Errorf("PostgreSQL: %w", cleaned(err)), s.mark.close())
 	}
-	s.workers.Go(w.run)
+	s.workers.Go(s.writer.run)
 	s.workers.Go(func() { s.listen(listener) })
 	s.workers.Go(s.follow)
 	s.workers.Go(s.notify)

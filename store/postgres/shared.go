@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 )
 
 // What the nodes share besides messages. All of it may be lost in a crash of the server, so it costs no disk write.
@@ -62,7 +63,7 @@ func (s *Store) useNonces() {
 		case u := <-s.uses:
 			group = append(group, u)
 		}
-		for more := true; more && len(group) < maxGroup; {
+		for more := true; more && len(group) < ledger.MaxGroup; {
 			select {
 			case u := <-s.uses:
 				group = append(group, u)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,9 +12,6 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
 )
-
-// maxGroup is the largest number of envelopes in one transaction. The committer does not wait for a group to fill.
-const maxGroup = 256
 
 // maxGroupBytes ends a group when its envelopes have this size together.
 const maxGroupBytes = 8 << 20
@@ -69,7 +64,7 @@ func (w *writer) disconnect() {
 func (w *writer) reset() { w.batch, w.begun, w.locked = &pgx.Batch{}, false, false }
 
 // run executes jobs until the store is closed. It finishes the group or task that it has started. Callers that still
-// wait get their error from Store.do.
+// wait get their error from the queue.
 func (w *writer) run() {
 	defer close(w.store.stopped)
 	defer w.disconnect()
@@ -83,13 +78,13 @@ func (w *writer) run() {
 			return
 		case <-retry:
 			w.reconnect()
-		case j := <-w.store.appends:
-			if j.take() {
+		case j := <-w.store.queue.Appends:
+			if j.Take() {
 				w.appendWaiting(j)
 			}
-		case j := <-w.store.tasks:
-			if j.take() {
-				j.done <- relay.Outcome{Err: j.task(w)}
+		case j := <-w.store.queue.Tasks:
+			if j.Take() {
+				j.Done <- relay.Outcome{Err: j.Task()}
 			}
 		}
 	}
@@ -132,35 +127,14 @@ func (w *writer) lost(err error) {
 	w.store.down.Store(&outage{errUnreachable})
 }
 
-// group returns first and the jobs that wait behind it.
-func (w *writer) group(first job) []job {
-	group, size := append([]job{first}, first.more...), first.size()
-	for yielded := false; len(group) < maxGroup && size < maxGroupBytes; {
-		select {
-		case j := <-w.store.appends:
-			if yielded = true; j.take() {
-				group, size = append(append(group, j), j.more...), size+j.size()
-			}
-		default:
-			if yielded {
-				return group
-			}
-			// Let goroutines that are about to hand over an envelope run first.
-			runtime.Gosched()
-			yielded = true
-		}
-	}
-	return group
-}
-
 // appendWaiting runs first and the jobs behind it as one group. The group is closed when the transaction has the lock.
 // While other nodes have the lock, more jobs join the group. So a group has about as many jobs as callers wait, however
 // many nodes there are.
-func (w *writer) appendWaiting(first job) {
-	var group []job
-	w.appendGroup(func() []job {
+func (w *writer) appendWaiting(first ledger.Job) {
+	var group []ledger.Job
+	w.appendGroup(func() []ledger.Job {
 		if group == nil {
-			group = w.group(first)
+			group = w.store.queue.Group(first, size, maxGroupBytes)
 		}
 		return group
 	})
@@ -168,7 +142,7 @@ func (w *writer) appendWaiting(first job) {
 
 // appendGroup runs the jobs of a group in one transaction and answers each caller after the commit. It calls jobs when
 // the transaction has the lock, or has failed. If the database fails, every caller gets the error.
-func (w *writer) appendGroup(jobs func() []job) {
+func (w *writer) appendGroup(jobs func() []ledger.Job) {
 	var outcomes []relay.Outcome
 	var posted []relay.Posted
 	began := time.Now()
@@ -177,7 +151,7 @@ func (w *writer) appendGroup(jobs func() []job) {
 		err := w.flush()
 		if err == nil {
 			outcomes = make([]relay.Outcome, len(jobs()))
-			posted, err = w.runGroup(jobs(), outcomes)
+			posted, err = w.ledger.Run(w, jobs(), outcomes, w.runUpdate)
 		}
 		return err
 	}
@@ -188,63 +162,16 @@ func (w *writer) appendGroup(jobs func() []job) {
 			err = w.transact(run)
 		}
 	}
-	group := jobs()
-	switch {
-	case err == nil:
+	if err == nil {
 		report := relay.CommitReport{Events: len(posted), Commit: w.took}
 		report.Work = max(0, time.Since(began)-w.took)
 		w.store.options.Observer.Committed(report)
 		w.store.acknowledge(w.last, posted)
 		w.store.committed(w.after, w.last, posted)
-	case len(group) > 1 && isDataError(err):
-		// A statement rejected the data of one job. Run each job in its own transaction, so that the others succeed.
-		for i := range group {
-			w.appendGroup(func() []job { return group[i : i+1] })
-		}
-		return
 	}
-	for i, j := range group {
-		o := relay.Outcome{Err: err}
-		if err == nil {
-			o = outcomes[i]
-		}
-		j.done <- o
-	}
-}
-
-// runGroup runs the jobs of a group in order. Consecutive entries form one group of the ledger.
-func (w *writer) runGroup(group []job, outcomes []relay.Outcome) (posted []relay.Posted, err error) {
-	for len(group) > 0 {
-		n := slices.IndexFunc(group, func(j job) bool { return j.update != nil })
-		var some []relay.Posted
-		switch n {
-		case 0:
-			n = 1
-			outcomes[0], some, err = w.runUpdate(group[0].update)
-		case -1:
-			n = len(group)
-			fallthrough
-		default:
-			some, err = w.appendEntries(group[:n], outcomes[:n])
-		}
-		if err != nil {
-			return nil, err
-		}
-		posted = append(posted, some...)
-		group, outcomes = group[n:], outcomes[n:]
-	}
-	return posted, nil
-}
-
-// appendEntries passes the entries of jobs to the ledger, which stores the accepted ones in the open transaction.
-func (w *writer) appendEntries(group []job, outcomes []relay.Outcome) ([]relay.Posted, error) {
-	entries := make([]relay.Entry, len(group))
-	for i, j := range group {
-		entries[i] = j.entry
-	}
-	decided, posted, err := w.ledger.Append(w, entries)
-	copy(outcomes, decided)
-	return posted, err
+	ledger.Finish(jobs(), outcomes, err, isDataError, func(j ledger.Job) {
+		w.appendGroup(func() []ledger.Job { return []ledger.Job{j} })
+	})
 }
 
 // transact runs f in a transaction. It ignores the caller's context: if a commit were cancelled half-way, the caller

@@ -10,6 +10,8 @@ import (
 	"os"
 
 	"modernc.org/sqlite"
+
+	"github.com/agora-relay/agora/store/ledger"
 )
 
 const pageSize = 4096 // SQLite's default
@@ -22,18 +24,18 @@ const postPages = 8
 // indexes, 3 for its thread, and 2 for its parties.
 const eventPages = 12
 
-// pages returns how many pages j changes at most, without the jobs in more. For an update it returns an estimate.
-func (j job) pages() int {
-	if j.update != nil {
+// pages returns how many pages j changes at most, without the jobs in More. For an update it returns an estimate.
+func pages(j ledger.Job) int {
+	if j.Update != nil {
 		return updatePages
 	}
-	return postPages + len(j.entry.Envelope.Canonical())/pageSize
+	return postPages + len(j.Entry.Envelope.Canonical())/pageSize
 }
 
-// pages returns how many pages jobs change at most.
-func pages(jobs []job) (n int) {
+// pagesOf returns how many pages jobs change at most.
+func pagesOf(jobs []ledger.Job) (n int) {
 	for _, j := range jobs {
-		n += j.pages()
+		n += pages(j)
 	}
 	return n
 }

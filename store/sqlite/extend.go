@@ -5,45 +5,24 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
-
-// updateTime is how long the function of an Update may occupy the writer. Such a function takes less than a millisecond,
-// but on an overloaded machine it may have to wait for the processor.
-const updateTime = 5 * time.Second
 
 // updatePages is how many pages an Update is assumed to change. The write-ahead log's length is estimated from it.
 const updatePages = 64
 
-var (
-	errTooLong = envelope.NotStored("this took the relay's database too long; nothing was stored, try again in a moment",
-		time.Second)
-	errCrowded = envelope.NotStored("the relay's room for gateways is used up; nothing was stored, try again later",
-		time.Minute)
-	errOver = errors.New("the transaction is over")
-)
-
-// update holds the function of one call of Update.
-type update struct {
-	f        func(relay.StoreTx) error
-	panicked any // value that f panicked with
-}
+var errCrowded = envelope.NotStored("the relay's room for gateways is used up; nothing was stored, try again later",
+	time.Minute)
 
 // Update implements relay.Extender.
 func (s *Store) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
-	u := &update{f: f}
-	receipt, err := s.do(ctx, s.appends, job{update: u})
-	if err == errPanicked {
-		panic(u.panicked)
-	}
-	return receipt.Took, err
+	return s.queue.Update(ctx, f)
 }
 
 // coreShare is the part of the database's room that only messages may use, not extensions: a quarter.
@@ -72,26 +51,24 @@ func (w *writer) noteRoom(count, free int64) {
 	}
 }
 
-var errPanicked = errors.New("the update panicked")
-
 // runUpdate runs an update under a savepoint of the open transaction. o is the outcome for the caller of Update. err
 // means that the database failed, and is for all callers of the group.
-func (w *writer) runUpdate(u *update) (o relay.Outcome, posted []relay.Posted, err error) {
+func (w *writer) runUpdate(u *ledger.Update) (o relay.Outcome, posted []relay.Posted, err error) {
 	began := time.Now()
 	last := w.last
 	if _, err := w.stmts.savepoint.Exec(); err != nil {
 		return relay.Outcome{}, nil, err
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), began.Add(updateTime))
+	ctx, cancel := context.WithDeadline(context.Background(), began.Add(ledger.UpdateTime))
 	defer cancel()
 	tx := &updateTx{w: w, ctx: ctx}
 	o.Err = tx.run(u)
 	if tx.failed != nil {
 		return relay.Outcome{}, nil, tx.failed
 	}
-	if errors.Is(o.Err, errTooLong) {
+	if errors.Is(o.Err, ledger.ErrTooLong) {
 		w.store.options.Log.Error("an update took too long and was undone; do less work in one update, and no I/O",
-			"limit", updateTime)
+			"limit", ledger.UpdateTime)
 	}
 	o.Err = cmp.Or(o.Err, tx.broken)
 	if o.Err == nil && tx.wrote && len(tx.posted) == 0 {
@@ -124,10 +101,10 @@ func (w *writer) undo(last relay.Seq) {
 }
 
 // updateTx implements relay.StoreTx. The function that uses it runs in a separate goroutine, so that the writer can
-// continue after updateTime.
+// continue after ledger.UpdateTime.
 type updateTx struct {
 	w      *writer
-	ctx    context.Context // ends after updateTime
+	ctx    context.Context // ends after ledger.UpdateTime
 	mu     sync.Mutex      // held while the connection is in use
 	over   error           // why the transaction can no longer be used
 	failed error           // first error that was not caused by the function's own data
@@ -137,25 +114,15 @@ type updateTx struct {
 }
 
 // run calls u's function and waits until it returns or its time is over.
-func (t *updateTx) run(u *update) error {
+func (t *updateTx) run(u *ledger.Update) error {
 	done := make(chan error, 1)
-	t.w.updater <- func() {
-		defer func() {
-			if p := recover(); p != nil {
-				u.panicked = p
-				t.w.store.options.Log.Error("an update panicked; none of its changes are stored",
-					slog.Any("panic", p), "stack", string(debug.Stack()))
-				done <- errPanicked
-			}
-		}()
-		done <- u.f(t)
-	}
+	t.w.updater <- func() { done <- u.Run(t, t.w.store.options.Log) }
 	var err error
-	over := errOver
+	over := ledger.ErrOver
 	select {
 	case err = <-done:
 	case <-t.ctx.Done():
-		err, over = errTooLong, errTooLong
+		err, over = ledger.ErrTooLong, ledger.ErrTooLong
 		t.w.startUpdater() // the other one is still at work
 	}
 	t.mu.Lock()
@@ -187,7 +154,7 @@ func (t *updateTx) use(f func() error) error {
 		return err
 	}
 	if t.ctx.Err() != nil {
-		return errTooLong
+		return ledger.ErrTooLong
 	}
 	err := f()
 	if err != nil && !isDataError(err) {
@@ -221,7 +188,7 @@ func (t *updateTx) Query(row func(func(...any) error) error, text string, args .
 	}
 	inTime := func(err error) error {
 		if t.ctx.Err() != nil {
-			return errTooLong // interrupting a SELECT does not change the transaction
+			return ledger.ErrTooLong // interrupting a SELECT does not change the transaction
 		}
 		return err
 	}

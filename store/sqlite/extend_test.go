@@ -19,6 +19,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/store/sqlite/check"
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
@@ -155,46 +156,46 @@ func TestUpdateAmongPosts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	s := openBooks(t, path, Options{Log: quietLog})
 	refused := errors.New("no")
-	var group []job
+	var group []ledger.Job
 	const posts = 252
 	var expected, stored []string
 	for i, e := range requests(t, posts) {
-		group = append(group, job{entry: e, done: make(chan relay.Outcome, 1)})
+		group = append(group, ledger.Job{Entry: e, Done: make(chan relay.Outcome, 1)})
 		expected = append(expected, e.Envelope.ID)
 		switch i {
 		case 50, 150:
 			e := request(t, key(1), "")
-			group = append(group, job{update: &update{f: addEntry(e, "a")}, done: make(chan relay.Outcome, 1)})
+			group = append(group, ledger.Job{Update: &ledger.Update{F: addEntry(e, "a")}, Done: make(chan relay.Outcome, 1)})
 			stored = append(stored, e.Envelope.ID)
 		case 100:
 			e := request(t, key(1), "")
-			group = append(group, job{update: &update{f: func(tx relay.StoreTx) error {
+			group = append(group, ledger.Job{Update: &ledger.Update{F: func(tx relay.StoreTx) error {
 				return errors.Join(addEntry(e, "a")(tx), refused)
-			}}, done: make(chan relay.Outcome, 1)})
+			}}, Done: make(chan relay.Outcome, 1)})
 		case 200:
 			e := request(t, key(1), "")
-			group = append(group, job{update: &update{f: func(tx relay.StoreTx) error {
+			group = append(group, ledger.Job{Update: &ledger.Update{F: func(tx relay.StoreTx) error {
 				must(t, addEntry(e, "b")(tx))
 				panic("at the disco")
-			}}, done: make(chan relay.Outcome, 1)})
+			}}, Done: make(chan relay.Outcome, 1)})
 		}
 	}
 	must(t, s.task(t.Context(), func(w *writer) error { w.appendGroup(group); return nil }))
 	var seqs []relay.Seq
 	for i, j := range group {
-		o := <-j.done
+		o := <-j.Done
 		switch {
 		case i == 102:
 			if !errors.Is(o.Err, refused) {
 				t.Errorf("an update that fails: %v", o.Err)
 			}
 		case i == 204:
-			if o.Err != errPanicked || j.update.panicked != "at the disco" {
-				t.Errorf("an update that panics: %v, %v", o.Err, j.update.panicked)
+			if o.Err != ledger.ErrPanicked || j.Update.Panicked != "at the disco" {
+				t.Errorf("an update that panics: %v, %v", o.Err, j.Update.Panicked)
 			}
 		case o.Err != nil:
 			t.Errorf("job %d: %v", i, o.Err)
-		case j.update == nil:
+		case j.Update == nil:
 			seqs = append(seqs, o.Receipt.Cursor.Seq)
 		}
 	}
@@ -266,7 +267,7 @@ func updateTooLong(t *testing.T, wait func(tx relay.StoreTx, goOn chan struct{})
 		over <- err
 		return errors.Join(waited, err)
 	})
-	if took := time.Since(began); !errors.Is(err, errTooLong) || took != updateTime {
+	if took := time.Since(began); !errors.Is(err, ledger.ErrTooLong) || took != ledger.UpdateTime {
 		t.Errorf("after %v: %v", took, err)
 	}
 	if e, ok := errors.AsType[*envelope.Error](err); !ok || !e.NothingStored() || e.RetryAfter == 0 {
@@ -278,7 +279,7 @@ func updateTooLong(t *testing.T, wait func(tx relay.StoreTx, goOn chan struct{})
 	_, err = s.Update(t.Context(), addEntry(request(t, key(2), ""), "a"))
 	must(t, err)
 	close(goOn)
-	if err := <-over; !errors.Is(err, errTooLong) {
+	if err := <-over; !errors.Is(err, ledger.ErrTooLong) {
 		t.Errorf("a statement after the end of the update: %v", err)
 	}
 	if entries, events := booked(t, s); len(entries) != 1 || len(events) != 1 {
@@ -349,7 +350,7 @@ func TestUpdateTxEndsWithUpdate(t *testing.T) {
 	_, err = kept.Append(request(t, key(1), ""))
 	_, err2 := kept.Exec("INSERT INTO books_account (name, balance) VALUES ('a', 1)")
 	err3 := kept.Query(nil, "SELECT 1")
-	if err != errOver || err2 != errOver || err3 != errOver {
+	if err != ledger.ErrOver || err2 != ledger.ErrOver || err3 != ledger.ErrOver {
 		t.Errorf("used afterwards: %v, %v, %v", err, err2, err3)
 	}
 }

@@ -18,7 +18,7 @@ func logLimit(reserve int64) int64 { return min(max(reserve/pageSize/forceFactor
 
 // maxLogLimit keeps the log short, but leaves room for the largest group. A log that is overwritten is faster than one
 // that grows, because its file system need not find new room.
-const maxLogLimit = maxGroup * postPages
+const maxLogLimit = ledger.MaxGroup * postPages
 
 // maintain grows the reserve towards its target and sets the database's size limit from the free disk space.
 func (c *care) maintain() error {

@@ -13,6 +13,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/bench"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 )
 
 // conversations returns the messages of threads that run side by side: REQUEST, OFFER, ACCEPT, RESULT. Each has one of
@@ -49,15 +50,15 @@ func appendGroups(b *testing.B, s *Store, entries []relay.Entry, size int) (time
 	err := s.task(b.Context(), func(w *writer) error {
 		for len(entries) > 0 {
 			n := min(size, len(entries))
-			group := make([]job, n)
+			group := make([]ledger.Job, n)
 			for i, e := range entries[:n] {
-				group[i] = job{entry: e, done: make(chan relay.Outcome, 1)}
+				group[i] = ledger.Job{Entry: e, Done: make(chan relay.Outcome, 1)}
 			}
 			began := time.Now()
 			w.appendGroup(group)
 			times = append(times, time.Since(began))
 			for _, j := range group {
-				if o := <-j.done; o.Err != nil {
+				if o := <-j.Done; o.Err != nil {
 					return o.Err
 				}
 			}

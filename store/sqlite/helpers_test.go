@@ -165,8 +165,8 @@ func execute(t testing.TB, s *Store, text string) {
 // appendTogether appends entries as one group. It keeps the writer busy until all of them wait.
 func appendTogether(t testing.TB, s *Store, entries []relay.Entry) []error {
 	t.Helper()
-	if len(entries) > cap(s.appends) {
-		t.Fatalf("%d entries do not fit into the queue of %d", len(entries), cap(s.appends))
+	if len(entries) > cap(s.queue.Appends) {
+		t.Fatalf("%d entries do not fit into the queue of %d", len(entries), cap(s.queue.Appends))
 	}
 	busy, release := make(chan struct{}), make(chan struct{})
 	errs := make([]error, len(entries))
@@ -182,7 +182,7 @@ func appendTogether(t testing.TB, s *Store, entries []relay.Entry) []error {
 	for i, e := range entries {
 		callers.Go(func() { _, errs[i] = s.Append(t.Context(), e) })
 	}
-	for len(s.appends) < len(entries) {
+	for len(s.queue.Appends) < len(entries) {
 		runtime.Gosched()
 	}
 	close(release)

@@ -323,8 +323,7 @@ func TestMergeBeginsWithCommittedEvents(t *testing.T) {
 	failure := errors.New("no")
 	err := s.task(t.Context(), func(w *writer) error {
 		return w.transact(func() error {
-			outcomes := make([]relay.Outcome, 1)
-			if _, err := w.appendEntries([]job{{entry: request(t, key(1), key(2).DID())}}, outcomes); err != nil {
+			if _, _, err := w.ledger.Append(w, []relay.Entry{request(t, key(1), key(2).DID())}); err != nil {
 				return err
 			}
 			if more, err := w.mergeAny(1); !more || err != nil {

@@ -100,8 +100,8 @@ type Store struct {
 	views   chan *preparedConn // the idle connections of viewDB
 	epoch   uint32
 
-	appends chan job
-	tasks   chan job
+	queue   *ledger.Queue
+	writer  *writer
 	reads   chan func()
 	stop    chan struct{} // closed by Close
 	stopped chan struct{} // closed by the writer when it ends
@@ -142,10 +142,11 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 	}
 	s := &Store{
 		path: path, options: o, policy: o.Policy, inbox: o.Inbox, lock: flock.New(path + ".lock"),
-		appends: make(chan job, maxGroup), tasks: make(chan job), reads: make(chan func()),
-		stop: make(chan struct{}), stopped: make(chan struct{}),
+		reads: make(chan func()),
+		stop:  make(chan struct{}), stopped: make(chan struct{}),
 		prepared: map[string]*sql.Stmt{}, tail: tail{growing: newPart()},
 	}
+	s.queue = ledger.NewQueue(ledger.QueueOptions{Refusal: s.refusal, Closing: s.stop, Stopped: s.stopped, Batch: s.batch})
 	s.care.path, s.care.maxBytes, s.care.tickInterval, s.care.log = path, o.MaxBytes, o.tickInterval, o.Log
 	s.care.task, s.care.logGrown, s.care.reserve = s.task, make(chan struct{}, 1),
 		reserve{path: path + ".reserve", wanted: o.Reserve}
@@ -157,11 +158,10 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 		return nil, fmt.Errorf("%s is in use by another process; only one relay can use a database at a time, "+
 			"so stop the other relay or choose another data folder", path)
 	}
-	w, err := s.open(ctx)
-	if err != nil {
+	if s.writer, err = s.open(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), s.release())
 	}
-	s.workers.Go(w.run)
+	s.workers.Go(s.writer.run)
 	for range readers {
 		s.workers.Go(s.reader)
 	}
@@ -363,6 +363,14 @@ func (s *Store) release() error {
 		s.care.mark = nil
 	}
 	return errors.Join(append(errs, s.lock.Unlock())...)
+}
+
+// refusal returns why the writer must not get j at the moment; nil: it may. Tasks decide themselves.
+func (s *Store) refusal(j ledger.Job) error {
+	if j.Task != nil {
+		return nil
+	}
+	return s.care.refusal()
 }
 
 // closed returns relay.ErrShuttingDown after Close was called, else nil.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 )
 
 // This file is for what the operator does on a full disk, such as removals and bans. While the store refuses messages,
@@ -101,18 +102,19 @@ func (s *Store) Govern(_ context.Context, f func(relay.StoreTx) error) (took tim
 	if err := s.closed(); err != nil {
 		return 0, err
 	}
-	u := &update{f: f}
+	u := &ledger.Update{F: f}
 	err = s.urgent(func(run runTask) error {
 		return run(func(w *writer) error {
-			j := job{update: u, done: make(chan relay.Outcome, 1)}
-			w.appendGroup([]job{j})
-			o := <-j.done
+			j := ledger.NewJob()
+			j.Update = u
+			w.appendGroup([]ledger.Job{j})
+			o := <-j.Done
 			took = o.Receipt.Took
 			return o.Err
 		})
 	})
-	if err == errPanicked {
-		panic(u.panicked)
+	if err == ledger.ErrPanicked {
+		panic(u.Panicked)
 	}
 	return took, err
 }

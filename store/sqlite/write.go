@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"runtime"
-	"slices"
 	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -15,19 +13,6 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
 )
-
-// maxGroup is the largest number of envelopes in one transaction. The writer does not wait for a group to fill. A group
-// is what arrived while the previous group was being written, plus what runnable goroutines add when the writer yields.
-const maxGroup = 256
-
-// job is work for the writer: an envelope to append, an update, or a task.
-type job struct {
-	entry  relay.Entry
-	update *update
-	task   func(*writer) error
-	done   chan relay.Outcome // has room for one outcome, so the writer never waits for a caller that has left
-	more   []job              // entries that follow in the same transaction; they have no more
-}
 
 // writer is the goroutine that writes. No other goroutine uses its fields.
 type writer struct {
@@ -107,7 +92,7 @@ func (w *writer) load(ctx context.Context) error {
 }
 
 // run executes jobs until the store is closed. It finishes the group or task it has started. Callers that still wait
-// get their error from Store.do.
+// get their error from the queue.
 func (w *writer) run() {
 	defer close(w.store.stopped)
 	w.startUpdater()
@@ -117,55 +102,31 @@ func (w *writer) run() {
 			// An error of close loses nothing: all acknowledged events are in the write-ahead log.
 			_ = w.close()
 			return
-		case j := <-w.store.appends:
-			w.appendGroup(w.group(j))
-		case j := <-w.store.tasks:
-			j.done <- relay.Outcome{Err: j.task(w)}
+		case j := <-w.store.queue.Appends:
+			// A group ends once its jobs may change care.logLimit pages.
+			w.appendGroup(w.store.queue.Group(j, pages, int(w.store.care.logLimit.Load())))
+		case j := <-w.store.queue.Tasks:
+			j.Done <- relay.Outcome{Err: j.Task()}
 		}
 	}
-}
-
-// group returns first and the jobs that wait behind it. It stops once the jobs may change care.logLimit pages.
-func (w *writer) group(first job) []job {
-	group := append([]job{first}, first.more...)
-	changed, most := pages(group), int(w.store.care.logLimit.Load())
-	for yielded := false; len(group) < maxGroup && changed < most; {
-		select {
-		case j := <-w.store.appends:
-			n := len(group)
-			group = append(append(group, j), j.more...)
-			changed += pages(group[n:])
-			yielded = false
-		default:
-			if yielded {
-				return group
-			}
-			// A commit costs as much as writing many envelopes. So let goroutines that are about to hand over an
-			// envelope run first. This takes no time if no goroutine is runnable.
-			runtime.Gosched()
-			yielded = true
-		}
-	}
-	return group
 }
 
 // appendGroup runs the jobs of a group in one transaction and answers each caller after the commit. If the database
 // itself fails, nothing of the group is stored and every caller gets the error.
-func (w *writer) appendGroup(group []job) {
+func (w *writer) appendGroup(group []ledger.Job) {
 	outcomes := make([]relay.Outcome, len(group))
 	var posted []relay.Posted
 	began := time.Now()
 	err := w.refusal()
 	if err == nil {
 		err = w.transact(func() (err error) {
-			if posted, err = w.runGroup(group, outcomes); err != nil {
+			if posted, err = w.ledger.Run(w, group, outcomes, w.runUpdate); err != nil {
 				return err
 			}
 			return w.mergeGroup(len(posted))
 		})
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		report := relay.CommitReport{Events: len(posted), Commit: w.commit}
 		report.Work = max(0, time.Since(began)-w.commit)
 		w.store.options.Observer.Committed(report)
@@ -174,46 +135,11 @@ func (w *writer) appendGroup(group []job) {
 		}
 		// If the mark cannot be written, this group stays stored and acknowledged. The store then refuses later writes.
 		_ = w.committed(posted, time.Time{})
-	case len(group) > 1 && isDataError(err):
-		// A statement rejected the data of one job. Run each job in its own transaction, so that the others succeed.
-		for i := range group {
-			w.appendGroup(group[i : i+1])
-		}
-		return
 	}
-	for i, j := range group {
-		if err != nil {
-			outcomes[i] = relay.Outcome{Err: err}
-		}
-		j.done <- outcomes[i]
-	}
+	ledger.Finish(group, outcomes, err, isDataError, func(j ledger.Job) { w.appendGroup([]ledger.Job{j}) })
 	if err == nil {
-		_ = w.store.care.handleError(w.watchLog(pages(group))) // handleError logs it
+		_ = w.store.care.handleError(w.watchLog(pagesOf(group))) // handleError logs it
 	}
-}
-
-// runGroup runs the jobs of a group in order. Consecutive entries form one group of the ledger.
-func (w *writer) runGroup(group []job, outcomes []relay.Outcome) (posted []relay.Posted, err error) {
-	for len(group) > 0 {
-		n := slices.IndexFunc(group, func(j job) bool { return j.update != nil })
-		var some []relay.Posted
-		switch n {
-		case 0:
-			n = 1
-			outcomes[0], some, err = w.runUpdate(group[0].update)
-		case -1:
-			n = len(group)
-			fallthrough
-		default:
-			some, err = w.appendEntries(group[:n], outcomes[:n])
-		}
-		if err != nil {
-			return nil, err
-		}
-		posted = append(posted, some...)
-		group, outcomes = group[n:], outcomes[n:]
-	}
-	return posted, nil
 }
 
 // committed writes the new end of the database into the mark and publishes posted to the watchers. swept is the time of
@@ -263,51 +189,7 @@ func (w *writer) transact(f func() error) error {
 
 // task runs f in the writer's goroutine and waits for it.
 func (s *Store) task(ctx context.Context, f func(*writer) error) error {
-	_, err := s.do(ctx, s.tasks, job{task: f})
-	return err
-}
-
-// do gives a job to the writer and waits for its outcome. If ctx ends first, do returns ctx's error and the outcome is
-// unknown.
-func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt, error) {
-	j.done = make(chan relay.Outcome, 1)
-	if err := s.send(ctx, queue, j); err != nil {
-		return relay.Receipt{}, err
-	}
-	o := s.wait(ctx, j.done)
-	return o.Receipt, o.Err
-}
-
-// send gives a job to the writer. After an error, the writer does not get it.
-func (s *Store) send(ctx context.Context, queue chan<- job, j job) error {
-	if err := s.care.refusal(); err != nil && j.task == nil {
-		return err
-	}
-	select {
-	case queue <- j:
-		return nil
-	case <-s.stop:
-		return relay.ErrShuttingDown
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// wait waits for the outcome of a job that the writer has got.
-func (s *Store) wait(ctx context.Context, done <-chan relay.Outcome) relay.Outcome {
-	select {
-	case o := <-done:
-		return o
-	case <-s.stopped:
-		select {
-		case o := <-done:
-			return o
-		default:
-			return relay.Outcome{Err: relay.ErrShuttingDown}
-		}
-	case <-ctx.Done():
-		return relay.Outcome{Err: ctx.Err()}
-	}
+	return s.queue.Task(ctx, func() error { return f(s.writer) })
 }
 
 type scanner func(...any) error

@@ -15,6 +15,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 )
 
 // requests returns n REQUESTs of n different senders.
@@ -39,7 +40,7 @@ func TestGroupCommit(t *testing.T) {
 			return nil
 		})
 	})
-	for _, size := range []int{1, 2, maxGroup} {
+	for _, size := range []int{1, 2, ledger.MaxGroup} {
 		before, stored := commits.Load(), len(events(t, s))
 		for _, err := range appendTogether(t, s, requests(t, size)) {
 			must(t, err)
