@@ -13,8 +13,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/agora-relay/agora/internal/markdown"
 )
 
 // fakeNode is a node of a relay, as a load balancer sees it.
@@ -59,25 +57,18 @@ func (n *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestClusterBalancers runs the load balancers of docs/CLUSTER.md before three nodes, of which the last one leads. A POST to
+// TestClusterBalancers runs the load balancers of docs/examples before three nodes, of which the last one leads. A POST to
 // a gateway must reach the leader, once, also if the leader closes the connection or does not know whether it has
 // stored something. Streams must pass at once. A post to the relay succeeds if one node is down.
 func TestClusterBalancers(t *testing.T) {
-	text, err := os.ReadFile("../../docs/CLUSTER.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := markdown.Parse(string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	section, _ := page.Section("Set it up")
-	for name, first := range map[string]string{"haproxy": "defaults", "nginx": "upstream nodes"} {
-		for _, b := range section.Blocks {
-			if strings.HasPrefix(b.Text, first) {
-				t.Run(name, func(t *testing.T) { testBalancer(t, name, b.Text) })
+	for name, file := range map[string]string{"haproxy": "haproxy.cfg", "nginx": "nginx-nodes.conf"} {
+		t.Run(name, func(t *testing.T) {
+			config, err := os.ReadFile("../../docs/examples/" + file)
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
+			testBalancer(t, name, string(config))
+		})
 	}
 }
 

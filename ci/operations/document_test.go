@@ -75,8 +75,12 @@ func TestDocumentedCommands(t *testing.T) {
 				}
 			}
 			commands := script(t, section)
-			if section.Heading == "Backup" { // the reader's relay is running
-				commands = strings.Replace(commands, "\nagora backup", "\nserve serve --data agora-data --addr 127.0.0.1:0\nagora backup", 1)
+			const running = "\nserve serve --data agora-data --addr 127.0.0.1:0\n"
+			switch section.Heading { // the reader's relay is running
+			case "Govern it", "The data folder":
+				commands = strings.Replace(commands, prelude, prelude+running, 1)
+			case "Backup":
+				commands = strings.Replace(commands, "\nagora backup", running+"agora backup", 1)
 				commands = strings.Replace(commands, "\nagora restore", "\nstop\nagora restore", 1) // as the page says
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

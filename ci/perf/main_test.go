@@ -59,21 +59,22 @@ func TestEveryRowHasItsGoal(t *testing.T) {
 	}
 }
 
-func TestGoalReached(t *testing.T) {
+func TestGoalMisses(t *testing.T) {
 	for _, c := range []struct {
 		goal  goal
 		value float64
-		want  string
+		want  bool
 	}{
-		{goal{atLeast: true, required: .25, target: .32}, .32, "meets target"},
-		{goal{atLeast: true, required: .25, target: .32}, .31, "meets required"},
-		{goal{atLeast: true, required: .25, target: .32}, .24, "**missed**"},
-		{goal{required: 8, target: 4}, 4, "meets target"},
-		{goal{required: 8, target: 4}, 8, "meets required"},
-		{goal{required: 8, target: 4}, 8.1, "**missed**"},
+		{goal{atLeast: true, required: .25, target: .32}, .32, false},
+		{goal{atLeast: true, required: .25, target: .32}, .25, false},
+		{goal{atLeast: true, required: .25, target: .32}, .24, true},
+		{goal{required: 8, target: 4}, 4, false},
+		{goal{required: 8, target: 4}, 8, false},
+		{goal{required: 8, target: 4}, 8.1, true},
+		{goal{}, 1, false},
 	} {
-		if got := c.goal.reached(c.value); got != c.want {
-			t.Errorf("%+v: the result of %g is %q, want %q", c.goal, c.value, got, c.want)
+		if got := c.goal.misses(c.value); got != c.want {
+			t.Errorf("%+v: %g misses it: %v, want %v", c.goal, c.value, got, c.want)
 		}
 	}
 }

@@ -34,11 +34,15 @@ func fillIn(path string, texts map[string]string) error {
 func (r *results) plainTable() string {
 	few, okFew := pointAt(r.Connections, 32)
 	many, okMany := pointAt(r.Connections, 256)
-	if !okFew || !okMany || r.Figures.EventBytes == 0 {
+	if !okFew || !okMany || r.Figures.EventBytes == 0 || len(r.Rows) == 0 {
 		return ""
 	}
 	var t strings.Builder
-	fmt.Fprintf(&t, "Machine: %s, which also ran the load.\n\n| | |\n|---|---|\n", r.Machine)
+	first, last := r.Rows[0].Date, r.Rows[0].Date
+	for _, m := range r.Rows {
+		first, last = min(first, m.Date), max(last, m.Date)
+	}
+	fmt.Fprintf(&t, "Machine: %s, which also ran the load. Measured from %s to %s.\n\n| | |\n|---|---|\n", r.Machine, first, last)
 	line := func(what, format string, values ...any) {
 		fmt.Fprintf(&t, "| %s | "+format+" |\n", append([]any{what}, values...)...)
 	}
@@ -74,40 +78,27 @@ func hundreds(v float64) string {
 	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }
 
-// table returns the table of the goals whose values users notice.
-func (r *results) table() string {
-	return r.goalTable(false, "result", func(g goal, m row) string {
-		return fmt.Sprintf(" %s | %s |", g.reached(m.Value), m.Date)
-	})
-}
-
-// ratioTable returns the table of the goals that are ratios. Whether they are met says nothing to users.
-func (r *results) ratioTable() string {
-	return r.goalTable(true, "std", func(_ goal, m row) string {
-		return fmt.Sprintf(" %.0f | %s |", m.Std, m.Date)
-	})
-}
-
-// goalTable returns a table of goals with their results. The last column but one has the title last. rest returns the
-// last two cells of a row.
-func (r *results) goalTable(ratios bool, last string, rest func(goal, row) string) string {
+// goalTable returns the table of the goals that are ratios, or of the others, with their results. A value that misses
+// what is required is bold.
+func (r *results) goalTable(ratios bool) string {
 	if len(r.Rows) == 0 {
 		return ""
 	}
 	var t strings.Builder
-	fmt.Fprintf(&t, "| | measured | required | target | %s | date |\n|---|---|---|---|---|---|\n", last)
+	fmt.Fprintln(&t, "| | measured | required | target |\n|---|---|---|---|")
 	for _, g := range goals {
 		if g.ratio != ratios {
 			continue
 		}
 		must, aim := g.bounds()
-		m, measured := r.row(g.id)
-		if !measured {
-			fmt.Fprintf(&t, "| %s | – | %s | %s | | |\n", g.title, must, aim)
-			continue
+		value := "–"
+		if m, ok := r.row(g.id); ok {
+			value = fmt.Sprintf(g.format, m.Value) + rangeOf(m.Samples, g.format)
+			if g.misses(m.Value) {
+				value = "**" + value + "**"
+			}
 		}
-		fmt.Fprintf(&t, "| %s | "+g.format+"%s | %s | %s |%s\n",
-			g.title, m.Value, rangeOf(m.Samples, g.format), must, aim, rest(g, m))
+		fmt.Fprintf(&t, "| %s | %s | %s | %s |\n", g.title, value, must, aim)
 	}
 	return t.String()
 }

@@ -110,16 +110,9 @@ var goals = []goal{
 // hasNoBounds reports whether g has no required value and no target.
 func (g goal) hasNoBounds() bool { return g.required == 0 && g.target == 0 }
 
-// reached returns the table cell for the result: whether value meets the target, only the required value, or neither.
-func (g goal) reached(value float64) string {
-	better := func(bound float64) bool { return g.atLeast && value >= bound || !g.atLeast && value <= bound }
-	switch {
-	case better(g.target):
-		return "meets target"
-	case better(g.required):
-		return "meets required"
-	}
-	return "**missed**"
+// misses reports whether value is worse than what is required.
+func (g goal) misses(value float64) bool {
+	return !g.hasNoBounds() && (g.atLeast && value < g.required || !g.atLeast && value > g.required)
 }
 
 // add adds the results of a row. They replace the row's earlier results.
@@ -182,7 +175,7 @@ func (r *results) save(docs string) error {
 	}
 	return errors.Join(
 		fillIn(filepath.Join(docs, "PERFORMANCE.md"),
-			map[string]string{"plain": r.plainTable(), "table": r.table(), "ratios": r.ratioTable(),
+			map[string]string{"plain": r.plainTable(), "table": r.goalTable(false), "ratios": r.goalTable(true),
 				"profile": r.profileTable()}),
 		fillIn(filepath.Join(docs, "SCALING.md"),
 			map[string]string{"node": r.nodeTable()}))

@@ -33,7 +33,7 @@ var elsewhere = map[string]string{
 	"docs/CHANNEL.md#Start it":        "the relay of these tests is started with it",
 	"docs/HUB.md#Start a hub":         "the relay of these tests is started with it",
 	"docs/MCP.md#HTTP":                "cmd/agora/mcp_test.go; it needs its own port",
-	"docs/CLUSTER.md":                 "ci/faults/cluster, ci/operations, and cmd/agora/nodes_test.go for agora migrate",
+	"docs/CLUSTER.md":                 "ci/faults/cluster, and cmd/agora/nodes_test.go for agora migrate",
 	"docs/CONFIGURATION.md":           "cmd/agora/docs_test.go checks the flags, and config_test.go what they do",
 	"docs/FRAMEWORKS.md":              "sdk/js/test/frameworks.test.js; it needs packages of npm",
 	"docs/INSTALL.md":                 "ci/release",

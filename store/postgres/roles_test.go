@@ -71,20 +71,15 @@ func TestLeastPrivileges(t *testing.T) {
 	}
 }
 
-// TestMonitoringQueries runs the queries that docs/CLUSTER.md has for operators.
+// TestMonitoringQueries runs the queries of docs/examples for operators.
 func TestMonitoringQueries(t *testing.T) {
 	place := t.TempDir()
 	s := open(t, place, Options{})
 	_, err := s.Append(t.Context(), request(t, key(1), "t"))
 	must(t, err)
-	guide, err := os.ReadFile("../../docs/CLUSTER.md")
+	text, err := os.ReadFile("../../docs/examples/nodes.sql")
 	must(t, err)
-	_, text, found := strings.Cut(string(guide), "```sql\n-- Do commits wait")
-	text, _, closed := strings.Cut(text, "```")
-	if !found || !closed {
-		t.Fatal("the queries were not found")
-	}
-	queries := strings.Split(strings.TrimSuffix(strings.TrimSpace("-- "+text), ";"), ";")
+	queries := strings.Split(strings.TrimSuffix(strings.TrimSpace(string(text)), ";"), ";")
 	if len(queries) < 5 {
 		t.Errorf("%d queries, want at least 5", len(queries))
 	}
