@@ -257,7 +257,7 @@ func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, refused []
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		if flag.Tag.Has("secret") && readableByOthers(info) {
+		if flag.Tag.Has("secret") && cli.ReadableByOthers(info) {
 			return fmt.Errorf("other users may read this file, and %s is secret; run: chmod 600 %s", name, cli.ShellQuoted(path))
 		}
 		if c.sources[name] != "command line" {

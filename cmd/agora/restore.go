@@ -77,7 +77,7 @@ func (c restoreCmd) Run(env cli.Environment) (err error) {
 	if err := c.check(env, unfinished); err != nil {
 		return errors.Join(fmt.Errorf("the copy is not like the backup: %w", err), os.RemoveAll(unfinished))
 	}
-	if err := giveToOwner(unfinished, data); err != nil {
+	if err := cli.GiveToOwner(unfinished, data); err != nil {
 		return errors.Join(err, os.RemoveAll(unfinished))
 	}
 	old, err := c.putInPlace(unfinished, data, exists)
@@ -105,7 +105,7 @@ func (c restoreCmd) checkTarget(data string) (exists bool, err error) {
 	case len(entries) > 0 && !c.Replace:
 		return true, fmt.Errorf("%s is not empty; name a folder that does not exist, or give --replace, which keeps the old "+
 			"folder under another name", c.Data)
-	case isMountPoint(data):
+	case cli.IsMountPoint(data):
 		return true, fmt.Errorf("a disk is mounted at %s, so this folder cannot be replaced; name a folder on that disk, and let "+
 			"the relay use it", c.Data)
 	case len(entries) == 0:

@@ -44,7 +44,7 @@ func readKeySecret(path string) (keySecret, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--key-secret: %w; create the file with agora key secret, and copy it to each node", err)
 	}
-	if readableByOthers(info) {
+	if cli.ReadableByOthers(info) {
 		return nil, fmt.Errorf("--key-secret: other users may read %s; run: chmod 600 %s", path, cli.ShellQuoted(path))
 	}
 	if info.Size() > 1<<10 {

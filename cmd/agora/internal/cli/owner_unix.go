@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package cli
 
 import (
 	"errors"
@@ -8,12 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-
-	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
-// isMountPoint reports whether another file system begins at a folder.
-func isMountPoint(path string) bool {
+// IsMountPoint reports whether another file system begins at a folder.
+func IsMountPoint(path string) bool {
 	device := func(path string) (uint64, bool) {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -30,9 +28,9 @@ func isMountPoint(path string) bool {
 	return ok && known && own != above
 }
 
-// giveToOwner gives a folder and all that is in it to the user and the group who own another folder, if that exists and
+// GiveToOwner gives a folder and all that is in it to the user and the group who own another folder, if that exists and
 // this process may do so. So a relay with its own user can use what root has restored.
-func giveToOwner(folder, owned string) error {
+func GiveToOwner(folder, owned string) error {
 	info, err := os.Stat(owned)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -49,13 +47,13 @@ func giveToOwner(folder, owned string) error {
 	})
 }
 
-// readableByOthers reports whether other users may read a file with secrets. A group may, if root has given it to the
+// ReadableByOthers reports whether other users may read a file with secrets. A group may, if root has given it to the
 // file: that of this process, as with root:agora and mode 0640, or root's own.
-func readableByOthers(info fs.FileInfo) bool {
+func ReadableByOthers(info fs.FileInfo) bool {
 	mode, owner := info.Mode().Perm(), info.Sys()
 	if status, ok := owner.(*syscall.Stat_t); ok && status.Uid == 0 && mode&0o027 == 0 &&
 		(int(status.Gid) == os.Getegid() || status.Gid == 0 || os.Geteuid() == 0) {
 		return false
 	}
-	return cli.OpenToOthers(info)
+	return OpenToOthers(info)
 }
