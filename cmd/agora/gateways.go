@@ -167,7 +167,7 @@ func (f gatewayFlags) standby(folder string, r *relay.Relay, log *slog.Logger) (
 	if err != nil {
 		return gateways{}, err
 	}
-	g.core = &gateway.Core{Relay: r, Key: key, Build: build(), Log: log}
+	g.core = &gateway.Core{Relay: r, Key: key, Build: cli.Build(), Log: log}
 	for _, flags := range f.each() {
 		if c := flags.choice(); c.on {
 			one := flags.standby(g.core)
@@ -213,7 +213,7 @@ func (f gatewayFlags) newCore(
 	}
 	return gateway.NewCore(ctx, gateway.CoreOptions{Relay: r, Key: key, Operator: operator,
 		Outgoing: gateway.OutgoingOptions{Destinations: gateway.Destinations{Exceptions: exceptions}},
-		Build:    build(), Log: log})
+		Build:    cli.Build(), Log: log})
 }
 
 // mounts returns what the gateways add to the main listener.

@@ -42,7 +42,7 @@ func (c generateCmd) Run() error {
 		return err
 	}
 	files := map[string][]byte{}
-	manual := clidoc.Manual{Version: build(), Date: c.Date, Exit: exitMeaning}
+	manual := clidoc.Manual{Version: cli.Build(), Date: c.Date, Exit: exitMeaning}
 	for _, page := range manual.Pages(app) {
 		files[filepath.Join("man", page.Name+".1")] = []byte(page.Text)
 	}

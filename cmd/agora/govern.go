@@ -136,7 +136,7 @@ func (s *server) openGoverned(store openedStore) (err error) {
 	if g.socket, err = admin.Listen(s.Data); err != nil {
 		s.log.Error("agora admin does not work, because there is no admin socket", "err", err)
 	}
-	handler := admin.Handler(admin.Options{Relay: s.relay, Bans: g.bans, Build: build(), Log: s.log, Backups: g.backups,
+	handler := admin.Handler(admin.Options{Relay: s.relay, Bans: g.bans, Build: cli.Build(), Log: s.log, Backups: g.backups,
 		Policy: g.policyHealth, Checkpoint: store.checkpoint, Stats: s.usage(store), Top: s.top(store), Nodes: store.nodeOptions(),
 		Remove: s.removeFromGateway, RemoveSender: s.removeSender})
 	if g.socket != nil {

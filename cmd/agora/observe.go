@@ -53,7 +53,7 @@ func (f observeFlags) open() *watched {
 	if f.MetricsAddr == "" && !passesSocket(metricsSocket) {
 		return &watched{}
 	}
-	return &watched{metrics.New(build())}
+	return &watched{metrics.New(cli.Build())}
 }
 
 // observer returns the observer of the relay.

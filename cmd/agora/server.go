@@ -58,7 +58,7 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 		return err
 	}
 	s.gateways.secured = secured
-	options := httpapi.Options{Build: build(), Demo: s.Demo, PublicURL: public, Hosts: s.TLS.hosts(), Log: s.log, Grace: shutdownTime,
+	options := httpapi.Options{Build: cli.Build(), Demo: s.Demo, PublicURL: public, Hosts: s.TLS.hosts(), Log: s.log, Grace: shutdownTime,
 		LimitLocal: s.Limits.LimitLocal, Proxies: s.Limits.proxies(), Origins: s.Limits.origins(),
 		Mounts: s.mounts(), Gateways: s.gateways.document(), APIs: s.gateways.apis(), Redact: gateway.Redact,
 		AccessLog: s.Observe.AccessLog}
@@ -122,7 +122,7 @@ func (s *server) sayWhere(did didkey.DID, origin, pageLine string, secured bool)
 	}
 	for _, l := range s.sockets.main {
 		s.log.Info("listening", "addr", l.Addr().String(), "tls", secured, "origin", origin, "reads", s.Reads,
-			"did", did, "data", s.Data, "build", build(), "log", s.logOrigin())
+			"did", did, "data", s.Data, "build", cli.Build(), "log", s.logOrigin())
 	}
 	for _, warning := range s.warnings(onLoopback(s.sockets.main[0].Addr())) {
 		s.log.Warn(warning)
