@@ -108,7 +108,7 @@ func (c adminBanCmd) Run(env cli.Environment) error {
 			return fmt.Errorf("%s has very many addresses, so this bans many clients that have done nothing; if you mean it, give --yes",
 				c.Subject)
 		}
-		if err := confirm(env, fmt.Sprintf("%s has very many addresses. Ban all of them?", c.Subject)); err != nil {
+		if err := cli.Confirm(env, fmt.Sprintf("%s has very many addresses. Ban all of them?", c.Subject)); err != nil {
 			return err
 		}
 	}
