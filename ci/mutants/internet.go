@@ -14,7 +14,7 @@ var internet = []mutant{
 	{"config: the file comes before the environment", "cmd/agora settingValues.setFromEnvironment", `given text`,
 		when("$ || v[flag.Name] != nil"), ofSettings},
 	{"config: secrets are printed", "cmd/agora printConfig", "s.secret()", never, ofSettings},
-	{"config: a secret may be open to others", "cmd/agora serveCmd.readFile", "ReadableByOthers()", never, ofSettings},
+	{"config: a secret may be open to others", "cmd/agora sources.readFile", "ReadableByOthers()", never, ofSettings},
 	{"config: control characters are printed", "cmd/agora tomlQuoted", "0x7f", never, ofSettings},
 	{"config: an error shows a whole list", "cmd/agora settingValues.set", "isList", always, ofSettings},
 	{"reload: bans stay as they are", "cmd/agora server.reload", "SetSettings()", drop, ofReloads},

@@ -20,7 +20,7 @@ import (
 )
 
 // A setting of serve is a flag. Its value comes from the command line, or else from an environment variable, or else
-// from the configuration file, or else it is the flag's default. Tags of the fields of serveCmd say more about a flag:
+// from the configuration file, or else it is the flag's default. Tags of the fields say more about a flag:
 //
 //	reload:""       SIGHUP changes it
 //	secret:""       its value is not printed
@@ -36,26 +36,29 @@ type configFlags struct {
 // maxConfigBytes is the maximum size of a configuration file.
 const maxConfigBytes = 1 << 20
 
-// BeforeResolve reads the settings that are not on the command line. kong calls it.
-func (c *serveCmd) BeforeResolve(ctx *kong.Context) error {
+// sources are where settings come from, by their name. One that is missing has its default.
+type sources map[string]string
+
+// readSettings gives the command the settings that are not on the command line.
+func readSettings(ctx *kong.Context) (from sources, err error) {
 	flags, refused := configurable(ctx), commandLineOnly(ctx)
-	c.sources = map[string]string{}
+	from = sources{}
 	for _, p := range ctx.Path {
 		if p.Flag != nil {
-			c.sources[p.Flag.Name] = "command line"
+			from[p.Flag.Name] = "command line"
 		}
 	}
 	values := settingValues{}
 	if path := configPath(ctx); path != "" {
-		if err := c.readFile(path, flags, refused, values); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+		if err := from.readFile(path, flags, refused, values); err != nil {
+			return from, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	if err := c.readEnvironment(flags, refused, values); err != nil {
-		return err
+	if err := from.readEnvironment(flags, refused, values); err != nil {
+		return from, err
 	}
 	ctx.AddResolver(values)
-	return nil
+	return from, nil
 }
 
 // configPath returns the value of --config, which kong also takes from AGORA_CONFIG.
@@ -130,19 +133,19 @@ func environmentName(flag string) string {
 
 // readEnvironment reads the settings in the environment. An empty variable counts as unset. A list is separated by
 // commas or spaces. refused are the names of the flags that cannot be set there. AGORA_CONFIG is read before.
-func (c *serveCmd) readEnvironment(flags map[string]*kong.Flag, refused []string, values settingValues) error {
+func (from sources) readEnvironment(flags map[string]*kong.Flag, refused []string, values settingValues) error {
 	for _, name := range refused {
 		if name != "config" && os.Getenv(environmentName(name)) != "" {
 			return fmt.Errorf("%s: --%s can be given only on the command line", environmentName(name), name)
 		}
 	}
 	for name, flag := range flags {
-		source, err := values.setFromEnvironment(flag, c.sources[name] == "command line")
+		source, err := values.setFromEnvironment(flag, from[name] == "command line")
 		if err != nil {
 			return err
 		}
 		if source != "" {
-			c.sources[name] = source
+			from[name] = source
 		}
 	}
 	return nil
@@ -205,8 +208,8 @@ func listOf(texts []string) []any {
 }
 
 // readFile reads the settings in a file. refused are the names of the flags that cannot be set there.
-func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, refused []string, values settingValues) error {
-	if _, err := regularFile(path); err != nil {
+func (from sources) readFile(path string, flags map[string]*kong.Flag, refused []string, values settingValues) error {
+	if _, err := cli.RegularFile(path); err != nil {
 		return cmp.Or(errors.Unwrap(err), err) // without the path, which the caller adds
 	}
 	file, err := os.Open(path)
@@ -260,8 +263,8 @@ func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, refused []
 		if flag.Tag.Has("secret") && cli.ReadableByOthers(info) {
 			return fmt.Errorf("other users may read this file, and %s is secret; run: chmod 600 %s", name, cli.ShellQuoted(path))
 		}
-		if c.sources[name] != "command line" {
-			c.sources[name] = "file " + path
+		if from[name] != "command line" {
+			from[name] = "file " + path
 		}
 	}
 	return nil
@@ -313,9 +316,9 @@ func isTable(value any) bool {
 var namedFlag = regexp.MustCompile(`--([a-z-]+)`)
 
 // withSource adds to an error about a setting where the setting comes from, if it is not on the command line.
-func (c *serveCmd) withSource(err error) error {
+func (from sources) withSource(err error) error {
 	for _, match := range namedFlag.FindAllStringSubmatch(err.Error(), -1) {
-		if source := c.sources[match[1]]; source != "" && source != "command line" {
+		if source := from[match[1]]; source != "" && source != "command line" {
 			return fmt.Errorf("%w (%s comes from the %s)", err, match[1], source)
 		}
 	}
@@ -331,8 +334,8 @@ type setting struct {
 
 func (s setting) secret() bool { return s.flag.Tag.Has("secret") }
 
-// settingsOf returns all settings of serve, in the order of the help.
-func (c *serveCmd) settingsOf(ctx *kong.Context) (all []setting) {
+// of returns all settings of serve, in the order of the help.
+func (from sources) of(ctx *kong.Context) (all []setting) {
 	flags := configurable(ctx)
 	for _, flag := range ctx.Selected().Flags {
 		if flags[flag.Name] != nil {
@@ -340,7 +343,7 @@ func (c *serveCmd) settingsOf(ctx *kong.Context) (all []setting) {
 			if flag.Tag.Type == "bytes" {
 				value = strconv.Quote(cli.FormatBytes(flag.Target.Int()))
 			}
-			all = append(all, setting{flag, cmp.Or(c.sources[flag.Name], "default"), value})
+			all = append(all, setting{flag, cmp.Or(from[flag.Name], "default"), value})
 		}
 	}
 	return all

@@ -103,7 +103,7 @@ func writeTemplate(w io.Writer) error {
 	var b bytes.Buffer
 	b.WriteString(templateHead)
 	group := ""
-	for _, s := range line.Serve.settingsOf(parsed) {
+	for _, s := range line.Serve.Sources.of(parsed) {
 		if s.source != "default" {
 			return errors.New("the file must have the defaults, but " + s.flag.Name + " comes from the " + s.source)
 		}

@@ -83,7 +83,7 @@ func parseServe(args []string) (*serveCmd, []setting, error) {
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		return nil, nil, line.Serve.withSource(err)
+		return nil, nil, line.Serve.Sources.withSource(err)
 	}
-	return &line.Serve, line.Serve.settingsOf(parsed), nil
+	return &line.Serve, line.Serve.Sources.of(parsed), nil
 }

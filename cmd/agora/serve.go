@@ -51,7 +51,7 @@ type serveCmd struct {
 	Gateways              gatewayFlags      `embed:"" group:"Gateways"`
 	Nodes                 storeFlags        `embed:"" group:"Several nodes"`
 
-	sources map[string]string // where each setting comes from, by its name; missing: it is the default
+	Sources sources `kong:"-"` // of the settings
 }
 
 func (serveCmd) Help() string {
@@ -72,6 +72,12 @@ func (serveCmd) Help() string {
 		"relay)\n" +
 		"  agora serve --store postgres://agora@db1,db2,db3/agora --key-secret key-secret   (one of several nodes)\n" +
 		"  agora serve --public-url https://relay.example --jobs   (with a registry of agents and credits)"
+}
+
+// BeforeResolve reads the settings that are not on the command line. kong calls it.
+func (c *serveCmd) BeforeResolve(ctx *kong.Context) (err error) {
+	c.Sources, err = readSettings(ctx)
+	return err
 }
 
 // AfterApply sets the defaults that depend on other settings. Then it checks the settings that have such defaults. kong
@@ -185,7 +191,7 @@ const shutdownTime = 4 * time.Second
 func (c *serveCmd) Run(env cli.Environment, parsed *kong.Context) error {
 	switch {
 	case c.Configuration.PrintConfig:
-		return printConfig(env.Stdout, c.settingsOf(parsed))
+		return printConfig(env.Stdout, c.Sources.of(parsed))
 	case c.Configuration.CheckConfig:
 		return c.check(env, parsed)
 	}
@@ -223,7 +229,7 @@ func (c *serveCmd) serve(env cli.Environment, parsed *kong.Context) (err error) 
 	if err != nil {
 		return ignoreStop(env.Ctx, err, log)
 	}
-	s := &server{serveCmd: c, env: env, settings: c.settingsOf(parsed), log: log, level: level, watched: watched}
+	s := &server{serveCmd: c, env: env, settings: c.Sources.of(parsed), log: log, level: level, watched: watched}
 	if s.certificates, err = c.TLS.openCertificates(c.Data, log); err != nil {
 		return err
 	}
@@ -319,7 +325,7 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 		all = append(all, "--"+name+" is given and --public-url is not: the URLs that the gateway hands out have the address "+
 			"of --addr, which other machines may not be able to reach; give the URL at which they reach this relay with --public-url")
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.sources)) {
+	for _, name := range slices.Sorted(maps.Keys(c.Sources)) {
 		if needed := c.Gateways.missing(name); needed != "" {
 			all = append(all, "--"+name+" has no effect without "+needed)
 		}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/crypto/acme"
 	"golang.org/x/crypto/acme/autocert"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -178,7 +179,7 @@ func (f *fileCertificates) reload() error {
 	f.loading.Lock()
 	defer f.loading.Unlock()
 	for i, name := range []string{f.certFile, f.keyFile} {
-		info, err := regularFile(name)
+		info, err := cli.RegularFile(name)
 		if err != nil {
 			return err
 		}
@@ -196,15 +197,6 @@ func (f *fileCertificates) reload() error {
 		noteCertificate(f.log, strings.Join(loaded.Leaf.DNSNames, " "), loaded.Leaf, before != nil)
 	}
 	return nil
-}
-
-// regularFile returns a description of a file. It refuses pipes and devices, because reading one may never end.
-func regularFile(name string) (os.FileInfo, error) {
-	info, err := os.Stat(name)
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", name)
-	}
-	return info, err
 }
 
 func (f *fileCertificates) expiry() map[string]time.Time {
