@@ -75,9 +75,10 @@ var allowedImports = map[string][]string{
 	"gateway/hub/hubclient":                 {"internal/exchange", "internal/fsync", "internal/jsontext", "envelope"},
 	"gateway/channel/channelclient":         {"internal/exchange"},
 	"cmd/agora/internal/cli":                {"client", "didkey", "envelope", "gateway/jobs/credits", "internal/fsync", "internal/profile", "internal/safetext", "internal/similar", "relay"},
-	"cmd/agora/internal/trade":              {"client", "cmd/agora/internal/cli", "didkey", "envelope", "internal/a2a", "internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "thread"},
+	"cmd/agora/internal/trade":              {"client", "cmd/agora/internal/cli", "didkey", "envelope", "internal/a2a", "internal/jsontext", "internal/program", "internal/safetext", "thread"},
 	"cmd/agora/internal/a2acmd":             {"client", "cmd/agora/internal/cli", "cmd/agora/internal/trade", "didkey", "envelope", "internal/a2a", "internal/a2a/a2aclient", "internal/exchange", "internal/fsync", "internal/jsontext"},
 	"cmd/agora/internal/chorus":             {"client", "cmd/agora/internal/cli", "conformance/agentprobe", "didkey", "envelope", "gateway/channel/channelclient", "gateway/hub/hubclient", "gateway/hub/skill", "gateway/jobs/credits", "gateway/jobs/jobsclient", "internal/fsync"},
+	"cmd/agora/internal/settings":           {"cmd/agora/internal/cli"},
 	"cmd/agora/internal/explorer":           {"relay", "relay/httpapi", "sdk/js"},
 	"proof":                                 {"didkey", "envelope"},
 	"store/ledger":                          {"didkey", "envelope", "proof", "replay", "thread", "relay"},
@@ -95,7 +96,7 @@ var allowedImports = map[string][]string{
 	"internal/netaddr":                      {},
 	"client":                                {"internal/a2a", "internal/deal", "internal/fsync", "internal/jsontext", "internal/netaddr", "internal/similar", "didkey", "envelope", "proof", "thread"},
 	"cmd/agora/internal/mcpserver/spending": {"internal/fsync", "didkey", "envelope", "gateway/jobs/credits"},
-	"cmd/agora/internal/mcpserver":          {"internal/fsync", "internal/safetext", "internal/untrusted", "didkey", "envelope", "thread", "client", "gateway/jobs/credits", "cmd/agora/internal/mcpserver/spending"},
+	"cmd/agora/internal/mcpserver":          {"client", "cmd/agora/internal/mcpserver/spending", "didkey", "envelope", "gateway/jobs/credits", "internal/fsync", "internal/untrusted", "thread"},
 	"conformance/agentprobe":                {},
 	"conformance":                           {"didkey", "envelope", "proof", "thread", "testvectors"},
 	"docs/diagrams":                         {},
@@ -114,7 +115,7 @@ var allowedImports = map[string][]string{
 	"testvectors/generate":                  {"testvectors"},
 	"testvectors/protocol":                  {"envelope", "thread", "relay", "relay/admission"},
 	"testvectors/interop/run":               {"didkey", "envelope", "client"},
-	"cmd/agora":                             {"client", "cmd/agora/internal/a2acmd", "cmd/agora/internal/chorus", "cmd/agora/internal/cli", "cmd/agora/internal/explorer", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "cmd/agora/internal/trade", "conformance", "didkey", "envelope", "gateway", "gateway/a2a", "gateway/channel", "gateway/hub", "gateway/jobs", "gateway/jobs/credits", "internal/bench", "internal/clidoc", "internal/fsync", "internal/profile", "relay", "relay/admin", "relay/httpapi", "relay/httpapi/apidocs", "proof", "relay/metrics", "relay/mirror", "relay/policycmd", "relay/witness", "replay", "store/ledger", "store/postgres", "store/sqlite", "store/sqlite/check", "store/transfer", "thread"},
+	"cmd/agora":                             {"client", "cmd/agora/internal/a2acmd", "cmd/agora/internal/chorus", "cmd/agora/internal/cli", "cmd/agora/internal/explorer", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "cmd/agora/internal/settings", "cmd/agora/internal/trade", "conformance", "didkey", "envelope", "gateway", "gateway/a2a", "gateway/channel", "gateway/hub", "gateway/jobs", "gateway/jobs/credits", "internal/bench", "internal/clidoc", "internal/fsync", "internal/profile", "proof", "relay", "relay/admin", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/mirror", "relay/policycmd", "relay/witness", "replay", "store/ledger", "store/postgres", "store/sqlite", "store/sqlite/check", "store/transfer", "thread"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

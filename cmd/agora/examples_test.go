@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/settings"
 	"github.com/agora-relay/agora/internal/markdown"
 )
 
@@ -171,7 +172,7 @@ func wantSetting(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	setting, ours := strings.CutPrefix(strings.TrimSuffix(name, secretSuffix), "AGORA_")
+	setting, ours := strings.CutPrefix(strings.TrimSuffix(name, settings.SecretSuffix), "AGORA_")
 	if flag := strings.ToLower(strings.ReplaceAll(setting, "_", "-")); !ours || !ownFlag(childOf(parser.Model.Node, "serve"), flag) {
 		t.Errorf("agora serve has no setting %s", name)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/settings"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/jobs"
 	"github.com/agora-relay/agora/relay"
@@ -36,7 +37,7 @@ func (foldCmd) Help() string {
 }
 
 // BeforeResolve reads the address of the database from the environment. kong calls it.
-func (foldCmd) BeforeResolve(ctx *kong.Context) error { return resolveSecrets(ctx) }
+func (foldCmd) BeforeResolve(ctx *kong.Context) error { return settings.ResolveSecrets(ctx) }
 
 func (c foldCmd) Validate() error {
 	if time.Duration(c.OlderThan) < jobs.MinFoldAge {

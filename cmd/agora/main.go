@@ -189,7 +189,7 @@ func usageError(env cli.Environment, err error, args []string, serve *serveCmd) 
 	if negativeArgument.MatchString(err.Error()) {
 		err = errors.New("no number may be negative here")
 	}
-	env.Say("%v", serve.Sources.withSource(err))
+	env.Say("%v", serve.Sources.Explain(err))
 	fmt.Fprintf(env.Stderr, "Try: agora%s --help\n", command)
 	return cli.ExitUsage
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/settings"
+
 	"github.com/alecthomas/kong"
 )
 
@@ -57,12 +59,12 @@ func (s *server) reload(ctx context.Context) error {
 	for i, old := range s.settings {
 		now := settings[i]
 		switch {
-		case old.value == now.value:
-		case now.flag.Tag.Has("reload"):
-			applied = append(applied, now.flag.Name)
+		case old.Value == now.Value:
+		case now.Flag.Tag.Has("reload"):
+			applied = append(applied, now.Flag.Name)
 			s.settings[i] = now
 		default:
-			s.log.Warn("a changed setting takes effect only after a restart", "setting", now.flag.Name)
+			s.log.Warn("a changed setting takes effect only after a restart", "setting", now.Flag.Name)
 		}
 	}
 	s.relay.Gate().SetLimits(fresh.Limits.limits())
@@ -75,7 +77,7 @@ func (s *server) reload(ctx context.Context) error {
 }
 
 // parseServe parses the command line of serve again, with the environment and the file as they are now.
-func parseServe(args []string) (*serveCmd, []setting, error) {
+func parseServe(args []string) (*serveCmd, []settings.Setting, error) {
 	line := new(commandLine)
 	parser, err := newParser(line, kong.Exit(func(int) {}))
 	if err != nil {
@@ -83,7 +85,7 @@ func parseServe(args []string) (*serveCmd, []setting, error) {
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		return nil, nil, line.Serve.Sources.withSource(err)
+		return nil, nil, line.Serve.Sources.Explain(err)
 	}
-	return &line.Serve, line.Serve.Sources.of(parsed), nil
+	return &line.Serve, line.Serve.Sources.Of(parsed), nil
 }

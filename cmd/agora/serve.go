@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/settings"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/witness"
@@ -43,7 +44,7 @@ type serveCmd struct {
 	NewEpoch              bool              `configure:"no" help:"Give the database a new epoch at this start, and so begin a new log. Use it once if the clock was wrong and the log cannot continue. All readers have to start again from the oldest message."`
 	NewIdentity           bool              `configure:"no" help:"Create a new identity if the file relay.key of a used database is missing. Without this flag the relay then refuses to start. Clients that know the relay by its did will not recognize it."`
 	Page                  bool              `default:"true" negatable:"" help:"Serve a web page that shows the relay at its address (on by default; --page=false or --no-page turns it off)."`
-	Configuration         configFlags       `embed:"" group:"Configuration"`
+	Configuration         settings.Flags    `embed:"" group:"Configuration"`
 	TLS                   tlsFlags          `embed:"" group:"TLS"`
 	Limits                limitFlags        `embed:"" group:"Limits and access"`
 	Observe               observeFlags      `embed:"" group:"Logs and metrics"`
@@ -51,7 +52,7 @@ type serveCmd struct {
 	Gateways              gatewayFlags      `embed:"" group:"Gateways"`
 	Nodes                 storeFlags        `embed:"" group:"Several nodes"`
 
-	Sources sources `kong:"-"` // of the settings
+	Sources settings.Sources `kong:"-"` // of the settings
 }
 
 func (serveCmd) Help() string {
@@ -76,7 +77,7 @@ func (serveCmd) Help() string {
 
 // BeforeResolve reads the settings that are not on the command line. kong calls it.
 func (c *serveCmd) BeforeResolve(ctx *kong.Context) (err error) {
-	c.Sources, err = readSettings(ctx)
+	c.Sources, err = settings.Read(ctx)
 	return err
 }
 
@@ -191,7 +192,7 @@ const shutdownTime = 4 * time.Second
 func (c *serveCmd) Run(env cli.Environment, parsed *kong.Context) error {
 	switch {
 	case c.Configuration.PrintConfig:
-		return printConfig(env.Stdout, c.Sources.of(parsed))
+		return settings.Print(env.Stdout, c.Sources.Of(parsed))
 	case c.Configuration.CheckConfig:
 		return c.check(env, parsed)
 	}
@@ -209,7 +210,7 @@ func (c *serveCmd) serve(env cli.Environment, parsed *kong.Context) (err error) 
 	level := new(slog.LevelVar)
 	level.Set(slog.Level(c.Observe.LogLevel))
 	log := c.Observe.newLog(env, level)
-	for _, warning := range strangeVariables(parsed) {
+	for _, warning := range settings.Misspelled(parsed) {
 		log.Warn(warning)
 	}
 	if err := errors.Join(c.Govern.checkPolicy(), makeFolder(c.Data)); err != nil {
@@ -229,7 +230,7 @@ func (c *serveCmd) serve(env cli.Environment, parsed *kong.Context) (err error) 
 	if err != nil {
 		return ignoreStop(env.Ctx, err, log)
 	}
-	s := &server{serveCmd: c, env: env, settings: c.Sources.of(parsed), log: log, level: level, watched: watched}
+	s := &server{serveCmd: c, env: env, settings: c.Sources.Of(parsed), log: log, level: level, watched: watched}
 	if s.certificates, err = c.TLS.openCertificates(c.Data, log); err != nil {
 		return err
 	}
@@ -253,7 +254,7 @@ func (c *serveCmd) check(env cli.Environment, parsed *kong.Context) error {
 	if err := c.Govern.checkPolicy(); err != nil {
 		return err
 	}
-	for _, warning := range append(strangeVariables(parsed), c.warnings(c.Addr.IsLoopback())...) {
+	for _, warning := range append(settings.Misspelled(parsed), c.warnings(c.Addr.IsLoopback())...) {
 		env.Say("warning: %s", warning)
 	}
 	_, err := fmt.Fprintln(env.Stdout, "the configuration is valid")

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/settings"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
@@ -25,7 +26,7 @@ import (
 type server struct {
 	*serveCmd
 	env          cli.Environment
-	settings     []setting // in force; only reloadAt changes them
+	settings     []settings.Setting // in force; only reloadAt changes them
 	log          *slog.Logger
 	level        *slog.LevelVar
 	watched      *watched

@@ -20,6 +20,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/settings"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/internal/fsync"
@@ -300,7 +301,7 @@ func (keyFetchCmd) Help() string {
 }
 
 // BeforeResolve reads the address of the database from the environment. kong calls it.
-func (keyFetchCmd) BeforeResolve(ctx *kong.Context) error { return resolveSecrets(ctx) }
+func (keyFetchCmd) BeforeResolve(ctx *kong.Context) error { return settings.ResolveSecrets(ctx) }
 
 func (c keyFetchCmd) Run(env cli.Environment) error {
 	secret, err := readKeySecret(c.KeySecret)

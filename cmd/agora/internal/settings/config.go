@@ -1,4 +1,6 @@
-package main
+// Package settings reads the settings of agora serve: flags, environment variables and a configuration file. It knows no
+// setting itself: all that it needs is in the flags of the command and in their tags.
+package settings
 
 import (
 	"bytes"
@@ -26,8 +28,8 @@ import (
 //	secret:""       its value is not printed
 //	configure:"no"  it can be given only on the command line
 
-// configFlags are the flags of serve about its configuration.
-type configFlags struct {
+// Flags are the flags of serve about its configuration.
+type Flags struct {
 	Config      string `configure:"no" env:"AGORA_CONFIG" placeholder:"FILE" help:"Read settings from this TOML file. Its keys are the names of the flags without --."`
 	PrintConfig bool   `configure:"no" help:"Print all settings, and where each comes from, as a configuration file. Then exit."`
 	CheckConfig bool   `configure:"no" help:"Check the settings and exit."`
@@ -36,19 +38,19 @@ type configFlags struct {
 // maxConfigBytes is the maximum size of a configuration file.
 const maxConfigBytes = 1 << 20
 
-// sources are where settings come from, by their name. One that is missing has its default.
-type sources map[string]string
+// Sources are where settings come from, by their name. One that is missing has its default.
+type Sources map[string]string
 
-// readSettings gives the command the settings that are not on the command line.
-func readSettings(ctx *kong.Context) (from sources, err error) {
+// Read gives the command the settings that are not on the command line.
+func Read(ctx *kong.Context) (from Sources, err error) {
 	flags, refused := configurable(ctx), commandLineOnly(ctx)
-	from = sources{}
+	from = Sources{}
 	for _, p := range ctx.Path {
 		if p.Flag != nil {
 			from[p.Flag.Name] = "command line"
 		}
 	}
-	values := settingValues{}
+	values := Values{}
 	if path := configPath(ctx); path != "" {
 		if err := from.readFile(path, flags, refused, values); err != nil {
 			return from, fmt.Errorf("%s: %w", path, err)
@@ -95,20 +97,20 @@ func commandLineOnly(ctx *kong.Context) (names []string) {
 
 func isCommandLineOnly(flag *kong.Flag) bool { return flag.Tag.Get("configure") == "no" }
 
-// settingValues are values from outside of the command line, by the name of their flag. It is a kong.Resolver.
-type settingValues map[string]any
+// Values are values from outside of the command line, by the name of their flag. It is a kong.Resolver.
+type Values map[string]any
 
 // Validate implements kong.Resolver.
-func (settingValues) Validate(*kong.Application) error { return nil }
+func (Values) Validate(*kong.Application) error { return nil }
 
 // Resolve implements kong.Resolver.
-func (v settingValues) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+func (v Values) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 	return v[flag.Name], nil
 }
 
-// set checks a value and stores it. It checks each element of a list by itself, because kong's error about a list
+// Set checks a value and stores it. It checks each element of a list by itself, because kong's error about a list
 // contains the whole list, which may be secret.
-func (v settingValues) set(flag *kong.Flag, value any) error {
+func (v Values) Set(flag *kong.Flag, value any) error {
 	elements, isList := value.([]any)
 	if !isList {
 		elements = []any{value}
@@ -126,17 +128,17 @@ func (v settingValues) set(flag *kong.Flag, value any) error {
 // variablePrefix is the beginning of all environment variables of this program.
 const variablePrefix = "AGORA_"
 
-// environmentName returns the environment variable of a flag.
-func environmentName(flag string) string {
+// Variable returns the environment variable of a flag.
+func Variable(flag string) string {
 	return variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // readEnvironment reads the settings in the environment. An empty variable counts as unset. A list is separated by
 // commas or spaces. refused are the names of the flags that cannot be set there. AGORA_CONFIG is read before.
-func (from sources) readEnvironment(flags map[string]*kong.Flag, refused []string, values settingValues) error {
+func (from Sources) readEnvironment(flags map[string]*kong.Flag, refused []string, values Values) error {
 	for _, name := range refused {
-		if name != "config" && os.Getenv(environmentName(name)) != "" {
-			return fmt.Errorf("%s: --%s can be given only on the command line", environmentName(name), name)
+		if name != "config" && os.Getenv(Variable(name)) != "" {
+			return fmt.Errorf("%s: --%s can be given only on the command line", Variable(name), name)
 		}
 	}
 	for name, flag := range flags {
@@ -154,8 +156,8 @@ func (from sources) readEnvironment(flags map[string]*kong.Flag, refused []strin
 // setFromEnvironment sets a flag from its environment variable. If it is secret, it may also come from a file, see
 // secretFile. source says which of these has a value; empty: none. If given, the flag is on the command line, so its value
 // is only checked for being given twice.
-func (v settingValues) setFromEnvironment(flag *kong.Flag, given bool) (source string, err error) {
-	variable := environmentName(flag.Name)
+func (v Values) setFromEnvironment(flag *kong.Flag, given bool) (source string, err error) {
+	variable := Variable(flag.Name)
 	text := strings.TrimSpace(os.Getenv(variable))
 	source = "environment " + variable
 	if flag.Tag.Has("secret") {
@@ -176,15 +178,15 @@ func (v settingValues) setFromEnvironment(flag *kong.Flag, given bool) (source s
 	if flag.IsSlice() {
 		value = listOf(strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }))
 	}
-	if err := v.set(flag, value); err != nil {
+	if err := v.Set(flag, value); err != nil {
 		return "", fmt.Errorf("%s: %w", variable, err)
 	}
 	return source, nil
 }
 
-// resolveSecrets sets the secret flags of a command from the environment, as far as they are not on the command line.
-func resolveSecrets(ctx *kong.Context) error {
-	values := settingValues{}
+// ResolveSecrets sets the secret flags of a command from the environment, as far as they are not on the command line.
+func ResolveSecrets(ctx *kong.Context) error {
+	values := Values{}
 	for _, flag := range ctx.Selected().Flags {
 		if !flag.Tag.Has("secret") {
 			continue
@@ -208,7 +210,7 @@ func listOf(texts []string) []any {
 }
 
 // readFile reads the settings in a file. refused are the names of the flags that cannot be set there.
-func (from sources) readFile(path string, flags map[string]*kong.Flag, refused []string, values settingValues) error {
+func (from Sources) readFile(path string, flags map[string]*kong.Flag, refused []string, values Values) error {
 	if _, err := cli.RegularFile(path); err != nil {
 		return cmp.Or(errors.Unwrap(err), err) // without the path, which the caller adds
 	}
@@ -253,9 +255,9 @@ func (from sources) readFile(path string, flags map[string]*kong.Flag, refused [
 			slices.Sort(names)
 			return fmt.Errorf("%q is not a setting%s", name, cmp.Or(cli.DidYouMean(name, names), "; agora serve --help lists them"))
 		}
-		value, err := tomlValue(members[name], flag.IsSlice())
+		value, err := FromTOML(members[name], flag.IsSlice())
 		if err == nil {
-			err = values.set(flag, value)
+			err = values.Set(flag, value)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -270,8 +272,8 @@ func (from sources) readFile(path string, flags map[string]*kong.Flag, refused [
 	return nil
 }
 
-// tomlValue converts a value of a TOML file to the form in which kong takes it: a text, or a list of texts.
-func tomlValue(value any, isList bool) (any, error) {
+// FromTOML converts a value of a TOML file to the form in which kong takes it: a text, or a list of texts.
+func FromTOML(value any, isList bool) (any, error) {
 	list, given := value.([]any)
 	if !isList {
 		if given {
@@ -315,8 +317,8 @@ func isTable(value any) bool {
 // namedFlag is a flag that an error names.
 var namedFlag = regexp.MustCompile(`--([a-z-]+)`)
 
-// withSource adds to an error about a setting where the setting comes from, if it is not on the command line.
-func (from sources) withSource(err error) error {
+// Explain adds to an error about a setting where the setting comes from, if it is not on the command line.
+func (from Sources) Explain(err error) error {
 	for _, match := range namedFlag.FindAllStringSubmatch(err.Error(), -1) {
 		if source := from[match[1]]; source != "" && source != "command line" {
 			return fmt.Errorf("%w (%s comes from the %s)", err, match[1], source)
@@ -325,17 +327,17 @@ func (from sources) withSource(err error) error {
 	return err
 }
 
-// setting is a setting with its current value.
-type setting struct {
-	flag   *kong.Flag
-	source string
-	value  string // in TOML; empty: not set
+// Setting is a setting with its current value.
+type Setting struct {
+	Flag   *kong.Flag
+	Source string
+	Value  string // in TOML; empty: not set
 }
 
-func (s setting) secret() bool { return s.flag.Tag.Has("secret") }
+func (s Setting) Secret() bool { return s.Flag.Tag.Has("secret") }
 
-// of returns all settings of serve, in the order of the help.
-func (from sources) of(ctx *kong.Context) (all []setting) {
+// Of returns all settings of serve, in the order of the help.
+func (from Sources) Of(ctx *kong.Context) (all []Setting) {
 	flags := configurable(ctx)
 	for _, flag := range ctx.Selected().Flags {
 		if flags[flag.Name] != nil {
@@ -343,7 +345,7 @@ func (from sources) of(ctx *kong.Context) (all []setting) {
 			if flag.Tag.Type == "bytes" {
 				value = strconv.Quote(cli.FormatBytes(flag.Target.Int()))
 			}
-			all = append(all, setting{flag, cmp.Or(from[flag.Name], "default"), value})
+			all = append(all, Setting{flag, cmp.Or(from[flag.Name], "default"), value})
 		}
 	}
 	return all
@@ -355,14 +357,14 @@ func tomlOf(v reflect.Value) string {
 	case time.Duration:
 		return strconv.Quote(cli.FormatDuration(value))
 	case fmt.Stringer:
-		return tomlQuoted(value.String())
+		return Quoted(value.String())
 	}
 	switch v.Kind() {
 	case reflect.String:
 		if v.Len() == 0 {
 			return ""
 		}
-		return tomlQuoted(v.String())
+		return Quoted(v.String())
 	case reflect.Slice:
 		if v.Len() == 0 {
 			return ""
@@ -377,8 +379,8 @@ func tomlOf(v reflect.Value) string {
 	}
 }
 
-// tomlQuoted returns text as a basic string of TOML.
-func tomlQuoted(text string) string {
+// Quoted returns text as a basic string of TOML.
+func Quoted(text string) string {
 	var b strings.Builder
 	b.WriteByte('"')
 	for _, r := range text {
@@ -396,35 +398,35 @@ func tomlQuoted(text string) string {
 	return b.String()
 }
 
-// printConfig writes all settings as a configuration file. In place of a secret it writes a comment.
-func printConfig(w io.Writer, settings []setting) error {
+// Print writes all settings as a configuration file. In place of a secret it writes a comment.
+func Print(w io.Writer, settings []Setting) error {
 	var b bytes.Buffer
 	group := ""
 	for _, s := range settings {
-		if s.flag.Group != nil && s.flag.Group.Title != group {
-			group = s.flag.Group.Title
+		if s.Flag.Group != nil && s.Flag.Group.Title != group {
+			group = s.Flag.Group.Title
 			fmt.Fprintf(&b, "\n# %s\n", group)
 		}
 		switch {
-		case s.value == "":
-			fmt.Fprintf(&b, "# %s is not set\n", s.flag.Name)
-		case s.secret():
-			fmt.Fprintf(&b, "# %s = \"(secret)\"  # %s\n", s.flag.Name, cli.Printable(s.source))
+		case s.Value == "":
+			fmt.Fprintf(&b, "# %s is not set\n", s.Flag.Name)
+		case s.Secret():
+			fmt.Fprintf(&b, "# %s = \"(secret)\"  # %s\n", s.Flag.Name, cli.Printable(s.Source))
 		default:
-			fmt.Fprintf(&b, "%s = %s  # %s\n", s.flag.Name, s.value, cli.Printable(s.source))
+			fmt.Fprintf(&b, "%s = %s  # %s\n", s.Flag.Name, s.Value, cli.Printable(s.Source))
 		}
 	}
 	_, err := w.Write(b.Bytes())
 	return err
 }
 
-// strangeVariables returns warnings about environment variables that look like misspelled settings.
-func strangeVariables(ctx *kong.Context) (warnings []string) {
+// Misspelled returns warnings about environment variables that look like misspelled settings.
+func Misspelled(ctx *kong.Context) (warnings []string) {
 	var names []string
 	for name, flag := range configurable(ctx) {
-		short := environmentName(name)[len(variablePrefix):]
+		short := Variable(name)[len(variablePrefix):]
 		if names = append(names, short); flag.Tag.Has("secret") {
-			names = append(names, short+secretSuffix)
+			names = append(names, short+SecretSuffix)
 		}
 	}
 	slices.Sort(names)

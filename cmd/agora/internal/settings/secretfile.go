@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"errors"
@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// secretSuffix follows the name of a variable whose value is the name of a file with the setting.
-const secretSuffix = "_FILE"
+// SecretSuffix follows the name of a variable whose value is the name of a file with the setting.
+const SecretSuffix = "_FILE"
 
 // secretFile returns the value of a secret setting from a file: that of the variable with secretSuffix, or a credential of
 // systemd with the name agora and the setting's name, such as agora.store. source says which; empty: there is none.
 func secretFile(name string) (text, source string, err error) {
-	variable := environmentName(name) + secretSuffix
+	variable := Variable(name) + SecretSuffix
 	path := os.Getenv(variable)
 	source = "file of " + variable
 	if folder := os.Getenv("CREDENTIALS_DIRECTORY"); path == "" && folder != "" {
