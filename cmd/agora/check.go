@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
@@ -125,7 +126,7 @@ func noteGatewayKey(all []relay.Extension, recorded *didkey.DID) []relay.Extensi
 // checkGatewayKey returns what is wrong with the key of the gateways. It returns nil if the key is good, or if the
 // database was never used with one.
 func (c checkCmd) checkGatewayKey(recorded didkey.DID) *check.Finding {
-	path := filepath.Join(c.Data, gatewayKeyName)
+	path := filepath.Join(c.Data, datafolder.GatewayKey)
 	key, err := didkey.Load(path)
 	f := check.Finding{Where: path, Cure: "restore it from a backup"}
 	switch {
@@ -147,7 +148,7 @@ func (c checkCmd) checkGatewayKey(recorded didkey.DID) *check.Finding {
 // database was never used.
 func (c checkCmd) checkKey(r check.Report) *check.Finding {
 	const restore = "restore it from a backup"
-	path := filepath.Join(c.Data, keyName)
+	path := filepath.Join(c.Data, datafolder.Key)
 	_, err := didkey.Load(path)
 	switch {
 	case err == nil, r.Seq == 0 && errors.Is(err, fs.ErrNotExist):

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/store/postgres"
 	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/store/transfer"
@@ -91,7 +92,7 @@ func TestFixtureMigrate(t *testing.T) {
 		}
 		clean(t, moved, x.At)
 		there := x.postgres(t, server)
-		back, err := sqlite.Open(t.Context(), filepath.Join(moved, databaseName), x.options())
+		back, err := sqlite.Open(t.Context(), filepath.Join(moved, datafolder.Database), x.options())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
@@ -114,7 +115,7 @@ func TestFixtureData(t *testing.T) {
 		client := x.unpack(t, "client")
 		for _, name := range []string{"data", "backup"} {
 			data := x.unpack(t, name)
-			store, err := sqlite.Open(t.Context(), filepath.Join(data, databaseName), x.options())
+			store, err := sqlite.Open(t.Context(), filepath.Join(data, datafolder.Database), x.options())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,7 +141,7 @@ func (x fixture) options() sqlite.Options {
 // clean checks a data folder, as agora check does.
 func clean(t *testing.T, data string, at time.Time) {
 	t.Helper()
-	report, err := check.Database(t.Context(), filepath.Join(data, databaseName), check.Options{Now: at, Extensions: extensions(),
+	report, err := check.Database(t.Context(), filepath.Join(data, datafolder.Database), check.Options{Now: at, Extensions: extensions(),
 		Found: func(f check.Finding) { t.Errorf("check: %v", f) }})
 	if err != nil || report.Events < 20 || report.Threads < 8 {
 		t.Errorf("the check has read %+v, %v", report, err)
@@ -150,7 +151,7 @@ func clean(t *testing.T, data string, at time.Time) {
 // serve runs a relay with its gateways over a store. Its clock shows when the fixture was made.
 func (x fixture) serve(t *testing.T, data string, store relay.Extender) (url string, stop func()) {
 	t.Helper()
-	key, err := didkey.Load(filepath.Join(data, keyName))
+	key, err := didkey.Load(filepath.Join(data, datafolder.Key))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/internal/fsync"
@@ -163,7 +164,7 @@ func (f gatewayFlags) standby(folder string, r *relay.Relay, log *slog.Logger) (
 	if f.first() == "" {
 		return gateways{}, nil
 	}
-	key, err := didkey.Load(filepath.Join(folder, gatewayKeyName))
+	key, err := didkey.Load(filepath.Join(folder, datafolder.GatewayKey))
 	if err != nil {
 		return gateways{}, err
 	}
@@ -293,7 +294,7 @@ func (g gateways) tasks() (all []func(context.Context)) {
 // loadOrCreateGatewayKey loads the key of the gateways. If the file is missing, it creates a key, unless the database
 // was used with one.
 func loadOrCreateGatewayKey(ctx context.Context, folder string, r *relay.Relay) (didkey.Key, error) {
-	path := filepath.Join(folder, gatewayKeyName)
+	path := filepath.Join(folder, datafolder.GatewayKey)
 	key, err := didkey.Load(path)
 	if err == nil {
 		return key, nil
@@ -320,7 +321,7 @@ func loadOrCreateGatewayKey(ctx context.Context, folder string, r *relay.Relay) 
 // loadOrCreateOperatorKey reads the key with which the operator calls the gateways. If the file is missing, it creates
 // a key; the one before, if there was one, is then no longer valid.
 func loadOrCreateOperatorKey(folder string) (string, error) {
-	path := filepath.Join(folder, operatorKeyName)
+	path := filepath.Join(folder, datafolder.OperatorKey)
 	key, err := cli.ReadOperatorKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return key, err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/relay/policycmd"
@@ -126,7 +127,7 @@ func (s *server) openGoverned(store openedStore) (err error) {
 	if s.Govern.BackupDir != "" {
 		g.backups, err = admin.NewBackups(admin.BackupOptions{Folder: s.Govern.BackupDir, Every: s.Govern.BackupEvery,
 			Keep: s.Govern.BackupKeep, Log: s.log, Make: func(ctx context.Context, to string) error {
-				_, err := makeBackup(ctx, s.Data, to, nil)
+				_, err := datafolder.Copy(ctx, s.Data, to, nil)
 				return err
 			}})
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/postgres"
 	"github.com/agora-relay/agora/store/sqlite"
@@ -57,7 +58,7 @@ func (c migrateCmd) Validate() error {
 		return errors.New("one of --from and --to must be a data folder, and the other one the URL of a PostgreSQL database, such as " +
 			"postgres://agora@db1/agora")
 	}
-	if info, err := os.Stat(filepath.Join(string(c.From), databaseName)); !c.From.isServer() &&
+	if info, err := os.Stat(filepath.Join(string(c.From), datafolder.Database)); !c.From.isServer() &&
 		(err != nil || !info.Mode().IsRegular()) {
 		return fmt.Errorf("--from: there is no database in %s", c.From)
 	}
@@ -78,10 +79,10 @@ func (c migrateCmd) open(ctx context.Context, env cli.Environment, place migrate
 		return postgres.Open(ctx, string(place), postgres.Options{Log: log, Extensions: extensions(), AcceptAsync: c.AcceptAsync,
 			KeepPolicy: true, Alone: true})
 	}
-	if err := makeFolder(string(place)); err != nil {
+	if err := datafolder.Make(string(place)); err != nil {
 		return nil, err
 	}
-	return sqlite.Open(ctx, filepath.Join(string(place), databaseName), sqlite.Options{Log: log, Extensions: extensions()})
+	return sqlite.Open(ctx, filepath.Join(string(place), datafolder.Database), sqlite.Options{Log: log, Extensions: extensions()})
 }
 
 func (c migrateCmd) Run(env cli.Environment) (err error) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -14,7 +15,7 @@ import (
 // would continue a log that continues elsewhere.
 func TestMovedSource(t *testing.T) {
 	folder := t.TempDir()
-	key, aside := filepath.Join(folder, keyName), filepath.Join(folder, "aside")
+	key, aside := filepath.Join(folder, datafolder.Key), filepath.Join(folder, "aside")
 	start := func(newIdentity bool) error {
 		t.Helper()
 		c := serveCmd{Data: folder, NewIdentity: newIdentity, MaxDisk: 1 << 30}

@@ -12,6 +12,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/internal/fsync"
 	"github.com/agora-relay/agora/relay/admin"
@@ -57,7 +58,7 @@ func (c restoreCmd) Run(env cli.Environment) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	if _, err := didkey.Load(filepath.Join(backup, keyName)); err != nil {
+	if _, err := didkey.Load(filepath.Join(backup, datafolder.Key)); err != nil {
 		return fmt.Errorf("the backup has no usable key of the relay: %w", err)
 	}
 	if err := c.check(env, c.Backup); err != nil {
@@ -71,7 +72,7 @@ func (c restoreCmd) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := makeBackup(env.Ctx, backup, unfinished, nil); err != nil {
+	if _, err := datafolder.Copy(env.Ctx, backup, unfinished, nil); err != nil {
 		return errors.Join(err, os.RemoveAll(unfinished))
 	}
 	if err := c.check(env, unfinished); err != nil {
@@ -115,10 +116,10 @@ func (c restoreCmd) checkTarget(data string) (exists bool, err error) {
 		return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == name })
 	}
 	switch {
-	case has(markName):
+	case has(datafolder.Mark):
 		err = fmt.Errorf("the messages of %s are in PostgreSQL (--store), and a backup has those of a single node; restore "+
 			"PostgreSQL with its own tools, or name another folder", c.Data)
-	case !has(databaseName) && !has(keyName):
+	case !has(datafolder.Database) && !has(datafolder.Key):
 		err = fmt.Errorf("%s is not empty, and is not the data folder of a relay; name another one", c.Data)
 	}
 	return true, err
@@ -129,7 +130,7 @@ func lockFolder(data string, exists bool) (release func() error, err error) {
 	if !exists {
 		return func() error { return nil }, nil
 	}
-	lock := flock.New(filepath.Join(data, databaseName+".lock"))
+	lock := flock.New(filepath.Join(data, datafolder.Database+".lock"))
 	locked, err := lock.TryLock()
 	if err == nil && !locked {
 		err = fmt.Errorf("a relay uses %s; stop it first", data)
@@ -158,7 +159,7 @@ func (c restoreCmd) putInPlace(finished, data string, exists bool) (old string, 
 			return "", fmt.Errorf("the old data folder stays in place: %w", err)
 		}
 	}
-	err = moveInto(finished, data)
+	err = datafolder.MoveInto(finished, data)
 	if err != nil && exists {
 		return "", errors.Join(err, os.Rename(old, data))
 	}

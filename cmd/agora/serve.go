@@ -7,13 +7,13 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/cmd/agora/internal/settings"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
@@ -213,7 +213,7 @@ func (c *serveCmd) serve(env cli.Environment, parsed *kong.Context) (err error) 
 	for _, warning := range settings.Misspelled(parsed) {
 		log.Warn(warning)
 	}
-	if err := errors.Join(c.Govern.checkPolicy(), makeFolder(c.Data)); err != nil {
+	if err := errors.Join(c.Govern.checkPolicy(), datafolder.Make(c.Data)); err != nil {
 		return err
 	}
 	watched := c.Observe.open()
@@ -259,24 +259,6 @@ func (c *serveCmd) check(env cli.Environment, parsed *kong.Context) error {
 	}
 	_, err := fmt.Fprintln(env.Stdout, "the configuration is valid")
 	return err
-}
-
-// makeFolder creates the data folder if it does not exist. It refuses a folder that other users can enter: each file in
-// it is private, but users who can write to the folder could replace the files. It does not change the mode of an
-// existing folder, because the folder may contain other things.
-func makeFolder(path string) error {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return err
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if cli.OpenToOthers(info) {
-		return fmt.Errorf("other users can enter the data folder %s (mode %#o); run: chmod 700 %s",
-			path, info.Mode().Perm(), cli.ShellQuoted(path))
-	}
-	return nil
 }
 
 // ignoreStop returns the error that ended the start of the relay. If the only reason is that the relay was told to
@@ -352,7 +334,7 @@ func (c serveCmd) shareKeys(ctx context.Context, store openedStore) (err error) 
 // used. For a used database it does so only with --new-identity, because a key that was lost by mistake should be
 // restored.
 func (c serveCmd) loadOrCreateKey(ctx context.Context, store openedStore) (didkey.Key, error) {
-	path := filepath.Join(c.Data, keyName)
+	path := filepath.Join(c.Data, datafolder.Key)
 	moved, err := store.MovedTo(ctx)
 	if err != nil {
 		return didkey.Key{}, err

@@ -20,6 +20,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/cmd/agora/internal/settings"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
@@ -32,7 +33,7 @@ import (
 // of each, so a node with another key does not start. With --key-secret it also has the files themselves, encrypted.
 
 // sharedFiles are the keys that all nodes share.
-var sharedFiles = []string{keyName, gatewayKeyName, operatorKeyName}
+var sharedFiles = []string{datafolder.Key, datafolder.GatewayKey, datafolder.OperatorKey}
 
 // keySecret is the secret with which shared keys are encrypted.
 type keySecret []byte
@@ -117,7 +118,7 @@ type sharedKeys struct {
 // those that a used database must have had. gateways says whether the keys of gateways are needed.
 func (k sharedKeys) sync(ctx context.Context, gateways bool) error {
 	for _, name := range sharedFiles {
-		if name != keyName && !gateways {
+		if name != datafolder.Key && !gateways {
 			continue
 		}
 		if err := k.syncFile(ctx, name); err != nil {
@@ -134,7 +135,7 @@ func (k sharedKeys) syncFile(ctx context.Context, name string) error {
 	if err != nil && !missing {
 		return err
 	}
-	if k.renew && name == keyName {
+	if k.renew && name == datafolder.Key {
 		if err := errors.Join(k.store.Forget(ctx, hashSetting(name)), k.store.Forget(ctx, fileSetting(name))); err != nil {
 			return err
 		}
@@ -198,7 +199,7 @@ func (k sharedKeys) missing(ctx context.Context, name string) ([]byte, error) {
 	if err := k.checkUnused(ctx, name); err != nil {
 		return nil, err
 	}
-	if name == operatorKeyName {
+	if name == datafolder.OperatorKey {
 		return []byte(gateway.NewKey(gateway.Operator) + "\n"), nil
 	}
 	key, err := didkey.Generate()
@@ -213,13 +214,13 @@ func (k sharedKeys) checkUnused(ctx context.Context, name string) error {
 	restore := fmt.Errorf("%s is missing in %s, and the database was used with it; restore the file from a backup",
 		name, k.folder)
 	switch name {
-	case keyName:
+	case datafolder.Key:
 		page, err := k.store.Read(ctx, relay.Query{})
 		if err != nil || page.Cursor.Seq == 0 || k.renew {
 			return err
 		}
 		return fmt.Errorf("%w, or start with --new-identity to give the relay a new identity", restore)
-	case gatewayKeyName:
+	case datafolder.GatewayKey:
 		var recorded didkey.DID
 		_, err := k.store.View(ctx, func(q relay.Querier) (err error) {
 			recorded, err = gateway.RecordedDID(q)
@@ -252,7 +253,7 @@ func readShared(path string) ([]byte, error) {
 // identityOf returns what all nodes compare of a file: the identity of a key, and a hash of the operator's key.
 func identityOf(name string, content []byte) []byte {
 	var key struct{ Kid string }
-	if name != operatorKeyName && json.Unmarshal(content, &key) == nil && key.Kid != "" {
+	if name != datafolder.OperatorKey && json.Unmarshal(content, &key) == nil && key.Kid != "" {
 		return []byte(key.Kid) // didkey.Load checks the rest
 	}
 	hash := sha256.Sum256(bytes.TrimSpace(content))
@@ -312,7 +313,7 @@ func (c keyFetchCmd) Run(env cli.Environment) error {
 	if err != nil {
 		return err
 	}
-	if err := makeFolder(c.Data); err != nil {
+	if err := datafolder.Make(c.Data); err != nil {
 		return err
 	}
 	written := 0

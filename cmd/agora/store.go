@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/metrics"
 	"github.com/agora-relay/agora/store/ledger"
@@ -63,7 +64,7 @@ type openedStore struct {
 // openStore opens the store that the flags name.
 func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *slog.Logger) (openedStore, error) {
 	if c.Nodes.Store == "" {
-		path := filepath.Join(c.Data, databaseName)
+		path := filepath.Join(c.Data, datafolder.Database)
 		store, err := sqlite.Open(ctx, path, sqlite.Options{
 			Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, Log: log, Extensions: extensions(),
 			Observer: observer,
@@ -87,7 +88,7 @@ func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *
 	store, err := postgres.Open(ctx, string(c.Nodes.Store), postgres.Options{
 		Settings: c.sharedSettings(),
 		Policy:   c.policy(), AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, Await: true, AcceptAsync: c.Nodes.AcceptAsync, Log: log, Extensions: extensions(),
-		Observer: observer, Conns: c.Nodes.StoreConns, Mark: filepath.Join(c.Data, markName),
+		Observer: observer, Conns: c.Nodes.StoreConns, Mark: filepath.Join(c.Data, datafolder.Mark),
 	})
 	if err != nil {
 		return openedStore{}, fmt.Errorf("--store: %w", err)

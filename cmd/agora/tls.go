@@ -22,6 +22,7 @@ import (
 	"golang.org/x/crypto/acme/autocert"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -255,7 +256,7 @@ func (f tlsFlags) newACME(folder string, log *slog.Logger) (certificates, error)
 	client := &acme.Client{DirectoryURL: string(f.ACMEDirectory), UserAgent: "agora",
 		HTTPClient: &http.Client{Transport: transport, Timeout: time.Minute}}
 	a := &acmeCertificates{domains: domains, log: log, until: map[string]time.Time{}, manager: &autocert.Manager{
-		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(filepath.Join(folder, certificatesName)),
+		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(filepath.Join(folder, datafolder.Certificates)),
 		HostPolicy: autocert.HostWhitelist(domains...), Email: f.ACMEEmail, Client: client,
 	}}
 	if f.HTTPAddr != "off" || passesSocket(httpSocket) {

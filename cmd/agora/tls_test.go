@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"golang.org/x/crypto/acme"
 )
 
@@ -209,7 +210,7 @@ func TestShortLivedCertificates(t *testing.T) {
 			t.Helper()
 			now := time.Now()
 			cert, key := newCertificate(t, "relay.example", now, now.Add(6*cli.Day))
-			file := filepath.Join(folder, certificatesName, "relay.example")
+			file := filepath.Join(folder, datafolder.Certificates, "relay.example")
 			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, append(key, cert...), 0o600)); err != nil {
 				t.Fatal(err)
 			}
