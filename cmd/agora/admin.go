@@ -97,11 +97,6 @@ func (c adminBanCmd) isHuge() bool {
 	return err == nil && isHuge(network)
 }
 
-// isHuge reports whether a network has more addresses than a /8 of IPv4 or a /32 of IPv6.
-func isHuge(n netip.Prefix) bool {
-	return n.Addr().Is4() && n.Bits() < 8 || n.Addr().Is6() && n.Bits() < 32
-}
-
 func (c adminBanCmd) Run(env cli.Environment) error {
 	if c.isHuge() && !c.Yes {
 		if !env.StdinIsTerminal {

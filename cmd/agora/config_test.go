@@ -39,12 +39,15 @@ func configFile(t *testing.T, text string) string {
 // settingsByName parses the flags of serve and returns all settings.
 func settingsByName(t *testing.T, args ...string) (map[string]settings.Setting, error) {
 	t.Helper()
-	_, all, err := parseServe(append([]string{"serve"}, args...))
+	cmd, parsed, err := parseServe(append([]string{"serve"}, args...))
+	if err != nil {
+		return nil, err
+	}
 	byName := map[string]settings.Setting{}
-	for _, s := range all {
+	for _, s := range cmd.Sources.Of(parsed) {
 		byName[s.Flag.Name] = s
 	}
-	return byName, err
+	return byName, nil
 }
 
 // TestPrecedence gives each setting in three ways, then in two, then in one.
@@ -291,7 +294,7 @@ func TestStrangeVariables(t *testing.T) {
 func reference(t *testing.T) string {
 	t.Helper()
 	clearSettings(t)
-	_, all, err := parseServe([]string{"serve"})
+	cmd, parsed, err := parseServe([]string{"serve"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +304,7 @@ func reference(t *testing.T) string {
 		fmt.Fprintf(&b, "\n### %s\n\n| setting | variable | default | SIGHUP | |\n|---|---|---|---|---|\n", group)
 	}
 	heading()
-	for _, s := range all {
+	for _, s := range cmd.Sources.Of(parsed) {
 		if s.Flag.Group != nil && s.Flag.Group.Title != group {
 			group = s.Flag.Group.Title
 			heading()

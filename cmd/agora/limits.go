@@ -199,3 +199,8 @@ func (o *webOrigin) UnmarshalText(text []byte) error {
 	*o = webOrigin(origin)
 	return err
 }
+
+// isHuge reports whether a network has more addresses than a /8 of IPv4 or a /32 of IPv6.
+func isHuge(n netip.Prefix) bool {
+	return n.Addr().Is4() && n.Bits() < 8 || n.Addr().Is6() && n.Bits() < 32
+}

@@ -115,7 +115,7 @@ func run(env cli.Environment, args []string) (code int) {
 	if err != nil {
 		return usageError(env, err, args, &line.Serve)
 	}
-	err = parsed.Run(env)
+	err = parsed.Run(env, Parser(parseServe))
 	switch {
 	case err == nil, errors.Is(err, cli.ErrReported):
 	case errors.Is(err, cli.ErrFormat):
@@ -171,6 +171,20 @@ func wholeCommandLine() (*kong.Application, error) {
 		return nil, err
 	}
 	return parser.Model, nil
+}
+
+// parseServe parses a command line of serve, with the environment and the file as they are now.
+func parseServe(args []string) (*serveCmd, *kong.Context, error) {
+	line := new(commandLine)
+	parser, err := newParser(line, kong.Exit(func(int) {}))
+	if err != nil {
+		return nil, nil, err
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		return nil, nil, line.Serve.Sources.Explain(err)
+	}
+	return &line.Serve, parsed, nil
 }
 
 // usageError reports a wrong command line and returns the exit code.

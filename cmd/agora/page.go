@@ -1,13 +1,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
@@ -75,25 +72,6 @@ func (c pageCmd) Run(env cli.Environment) error {
 	return runServer(env.Ctx, server, listener)
 }
 
-// runServer serves until ctx ends, and then gives running requests a moment.
-func runServer(ctx context.Context, server *http.Server, listener net.Listener) error {
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	err := server.Shutdown(ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = server.Close() // cuts off the requests that still run
-	}
-	<-failed
-	return err
-}
-
 // localOnly answers requests that use a loopback name. Otherwise a web page could read the answers after it makes its
 // own name point to this machine (DNS rebinding).
 type localOnly struct {
@@ -117,32 +95,4 @@ func (l localOnly) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := answer.Write(w); err != nil {
 		l.log.Error("an error cannot be written", "err", err)
 	}
-}
-
-// addPage adds the relay's own page to the options of its front, and returns the line that serve prints about it. If
-// the page is turned off, the line is empty.
-func (c serveCmd) addPage(o *httpapi.Options, at net.Addr, secured bool) (line string, err error) {
-	if !c.Page {
-		return "", nil
-	}
-	page, err := explorer.New("")
-	if err != nil {
-		return "", err
-	}
-	o.Root = page.Root
-	o.Mounts = append(o.Mounts, page.Mount())
-	return fmt.Sprintf("page at %s\n", pageURL(o.PublicURL, at, secured)), nil
-}
-
-// pageURL returns the address of the page for a browser. origin is the relay's public one, if it has any. secured means
-// that the listener has TLS.
-func pageURL(origin string, at net.Addr, secured bool) string {
-	if origin != "" {
-		return origin + "/"
-	}
-	url := listenerURL(at, secured)
-	if tcp, ok := at.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() { // a browser cannot open 0.0.0.0 everywhere
-		url = strings.Replace(url, tcp.String(), fmt.Sprintf("localhost:%d", tcp.Port), 1)
-	}
-	return url + "/"
 }

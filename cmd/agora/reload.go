@@ -8,10 +8,11 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/agora-relay/agora/cmd/agora/internal/settings"
-
 	"github.com/alecthomas/kong"
 )
+
+// Parser parses a command line of serve, with the environment and the file as they are now.
+type Parser func(args []string) (*serveCmd, *kong.Context, error)
 
 // hangups returns a channel that gets each SIGHUP, until stop is called.
 func hangups() (signals chan os.Signal, stop func()) {
@@ -43,10 +44,11 @@ func (s *server) reloadAt(ctx context.Context, signals <-chan os.Signal) {
 // reload reads the settings again and applies those with the tag reload. Nothing is applied if a setting is wrong, or
 // if a certificate cannot be used. Requests and polls go on.
 func (s *server) reload(ctx context.Context) error {
-	fresh, settings, err := parseServe(s.env.Args)
+	fresh, parsed, err := s.parse(s.env.Args)
 	if err != nil {
 		return err
 	}
+	settings := fresh.Sources.Of(parsed)
 	if s.certificates != nil {
 		if err := s.certificates.reload(); err != nil {
 			return err
@@ -74,18 +76,4 @@ func (s *server) reload(ctx context.Context) error {
 	slices.Sort(applied)
 	s.log.Info("reloaded", "changed", applied)
 	return nil
-}
-
-// parseServe parses the command line of serve again, with the environment and the file as they are now.
-func parseServe(args []string) (*serveCmd, []settings.Setting, error) {
-	line := new(commandLine)
-	parser, err := newParser(line, kong.Exit(func(int) {}))
-	if err != nil {
-		return nil, nil, err
-	}
-	parsed, err := parser.Parse(args)
-	if err != nil {
-		return nil, nil, line.Serve.Sources.Explain(err)
-	}
-	return &line.Serve, line.Serve.Sources.Of(parsed), nil
 }

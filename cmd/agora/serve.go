@@ -189,24 +189,24 @@ func (c serveCmd) policy() relay.Policy {
 // shutdownTime is how long running requests may take after the relay was told to stop.
 const shutdownTime = 4 * time.Second
 
-func (c *serveCmd) Run(env cli.Environment, parsed *kong.Context) error {
+func (c *serveCmd) Run(env cli.Environment, parsed *kong.Context, parse Parser) error {
 	switch {
 	case c.Configuration.PrintConfig:
 		return settings.Print(env.Stdout, c.Sources.Of(parsed))
 	case c.Configuration.CheckConfig:
 		return c.check(env, parsed)
 	}
-	err := c.serve(env, parsed)
+	err := c.serve(env, parsed, parse)
 	if errors.Is(err, relay.ErrLogLost) && c.AcceptLoss && !c.NewEpoch {
 		env.Say("the loss is accepted; the database gets a new epoch, and a new log begins: %v", err)
 		c.NewEpoch = true
-		err = c.serve(env, parsed)
+		err = c.serve(env, parsed, parse)
 	}
 	return err
 }
 
 // serve runs the relay until it is told to stop.
-func (c *serveCmd) serve(env cli.Environment, parsed *kong.Context) (err error) {
+func (c *serveCmd) serve(env cli.Environment, parsed *kong.Context, parse Parser) (err error) {
 	level := new(slog.LevelVar)
 	level.Set(slog.Level(c.Observe.LogLevel))
 	log := c.Observe.newLog(env, level)
@@ -230,7 +230,7 @@ func (c *serveCmd) serve(env cli.Environment, parsed *kong.Context) (err error) 
 	if err != nil {
 		return ignoreStop(env.Ctx, err, log)
 	}
-	s := &server{serveCmd: c, env: env, settings: c.Sources.Of(parsed), log: log, level: level, watched: watched}
+	s := &server{serveCmd: c, env: env, parse: parse, settings: c.Sources.Of(parsed), log: log, level: level, watched: watched}
 	if s.certificates, err = c.TLS.openCertificates(c.Data, log); err != nil {
 		return err
 	}

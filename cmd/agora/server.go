@@ -26,6 +26,7 @@ import (
 type server struct {
 	*serveCmd
 	env          cli.Environment
+	parse        Parser
 	settings     []settings.Setting // in force; only reloadAt changes them
 	log          *slog.Logger
 	level        *slog.LevelVar
