@@ -89,7 +89,7 @@ type cosignedTree struct {
 
 func (c auditCmd) Run(env cli.Environment) (err error) {
 	a := &audit{auditCmd: c, env: env, written: map[string]bool{}}
-	if a.policy, err = readPolicy(c.Policy); err != nil {
+	if a.policy, err = cli.ReadPolicy(c.Policy); err != nil {
 		return fmt.Errorf("--policy: %w", err)
 	}
 	if err := os.MkdirAll(c.Evidence, 0o700); err != nil {

@@ -32,9 +32,6 @@ import (
 // All nodes of a relay must have the same keys. They are files in the data folder of each node. The database has a hash
 // of each, so a node with another key does not start. With --key-secret it also has the files themselves, encrypted.
 
-// sharedFiles are the keys that all nodes share.
-var sharedFiles = []string{datafolder.Key, datafolder.GatewayKey, datafolder.OperatorKey}
-
 // keySecret is the secret with which shared keys are encrypted.
 type keySecret []byte
 
@@ -117,7 +114,7 @@ type sharedKeys struct {
 // sync makes the files of the data folder those that the nodes share. It creates those that no node has yet, except for
 // those that a used database must have had. gateways says whether the keys of gateways are needed.
 func (k sharedKeys) sync(ctx context.Context, gateways bool) error {
-	for _, name := range sharedFiles {
+	for _, name := range datafolder.Keys {
 		if name != datafolder.Key && !gateways {
 			continue
 		}
@@ -317,7 +314,7 @@ func (c keyFetchCmd) Run(env cli.Environment) error {
 		return err
 	}
 	written := 0
-	for _, name := range sharedFiles {
+	for _, name := range datafolder.Keys {
 		stored, ok := settings[fileSetting(name)]
 		if !ok {
 			continue

@@ -2,10 +2,9 @@ package main
 
 import (
 	"fmt"
-	"os"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/didkey"
-	"github.com/agora-relay/agora/proof"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/witness"
 )
@@ -15,7 +14,7 @@ func (s *server) witnesses() (relay.Witnesses, error) {
 	if !s.keepsLog() || s.WitnessPolicy == "" && len(s.Peer) == 0 {
 		return nil, nil
 	}
-	policy, err := readPolicy(s.WitnessPolicy)
+	policy, err := cli.ReadPolicy(s.WitnessPolicy)
 	if err != nil {
 		return nil, fmt.Errorf("--witness-policy: %w", err)
 	}
@@ -28,18 +27,6 @@ func (s *server) logOrigin() string {
 		return log.Origin
 	}
 	return "none"
-}
-
-// readPolicy reads a policy of witnesses; nil if file is empty.
-func readPolicy(file string) (*proof.Policy, error) {
-	if file == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	return proof.ParsePolicy(string(text))
 }
 
 // witness returns the witness that signs the logs of the peers; nil: there are none.

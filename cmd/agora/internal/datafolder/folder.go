@@ -32,6 +32,9 @@ const (
 	Certificates = "certificates"
 )
 
+// Keys are the keys that all nodes of a relay share.
+var Keys = []string{Key, GatewayKey, OperatorKey}
+
 // Copy copies a data folder, which a relay may use meanwhile, into the new folder to. progress may be nil. On an
 // error it leaves nothing behind.
 func Copy(ctx context.Context, data, to string, progress func(done, total int64)) (copied sqlite.Copied, err error) {
