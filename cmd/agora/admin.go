@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/store/ledger"
@@ -94,7 +95,7 @@ func (adminBanCmd) Help() string {
 // isHuge reports whether the ban is of more addresses than a network usually has: a ban of 0.0.0.0/0 refuses everybody.
 func (c adminBanCmd) isHuge() bool {
 	network, err := netip.ParsePrefix(string(c.Subject))
-	return err == nil && isHuge(network)
+	return err == nil && serve.IsHuge(network)
 }
 
 func (c adminBanCmd) Run(env cli.Environment) error {
@@ -312,8 +313,8 @@ func (adminStatusCmd) Help() string {
 func (c adminStatusCmd) Run(env cli.Environment) error {
 	var answer struct {
 		admin.Status
-		Node  *nodeFigures  `json:"node"` // nil: the relay is a single node
-		Store *ledger.Usage `json:"store"`
+		Node  *serve.NodeFigures `json:"node"` // nil: the relay is a single node
+		Store *ledger.Usage      `json:"store"`
 	}
 	printed, err := c.call(env, http.MethodGet, "/status", nil, &answer)
 	if printed || err != nil {
@@ -336,7 +337,7 @@ func (c adminStatusCmd) Run(env cli.Environment) error {
 		rows = append(rows, []string{"backup", text})
 	}
 	if answer.Node != nil {
-		rows = append(rows, answer.Node.rows()...)
+		rows = append(rows, answer.Node.Rows()...)
 	}
 	if answer.Store != nil {
 		rows = append(rows, usageRows(*answer.Store, answer.Now)...)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
@@ -58,7 +59,7 @@ func (c checkCmd) Run(env cli.Environment) error {
 	}
 	var recorded didkey.DID // of gateway.key
 	done, err := check.Database(env.Ctx, c.database(), check.Options{
-		Found: found, Extensions: noteGatewayKey(extensions(), &recorded),
+		Found: found, Extensions: noteGatewayKey(serve.Extensions(), &recorded),
 		Progress: func(events, all int64) {
 			fmt.Fprintf(env.Stderr, "agora: checked %d of %s\n", events, cli.Count(all, "event"))
 		},
@@ -90,7 +91,7 @@ func (c checkCmd) Run(env cli.Environment) error {
 
 // repair replaces U+0000 in the texts of gateways.
 func (c checkCmd) repair(env cli.Environment) (err error) {
-	store, err := sqlite.Open(env.Ctx, c.database(), sqlite.Options{Log: cli.NewLog(env), Extensions: extensions()})
+	store, err := sqlite.Open(env.Ctx, c.database(), sqlite.Options{Log: cli.NewLog(env), Extensions: serve.Extensions()})
 	if err != nil {
 		return err
 	}
@@ -98,7 +99,7 @@ func (c checkCmd) repair(env cli.Environment) (err error) {
 	var repaired []string
 	_, err = store.Update(env.Ctx, func(tx relay.StoreTx) error {
 		repaired = nil // the function may run twice
-		return gateway.RepairTexts(tx, extensions(), func(where string) { repaired = append(repaired, where) })
+		return gateway.RepairTexts(tx, serve.Extensions(), func(where string) { repaired = append(repaired, where) })
 	})
 	if err != nil {
 		return err

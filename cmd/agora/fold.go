@@ -10,6 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/cmd/agora/internal/settings"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/jobs"
@@ -19,11 +20,11 @@ import (
 )
 
 type foldCmd struct {
-	Data      string       `default:"./agora-data" placeholder:"FOLDER" help:"The data folder (default: ${default})."`
-	Store     storeAddress `secret:"" placeholder:"URL" help:"Fold in PostgreSQL at this URL, and not in the data folder (AGORA_STORE, AGORA_STORE_FILE)."`
-	OlderThan cli.Lifetime `default:"2160h" placeholder:"DURATION" help:"Fold what is older than this, at least 30d (default: 90d)."`
-	DryRun    bool         `help:"Only say how much would be folded."`
-	JSON      bool         `help:"Print the result as one line of JSON."`
+	Data      string             `default:"./agora-data" placeholder:"FOLDER" help:"The data folder (default: ${default})."`
+	Store     serve.StoreAddress `secret:"" placeholder:"URL" help:"Fold in PostgreSQL at this URL, and not in the data folder (AGORA_STORE, AGORA_STORE_FILE)."`
+	OlderThan cli.Lifetime       `default:"2160h" placeholder:"DURATION" help:"Fold what is older than this, at least 30d (default: 90d)."`
+	DryRun    bool               `help:"Only say how much would be folded."`
+	JSON      bool               `help:"Print the result as one line of JSON."`
 }
 
 func (foldCmd) Help() string {
@@ -59,14 +60,14 @@ type foldedRow struct {
 
 func (c foldCmd) open(env cli.Environment) (relay.Extender, func() error, error) {
 	if c.Store != "" {
-		s, err := postgres.Open(env.Ctx, string(c.Store), postgres.Options{Log: cli.NewLog(env), Extensions: extensions(),
+		s, err := postgres.Open(env.Ctx, string(c.Store), postgres.Options{Log: cli.NewLog(env), Extensions: serve.Extensions(),
 			AcceptAsync: true, KeepPolicy: true, Alone: !c.DryRun})
 		if err != nil {
 			return nil, nil, fmt.Errorf("--store: %w", err)
 		}
 		return s, s.Close, nil
 	}
-	s, err := sqlite.Open(env.Ctx, dataFolder{c.Data}.database(), sqlite.Options{Log: cli.NewLog(env), Extensions: extensions()})
+	s, err := sqlite.Open(env.Ctx, dataFolder{c.Data}.database(), sqlite.Options{Log: cli.NewLog(env), Extensions: serve.Extensions()})
 	if err != nil {
 		return nil, nil, err
 	}

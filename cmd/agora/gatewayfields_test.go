@@ -17,6 +17,7 @@ import (
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
@@ -44,7 +45,7 @@ var noGateways = []string{gateway.Extension.Name, admin.Extension.Name, witness.
 
 // TestGatewayAPIs checks that each extension with tables of a gateway is in gatewayAPIs.
 func TestGatewayAPIs(t *testing.T) {
-	for _, x := range extensions() {
+	for _, x := range serve.Extensions() {
 		if _, known := gatewayAPIs[x.Name]; !known && !slices.Contains(noGateways, x.Name) {
 			t.Errorf("add the API of the gateway %s to gatewayAPIs", x.Name)
 		}

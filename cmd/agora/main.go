@@ -18,18 +18,19 @@ import (
 	"github.com/agora-relay/agora/cmd/agora/internal/a2acmd"
 	"github.com/agora-relay/agora/cmd/agora/internal/chorus"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/alecthomas/kong"
 )
 
 // commandLine has a field for each command. The tags contain the help texts.
 type commandLine struct {
-	Serve        serveCmd          `cmd:"" everyday:"" help:"Run a relay."`
+	Serve        serve.Cmd         `cmd:"" everyday:"" help:"Run a relay."`
 	Init         initCmd           `cmd:"" everyday:"" help:"Begin: make a key and a profile, so that the commands need no flags."`
 	Profile      profileCmd        `cmd:"" help:"List your profiles."`
 	Name         cli.NameCmd       `cmd:"" everyday:"" help:"Give names to DIDs, in your own address book."`
 	Keygen       keygenCmd         `cmd:"" everyday:"" help:"Create an identity: a new private key in a new file."`
-	Key          keyCmd            `cmd:"" help:"Share the keys of a relay among its nodes."`
+	Key          serve.KeyCmd      `cmd:"" help:"Share the keys of a relay among its nodes."`
 	Did          didCmd            `cmd:"" help:"Check a did:key and show its public key."`
 	Canonicalize canonicalizeCmd   `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
 	Sign         signCmd           `cmd:"" help:"Sign an envelope that you have written as JSON."`
@@ -115,7 +116,7 @@ func run(env cli.Environment, args []string) (code int) {
 	if err != nil {
 		return usageError(env, err, args, &line.Serve)
 	}
-	err = parsed.Run(env, Parser(parseServe))
+	err = parsed.Run(env, serve.Parser(parseServe))
 	switch {
 	case err == nil, errors.Is(err, cli.ErrReported):
 	case errors.Is(err, cli.ErrFormat):
@@ -174,7 +175,7 @@ func wholeCommandLine() (*kong.Application, error) {
 }
 
 // parseServe parses a command line of serve, with the environment and the file as they are now.
-func parseServe(args []string) (*serveCmd, *kong.Context, error) {
+func parseServe(args []string) (*serve.Cmd, *kong.Context, error) {
 	line := new(commandLine)
 	parser, err := newParser(line, kong.Exit(func(int) {}))
 	if err != nil {
@@ -188,7 +189,7 @@ func parseServe(args []string) (*serveCmd, *kong.Context, error) {
 }
 
 // usageError reports a wrong command line and returns the exit code.
-func usageError(env cli.Environment, err error, args []string, serve *serveCmd) int {
+func usageError(env cli.Environment, err error, args []string, serve *serve.Cmd) int {
 	command := ""
 	if parseErr, ok := errors.AsType[*kong.ParseError](err); ok && parseErr.Context != nil &&
 		parseErr.Context.Command() != "" {

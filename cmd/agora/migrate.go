@@ -11,6 +11,7 @@ import (
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/postgres"
 	"github.com/agora-relay/agora/store/sqlite"
@@ -76,13 +77,13 @@ type migrated interface {
 func (c migrateCmd) open(ctx context.Context, env cli.Environment, place migratePlace) (migrated, error) {
 	log := cli.NewLog(env)
 	if place.isServer() {
-		return postgres.Open(ctx, string(place), postgres.Options{Log: log, Extensions: extensions(), AcceptAsync: c.AcceptAsync,
+		return postgres.Open(ctx, string(place), postgres.Options{Log: log, Extensions: serve.Extensions(), AcceptAsync: c.AcceptAsync,
 			KeepPolicy: true, Alone: true})
 	}
 	if err := datafolder.Make(string(place)); err != nil {
 		return nil, err
 	}
-	return sqlite.Open(ctx, filepath.Join(string(place), datafolder.Database), sqlite.Options{Log: log, Extensions: extensions()})
+	return sqlite.Open(ctx, filepath.Join(string(place), datafolder.Database), sqlite.Options{Log: log, Extensions: serve.Extensions()})
 }
 
 func (c migrateCmd) Run(env cli.Environment) (err error) {

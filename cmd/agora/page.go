@@ -9,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/explorer"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -59,7 +60,7 @@ func (c pageCmd) Run(env cli.Environment) error {
 	}
 	forward := newForwarder(string(c.URL), log)
 	defer forward.transport.CloseIdleConnections()
-	if _, err := fmt.Fprintf(env.Stdout, "relay %s\npage at %s\n", c.URL, pageURL("", listener.Addr(), false)); err != nil {
+	if _, err := fmt.Fprintf(env.Stdout, "relay %s\npage at %s\n", c.URL, serve.PageURL("", listener.Addr(), false)); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	server := &http.Server{
@@ -69,7 +70,7 @@ func (c pageCmd) Run(env cli.Environment) error {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	return runServer(env.Ctx, server, listener)
+	return serve.RunServer(env.Ctx, server, listener)
 }
 
 // localOnly answers requests that use a loopback name. Otherwise a web page could read the answers after it makes its

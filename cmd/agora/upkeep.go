@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
@@ -130,7 +131,7 @@ func (c pruneCmd) Run(env cli.Environment) (err error) {
 		_, err = fmt.Fprintf(env.Stdout, "%s came before %s\n", cli.Count(int64(len(found)), "message"), envelope.FormatTime(before))
 		return err
 	}
-	store, err := sqlite.Open(env.Ctx, c.database(), sqlite.Options{Log: cli.NewLog(env), Extensions: extensions()})
+	store, err := sqlite.Open(env.Ctx, c.database(), sqlite.Options{Log: cli.NewLog(env), Extensions: serve.Extensions()})
 	if err != nil {
 		return err
 	}

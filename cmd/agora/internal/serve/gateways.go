@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -56,9 +56,9 @@ type choice struct {
 	addr cli.ListenAddress // empty: it has no listener
 }
 
-// extensions returns the extensions of every relay. A relay has the tables of all gateways, so turning a gateway on or
+// Extensions returns the extensions of every relay. A relay has the tables of all gateways, so turning a gateway on or
 // off does not change the schema.
-func extensions() []relay.Extension {
+func Extensions() []relay.Extension {
 	all := []relay.Extension{admin.Extension, gateway.Extension, witness.Extension, mirror.Extension}
 	for _, g := range (gatewayFlags{}).each() {
 		all = append(all, g.extension())
@@ -135,8 +135,8 @@ type servedGateway struct {
 	own          net.Listener // at addr; nil: it has none
 }
 
-// open prepares the gateways that are on. If none is on, it creates and changes nothing.
-func (f gatewayFlags) open(
+// Open prepares the gateways that are on. If none is on, it creates and changes nothing.
+func (f gatewayFlags) Open(
 	ctx context.Context, folder string, r *relay.Relay, log *slog.Logger,
 ) (g gateways, err error) {
 	if f.first() == "" {
@@ -217,8 +217,8 @@ func (f gatewayFlags) newCore(
 		Build:    cli.Build(), Log: log})
 }
 
-// mounts returns what the gateways add to the main listener.
-func (g gateways) mounts() (all []httpapi.Mount) {
+// Mounts returns what the gateways add to the main listener.
+func (g gateways) Mounts() (all []httpapi.Mount) {
 	for _, s := range g.all {
 		all = append(append(all, s.mounts("/"+s.name)...), s.root...)
 	}
@@ -245,8 +245,8 @@ func (g gateways) close() (err error) {
 	return err
 }
 
-// document returns the member "gateways" of the well-known document; nil: no gateway is on.
-func (g gateways) document() any {
+// Document returns the member "gateways" of the well-known document; nil: no gateway is on.
+func (g gateways) Document() any {
 	if g.core == nil {
 		return nil
 	}
@@ -280,8 +280,8 @@ func (g gateways) lines() (text string) {
 	return text
 }
 
-// tasks returns the functions that must run while the relay runs.
-func (g gateways) tasks() (all []func(context.Context)) {
+// Tasks returns the functions that must run while the relay runs.
+func (g gateways) Tasks() (all []func(context.Context)) {
 	if g.core != nil {
 		all = append(all, g.core.Run)
 	}

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"cmp"
@@ -24,7 +24,7 @@ import (
 
 // server is a relay that is being started, or that runs.
 type server struct {
-	*serveCmd
+	*Cmd
 	env          cli.Environment
 	parse        Parser
 	settings     []settings.Setting // in force; only reloadAt changes them
@@ -62,7 +62,7 @@ func (s *server) open(store openedStore, key didkey.Key) (err error) {
 	s.gateways.secured = secured
 	options := httpapi.Options{Build: cli.Build(), Demo: s.Demo, PublicURL: public, Hosts: s.TLS.hosts(), Log: s.log, Grace: shutdownTime,
 		LimitLocal: s.Limits.LimitLocal, Proxies: s.Limits.proxies(), Origins: s.Limits.origins(),
-		Mounts: s.mounts(), Gateways: s.gateways.document(), APIs: s.gateways.apis(), Redact: gateway.Redact,
+		Mounts: s.mounts(), Gateways: s.gateways.Document(), APIs: s.gateways.apis(), Redact: gateway.Redact,
 		AccessLog: s.Observe.AccessLog}
 	if options.Witness, err = s.witness(key); err != nil {
 		return err
@@ -134,7 +134,7 @@ func (s *server) sayWhere(did didkey.DID, origin, pageLine string, secured bool)
 
 // openGateways opens the gateways that are on, or prepares them if this is one of several nodes.
 func (s *server) openGateways(store openedStore) (err error) {
-	open := func(ctx context.Context) (gateways, error) { return s.Gateways.open(ctx, s.Data, s.relay, s.log) }
+	open := func(ctx context.Context) (gateways, error) { return s.Gateways.Open(ctx, s.Data, s.relay, s.log) }
 	if store.nodes == nil {
 		s.gateways, err = open(s.env.Ctx)
 	} else {
@@ -166,14 +166,14 @@ func (s *server) mounts() []httpapi.Mount {
 	if s.leased != nil {
 		return s.leased.mounts()
 	}
-	return s.gateways.mounts()
+	return s.gateways.Mounts()
 }
 
 func (s *server) gatewayTasks() []func(context.Context) {
 	if s.leased != nil {
 		return []func(context.Context){s.leased.run}
 	}
-	return s.gateways.tasks()
+	return s.gateways.Tasks()
 }
 
 func (s *server) gatewayListeners(config *tls.Config) []httpapi.Listener {
@@ -198,7 +198,7 @@ func (s *server) run() error {
 		tasks = append(tasks, func(ctx context.Context) {
 			pages := s.watched.metrics.Server(s.ready, s.log)
 			pages.Handler = s.front.GuardHost(s.sockets.metrics, pages.Handler)
-			if err := runServer(ctx, pages, s.sockets.metrics); err != nil {
+			if err := RunServer(ctx, pages, s.sockets.metrics); err != nil {
 				s.log.Error("the metrics are not served any more", "err", err)
 			}
 		})
@@ -212,15 +212,15 @@ func (s *server) run() error {
 			Mounts: []httpapi.Mount{plainHTTP(s.certificates, s.relay.Origin())}})
 	}
 	notifySystemd(s.log, daemon.SdNotifyReady)
-	return serve(s.env.Ctx, s.relay, s.front, tasks, listeners...)
+	return Serve(s.env.Ctx, s.relay, s.front, tasks, listeners...)
 }
 
 // ready returns nil if the relay accepts messages.
 func (s *server) ready() error { return cmp.Or(s.relay.Health(), s.governed.policyHealth()) }
 
-// serve runs the relay, its front and further tasks until ctx ends or the relay or the front fails. It returns when all
+// Serve runs the relay, its front and further tasks until ctx ends or the relay or the front fails. It returns when all
 // of them have ended.
-func serve(
+func Serve(
 	ctx context.Context, r *relay.Relay, front *httpapi.Front, tasks []func(context.Context),
 	listeners ...httpapi.Listener,
 ) error {

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -13,15 +13,15 @@ import (
 	"github.com/agora-relay/agora/store/postgres"
 )
 
-// nodeFigures are the figures of a node for agora admin status.
-type nodeFigures struct {
+// NodeFigures are the figures of a node for agora admin status.
+type NodeFigures struct {
 	postgres.Health
 	LeaseChanges      int64 `json:"leaseChanges"` // how often this node has begun or ceased to lead
 	*postgres.Servers       // nil: they do not answer
 }
 
 // figuresOf returns the figures of a node. With an error, it returns only those that the node knows itself.
-func figuresOf(ctx context.Context, node *postgres.Store) (f nodeFigures, err error) {
+func figuresOf(ctx context.Context, node *postgres.Store) (f NodeFigures, err error) {
 	f.Health, f.LeaseChanges = node.Health(), node.LeaseChanges()
 	servers, err := node.Servers(ctx)
 	if err == nil {
@@ -30,8 +30,8 @@ func figuresOf(ctx context.Context, node *postgres.Store) (f nodeFigures, err er
 	return f, err
 }
 
-// rows returns a table of the figures.
-func (f nodeFigures) rows() [][]string {
+// Rows returns a table of the figures.
+func (f NodeFigures) Rows() [][]string {
 	rows := [][]string{{"node", fmt.Sprintf("%s, %s", f.Role, f.State)}, {"durability", f.Durability},
 		{"lag", fmt.Sprintf("%d events of other nodes", f.Lag)}, {"lease", cli.Count(f.LeaseChanges, "change")}}
 	if f.Servers == nil {

@@ -1,4 +1,7 @@
-package main
+// Package serve runs a relay: it is the command agora serve. It has the flags of the relay and of its gateways, opens the
+// store, the relay, the gateways and the listeners, and runs all of them until it is told to stop. serve.go reads the
+// flags, and server.go follows the start. Extensions is for the commands that read a database without a relay.
+package serve
 
 import (
 	"context"
@@ -23,7 +26,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-type serveCmd struct {
+type Cmd struct {
 	Addr                  cli.ListenAddress `placeholder:"HOST:PORT" help:"The address to listen on, or unix:PATH (default: 127.0.0.1:8789, or :443 with --domain)."`
 	Data                  string            `default:"./agora-data" placeholder:"FOLDER" help:"The folder of the database and of the relay's key (default: ${default})."`
 	Demo                  bool              `help:"Try it: run two agents beside the relay, echo (free) and text.count (0.001 USD), with keys in --data. Also accept POST /seed, which creates demonstration data, from everybody, not only from this machine."`
@@ -55,7 +58,7 @@ type serveCmd struct {
 	Sources settings.Sources `kong:"-"` // of the settings
 }
 
-func (serveCmd) Help() string {
+func (Cmd) Help() string {
 	return "Runs a relay until it is interrupted. Then it answers the waiting polls and closes its database. It logs to " +
 		"standard error. Each flag can also be given as an environment variable (--max-body as AGORA_MAX_BODY) or in the " +
 		"file of --config (as max-body). A flag comes before a variable, and a variable before the file. SIGHUP reloads " +
@@ -76,14 +79,14 @@ func (serveCmd) Help() string {
 }
 
 // BeforeResolve reads the settings that are not on the command line. kong calls it.
-func (c *serveCmd) BeforeResolve(ctx *kong.Context) (err error) {
+func (c *Cmd) BeforeResolve(ctx *kong.Context) (err error) {
 	c.Sources, err = settings.Read(ctx)
 	return err
 }
 
 // AfterApply sets the defaults that depend on other settings. Then it checks the settings that have such defaults. kong
 // calls it after Validate.
-func (c *serveCmd) AfterApply() error {
+func (c *Cmd) AfterApply() error {
 	secured := len(c.TLS.Domain) > 0
 	if c.Addr == "" {
 		if c.Addr = "127.0.0.1:8789"; secured {
@@ -109,7 +112,7 @@ func (c *serveCmd) AfterApply() error {
 }
 
 // checkAddresses refuses to listen twice on the same address.
-func (c *serveCmd) checkAddresses() error {
+func (c *Cmd) checkAddresses() error {
 	type named struct {
 		flag    string
 		address cli.ListenAddress
@@ -130,7 +133,7 @@ func (c *serveCmd) checkAddresses() error {
 	return nil
 }
 
-func (c serveCmd) Validate() error {
+func (c Cmd) Validate() error {
 	for name, d := range map[string]time.Duration{"--max-ttl": c.MaxTTL, "--pending-timeout": c.PendingTimeout,
 		"--active-timeout": c.ActiveTimeout, "--thread-retention": c.ThreadRetention} {
 		if d < time.Second {
@@ -167,12 +170,12 @@ func (c serveCmd) Validate() error {
 }
 
 // keepsLog reports whether the relay keeps a log (LOG L-6).
-func (c serveCmd) keepsLog() bool {
+func (c Cmd) keepsLog() bool {
 	return c.Transparency == "on" || c.Transparency == "auto" && c.Reads != relay.ToParties && !c.Nodes.AcceptAsync
 }
 
 // policy returns the policy for opening the store. The relay gets the policy from the store.
-func (c serveCmd) policy() relay.Policy {
+func (c Cmd) policy() relay.Policy {
 	p := relay.Policy{
 		Window:          replay.Window{MaxTTL: c.MaxTTL},
 		Retention:       c.Govern.retention(),
@@ -189,7 +192,7 @@ func (c serveCmd) policy() relay.Policy {
 // shutdownTime is how long running requests may take after the relay was told to stop.
 const shutdownTime = 4 * time.Second
 
-func (c *serveCmd) Run(env cli.Environment, parsed *kong.Context, parse Parser) error {
+func (c *Cmd) Run(env cli.Environment, parsed *kong.Context, parse Parser) error {
 	switch {
 	case c.Configuration.PrintConfig:
 		return settings.Print(env.Stdout, c.Sources.Of(parsed))
@@ -206,7 +209,7 @@ func (c *serveCmd) Run(env cli.Environment, parsed *kong.Context, parse Parser) 
 }
 
 // serve runs the relay until it is told to stop.
-func (c *serveCmd) serve(env cli.Environment, parsed *kong.Context, parse Parser) (err error) {
+func (c *Cmd) serve(env cli.Environment, parsed *kong.Context, parse Parser) (err error) {
 	level := new(slog.LevelVar)
 	level.Set(slog.Level(c.Observe.LogLevel))
 	log := c.Observe.newLog(env, level)
@@ -230,7 +233,7 @@ func (c *serveCmd) serve(env cli.Environment, parsed *kong.Context, parse Parser
 	if err != nil {
 		return ignoreStop(env.Ctx, err, log)
 	}
-	s := &server{serveCmd: c, env: env, parse: parse, settings: c.Sources.Of(parsed), log: log, level: level, watched: watched}
+	s := &server{Cmd: c, env: env, parse: parse, settings: c.Sources.Of(parsed), log: log, level: level, watched: watched}
 	if s.certificates, err = c.TLS.openCertificates(c.Data, log); err != nil {
 		return err
 	}
@@ -247,7 +250,7 @@ func (c *serveCmd) serve(env cli.Environment, parsed *kong.Context, parse Parser
 
 // check checks what can be checked without starting: the settings, and the files that they name. It prints warnings
 // about settings that are allowed and may be a mistake.
-func (c *serveCmd) check(env cli.Environment, parsed *kong.Context) error {
+func (c *Cmd) check(env cli.Environment, parsed *kong.Context) error {
 	if _, err := c.TLS.openCertificates(c.Data, cli.NewLog(env)); err != nil {
 		return err
 	}
@@ -273,7 +276,7 @@ func ignoreStop(ctx context.Context, err error, log *slog.Logger) error {
 
 // warnings returns warnings about settings that the operator may have forgotten. loopbackOnly means that only this
 // machine can connect.
-func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
+func (c Cmd) warnings(loopbackOnly bool) (all []string) {
 	switch proxied := len(c.Limits.TrustedProxy) > 0; {
 	case c.TLS.isOn():
 	case c.PublicURL != "" && !proxied:
@@ -290,7 +293,7 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 		}
 	}
 	for _, network := range c.Limits.bans().Networks {
-		if isHuge(network) {
+		if IsHuge(network) {
 			all = append(all, "--ban "+network.String()+" refuses very many clients that have done nothing")
 		}
 	}
@@ -317,23 +320,23 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 }
 
 // shareKeys makes the keys in the data folder those of all nodes. It does nothing for a relay with a single node.
-func (c serveCmd) shareKeys(ctx context.Context, store openedStore) (err error) {
+func (c Cmd) shareKeys(ctx context.Context, store openedStore) (err error) {
 	if store.nodes == nil {
 		return nil
 	}
-	k := sharedKeys{store: store.nodes, folder: c.Data, renew: c.NewIdentity}
+	k := SharedKeys{Store: store.nodes, Folder: c.Data, renew: c.NewIdentity}
 	if c.Nodes.KeySecret != "" {
-		if k.secret, err = readKeySecret(c.Nodes.KeySecret); err != nil {
+		if k.Secret, err = ReadKeySecret(c.Nodes.KeySecret); err != nil {
 			return err
 		}
 	}
-	return k.sync(ctx, c.Gateways.first() != "")
+	return k.Sync(ctx, c.Gateways.first() != "")
 }
 
 // loadOrCreateKey loads the relay's own key. If the file is missing, it creates a key for a database that was never
 // used. For a used database it does so only with --new-identity, because a key that was lost by mistake should be
 // restored.
-func (c serveCmd) loadOrCreateKey(ctx context.Context, store openedStore) (didkey.Key, error) {
+func (c Cmd) loadOrCreateKey(ctx context.Context, store openedStore) (didkey.Key, error) {
 	path := filepath.Join(c.Data, datafolder.Key)
 	moved, err := store.MovedTo(ctx)
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// runServer serves until ctx ends, and then gives running requests a moment.
-func runServer(ctx context.Context, server *http.Server, listener net.Listener) error {
+// RunServer serves until ctx ends, and then gives running requests a moment.
+func RunServer(ctx context.Context, server *http.Server, listener net.Listener) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	select {
@@ -34,7 +34,7 @@ func runServer(ctx context.Context, server *http.Server, listener net.Listener) 
 
 // addPage adds the relay's own page to the options of its front, and returns the line that serve prints about it. If
 // the page is turned off, the line is empty.
-func (c serveCmd) addPage(o *httpapi.Options, at net.Addr, secured bool) (line string, err error) {
+func (c Cmd) addPage(o *httpapi.Options, at net.Addr, secured bool) (line string, err error) {
 	if !c.Page {
 		return "", nil
 	}
@@ -44,12 +44,12 @@ func (c serveCmd) addPage(o *httpapi.Options, at net.Addr, secured bool) (line s
 	}
 	o.Root = page.Root
 	o.Mounts = append(o.Mounts, page.Mount())
-	return fmt.Sprintf("page at %s\n", pageURL(o.PublicURL, at, secured)), nil
+	return fmt.Sprintf("page at %s\n", PageURL(o.PublicURL, at, secured)), nil
 }
 
-// pageURL returns the address of the page for a browser. origin is the relay's public one, if it has any. secured means
+// PageURL returns the address of the page for a browser. origin is the relay's public one, if it has any. secured means
 // that the listener has TLS.
-func pageURL(origin string, at net.Addr, secured bool) string {
+func PageURL(origin string, at net.Addr, secured bool) string {
 	if origin != "" {
 		return origin + "/"
 	}

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"bytes"
@@ -37,8 +37,8 @@ type keySecret []byte
 
 const keySecretPrefix = "agora-secret-"
 
-// readKeySecret reads a secret that `agora key secret` has created.
-func readKeySecret(path string) (keySecret, error) {
+// ReadKeySecret reads a secret that `agora key secret` has created.
+func ReadKeySecret(path string) (keySecret, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("--key-secret: %w; create the file with agora key secret, and copy it to each node", err)
@@ -103,17 +103,17 @@ func (s keySecret) decrypt(name string, stored []byte) ([]byte, error) {
 	return content, nil
 }
 
-// sharedKeys makes the keys in a data folder those of all nodes.
-type sharedKeys struct {
-	store  *postgres.Store
-	folder string
-	secret keySecret // nil: the operator copies the files
+// SharedKeys makes the keys in a data folder those of all nodes.
+type SharedKeys struct {
+	Store  *postgres.Store
+	Folder string
+	Secret keySecret // nil: the operator copies the files
 	renew  bool      // with --new-identity
 }
 
-// sync makes the files of the data folder those that the nodes share. It creates those that no node has yet, except for
+// Sync makes the files of the data folder those that the nodes share. It creates those that no node has yet, except for
 // those that a used database must have had. gateways says whether the keys of gateways are needed.
-func (k sharedKeys) sync(ctx context.Context, gateways bool) error {
+func (k SharedKeys) Sync(ctx context.Context, gateways bool) error {
 	for _, name := range datafolder.Keys {
 		if name != datafolder.Key && !gateways {
 			continue
@@ -125,15 +125,15 @@ func (k sharedKeys) sync(ctx context.Context, gateways bool) error {
 	return nil
 }
 
-func (k sharedKeys) syncFile(ctx context.Context, name string) error {
-	path := filepath.Join(k.folder, name)
+func (k SharedKeys) syncFile(ctx context.Context, name string) error {
+	path := filepath.Join(k.Folder, name)
 	content, err := readShared(path)
 	missing := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !missing {
 		return err
 	}
 	if k.renew && name == datafolder.Key {
-		if err := errors.Join(k.store.Forget(ctx, hashSetting(name)), k.store.Forget(ctx, fileSetting(name))); err != nil {
+		if err := errors.Join(k.Store.Forget(ctx, hashSetting(name)), k.Store.Forget(ctx, fileSetting(name))); err != nil {
 			return err
 		}
 	}
@@ -142,16 +142,16 @@ func (k sharedKeys) syncFile(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	if k.secret != nil {
-		encrypted, err := k.secret.encrypt(name, content)
+	if k.Secret != nil {
+		encrypted, err := k.Secret.encrypt(name, content)
 		if err != nil {
 			return err
 		}
-		stored, err := k.store.Share(ctx, fileSetting(name), encrypted)
+		stored, err := k.Store.Share(ctx, fileSetting(name), encrypted)
 		if err != nil {
 			return err
 		}
-		shared, err := k.secret.decrypt(name, stored)
+		shared, err := k.Secret.decrypt(name, stored)
 		if err != nil {
 			return err
 		}
@@ -160,7 +160,7 @@ func (k sharedKeys) syncFile(ctx context.Context, name string) error {
 		}
 	}
 	hash := identityOf(name, content)
-	stored, err := k.store.Share(ctx, hashSetting(name), hash)
+	stored, err := k.Store.Share(ctx, hashSetting(name), hash)
 	if err != nil {
 		return err
 	}
@@ -175,23 +175,23 @@ func (k sharedKeys) syncFile(ctx context.Context, name string) error {
 }
 
 // missing returns the content of a file that this node does not have: what other nodes have stored, or a new key.
-func (k sharedKeys) missing(ctx context.Context, name string) ([]byte, error) {
-	if k.secret != nil {
-		stored, err := k.store.Setting(ctx, fileSetting(name))
+func (k SharedKeys) missing(ctx context.Context, name string) ([]byte, error) {
+	if k.Secret != nil {
+		stored, err := k.Store.Setting(ctx, fileSetting(name))
 		if err != nil {
 			return nil, err
 		}
 		if stored != nil {
-			return k.secret.decrypt(name, stored)
+			return k.Secret.decrypt(name, stored)
 		}
 	}
-	hash, err := k.store.Setting(ctx, hashSetting(name))
+	hash, err := k.Store.Setting(ctx, hashSetting(name))
 	if err != nil {
 		return nil, err
 	}
 	if hash != nil {
 		return nil, fmt.Errorf("%s is missing in %s, and the other nodes have it; copy their file to this node, or start all "+
-			"nodes with --key-secret", name, k.folder)
+			"nodes with --key-secret", name, k.Folder)
 	}
 	if err := k.checkUnused(ctx, name); err != nil {
 		return nil, err
@@ -207,19 +207,19 @@ func (k sharedKeys) missing(ctx context.Context, name string) ([]byte, error) {
 }
 
 // checkUnused returns an error if the database was used with a key that is missing now.
-func (k sharedKeys) checkUnused(ctx context.Context, name string) error {
+func (k SharedKeys) checkUnused(ctx context.Context, name string) error {
 	restore := fmt.Errorf("%s is missing in %s, and the database was used with it; restore the file from a backup",
-		name, k.folder)
+		name, k.Folder)
 	switch name {
 	case datafolder.Key:
-		page, err := k.store.Read(ctx, relay.Query{})
+		page, err := k.Store.Read(ctx, relay.Query{})
 		if err != nil || page.Cursor.Seq == 0 || k.renew {
 			return err
 		}
 		return fmt.Errorf("%w, or start with --new-identity to give the relay a new identity", restore)
 	case datafolder.GatewayKey:
 		var recorded didkey.DID
-		_, err := k.store.View(ctx, func(q relay.Querier) (err error) {
+		_, err := k.Store.View(ctx, func(q relay.Querier) (err error) {
 			recorded, err = gateway.RecordedDID(q)
 			return err
 		})
@@ -260,7 +260,7 @@ func identityOf(name string, content []byte) []byte {
 func hashSetting(name string) string { return "hash." + name }
 func fileSetting(name string) string { return "file." + name }
 
-type keyCmd struct {
+type KeyCmd struct {
 	Secret keySecretCmd `cmd:"" help:"Create a secret with which nodes share their keys."`
 	Fetch  keyFetchCmd  `cmd:"" help:"Write the keys that the nodes share into a data folder."`
 }
@@ -286,7 +286,7 @@ func (c keySecretCmd) Run(env cli.Environment) error {
 }
 
 type keyFetchCmd struct {
-	Store     storeAddress `required:"" secret:"" placeholder:"URL" help:"The PostgreSQL database of the nodes (AGORA_STORE, AGORA_STORE_FILE)."`
+	Store     StoreAddress `required:"" secret:"" placeholder:"URL" help:"The PostgreSQL database of the nodes (AGORA_STORE, AGORA_STORE_FILE)."`
 	KeySecret string       `required:"" placeholder:"FILE" help:"The secret of the nodes."`
 	Data      string       `default:"./agora-data" placeholder:"FOLDER" help:"The data folder (default: ${default})."`
 }
@@ -302,7 +302,7 @@ func (keyFetchCmd) Help() string {
 func (keyFetchCmd) BeforeResolve(ctx *kong.Context) error { return settings.ResolveSecrets(ctx) }
 
 func (c keyFetchCmd) Run(env cli.Environment) error {
-	secret, err := readKeySecret(c.KeySecret)
+	secret, err := ReadKeySecret(c.KeySecret)
 	if err != nil {
 		return err
 	}

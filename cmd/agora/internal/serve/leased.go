@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -69,7 +69,7 @@ type servingGateways struct {
 
 // mounts returns the mounts of the main listener.
 func (l *leasedGateways) mounts() []httpapi.Mount {
-	return l.leased(l.standby.mounts(), func(s *servingGateways) []httpapi.Mount { return s.main })
+	return l.leased(l.standby.Mounts(), func(s *servingGateways) []httpapi.Mount { return s.main })
 }
 
 // listeners returns the own listeners of gateways.
@@ -122,12 +122,12 @@ func (l *leasedGateways) serve(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, g.close())
 	}
-	s := &servingGateways{gateways: g, ctx: ctx, main: g.mounts()}
+	s := &servingGateways{gateways: g, ctx: ctx, main: g.Mounts()}
 	for _, one := range g.all {
 		s.own = append(s.own, one.mounts(""))
 	}
 	var tasks sync.WaitGroup
-	for _, task := range g.tasks() {
+	for _, task := range g.Tasks() {
 		tasks.Go(func() { task(ctx) })
 	}
 	l.current.Store(s)

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"errors"
@@ -41,7 +41,7 @@ type sockets struct {
 
 // listen opens the listeners. Sockets that systemd has opened replace those of the flags: the sockets named http and
 // metrics those of --http-addr and --metrics-addr, and all others that of --addr.
-func (c *serveCmd) listen() (s sockets, err error) {
+func (c *Cmd) listen() (s sockets, err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())

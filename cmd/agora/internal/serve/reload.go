@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 )
 
 // Parser parses a command line of serve, with the environment and the file as they are now.
-type Parser func(args []string) (*serveCmd, *kong.Context, error)
+type Parser func(args []string) (*Cmd, *kong.Context, error)
 
 // hangups returns a channel that gets each SIGHUP, until stop is called.
 func hangups() (signals chan os.Signal, stop func()) {

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"log/slog"
@@ -18,7 +18,7 @@ func TestMovedSource(t *testing.T) {
 	key, aside := filepath.Join(folder, datafolder.Key), filepath.Join(folder, "aside")
 	start := func(newIdentity bool) error {
 		t.Helper()
-		c := serveCmd{Data: folder, NewIdentity: newIdentity, MaxDisk: 1 << 30}
+		c := Cmd{Data: folder, NewIdentity: newIdentity, MaxDisk: 1 << 30}
 		store, err := c.openStore(t.Context(), relay.NoObserver{}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"fmt"
@@ -200,7 +200,7 @@ func (o *webOrigin) UnmarshalText(text []byte) error {
 	return err
 }
 
-// isHuge reports whether a network has more addresses than a /8 of IPv4 or a /32 of IPv6.
-func isHuge(n netip.Prefix) bool {
+// IsHuge reports whether a network has more addresses than a /8 of IPv4 or a /32 of IPv6.
+func IsHuge(n netip.Prefix) bool {
 	return n.Addr().Is4() && n.Bits() < 8 || n.Addr().Is6() && n.Bits() < 32
 }

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"cmp"
@@ -20,7 +20,7 @@ import (
 
 // storeFlags are the flags of serve for a relay of several nodes over one PostgreSQL database.
 type storeFlags struct {
-	Store       storeAddress `secret:"" placeholder:"URL" help:"Keep the messages in PostgreSQL, at a URL such as postgres://agora@db1,db2/agora, so that several nodes can serve one relay. By default they are in the data folder. See docs/CLUSTER.md."`
+	Store       StoreAddress `secret:"" placeholder:"URL" help:"Keep the messages in PostgreSQL, at a URL such as postgres://agora@db1,db2/agora, so that several nodes can serve one relay. By default they are in the data folder. See docs/CLUSTER.md."`
 	StoreConns  int          `default:"8" placeholder:"N" help:"Connections of this node to PostgreSQL for reads; it uses three more (default: ${default})."`
 	KeySecret   string       `placeholder:"FILE" help:"Share the keys of the data folder with the other nodes, encrypted with the secret in this file, which agora key secret creates. Without it, copy the keys to each node yourself."`
 	AcceptAsync bool         `help:"Start although PostgreSQL does not wait for a standby. If its machine is lost, acknowledged messages are lost too."`
@@ -38,16 +38,16 @@ func (f storeFlags) Validate() error {
 	return nil
 }
 
-// storeAddress is the address of a PostgreSQL database. Its String has no password.
-type storeAddress string
+// StoreAddress is the address of a PostgreSQL database. Its String has no password.
+type StoreAddress string
 
-func (a *storeAddress) UnmarshalText(text []byte) error {
-	*a = storeAddress(text)
+func (a *StoreAddress) UnmarshalText(text []byte) error {
+	*a = StoreAddress(text)
 	return postgres.CheckAddress(string(text))
 }
 
 // String returns the address without its password.
-func (a storeAddress) String() string { return postgres.Masked(string(a)) }
+func (a StoreAddress) String() string { return postgres.Masked(string(a)) }
 
 // openedStore is the store of a relay, and what the commands need besides.
 type openedStore struct {
@@ -62,11 +62,11 @@ type openedStore struct {
 }
 
 // openStore opens the store that the flags name.
-func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *slog.Logger) (openedStore, error) {
+func (c *Cmd) openStore(ctx context.Context, observer relay.Observer, log *slog.Logger) (openedStore, error) {
 	if c.Nodes.Store == "" {
 		path := filepath.Join(c.Data, datafolder.Database)
 		store, err := sqlite.Open(ctx, path, sqlite.Options{
-			Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, Log: log, Extensions: extensions(),
+			Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, Log: log, Extensions: Extensions(),
 			Observer: observer,
 		})
 		if err != nil {
@@ -87,7 +87,7 @@ func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *
 	}
 	store, err := postgres.Open(ctx, string(c.Nodes.Store), postgres.Options{
 		Settings: c.sharedSettings(),
-		Policy:   c.policy(), AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, Await: true, AcceptAsync: c.Nodes.AcceptAsync, Log: log, Extensions: extensions(),
+		Policy:   c.policy(), AcceptLoss: c.AcceptLoss, NewEpoch: c.NewEpoch, Await: true, AcceptAsync: c.Nodes.AcceptAsync, Log: log, Extensions: Extensions(),
 		Observer: observer, Conns: c.Nodes.StoreConns, Mark: filepath.Join(c.Data, datafolder.Mark),
 	})
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *
 
 // sharedSettings are the settings that all nodes of a relay must have in common. The policy of the store is made of some
 // of them; they are here so that an error can name the flags.
-func (c *serveCmd) sharedSettings() map[string]string {
+func (c *Cmd) sharedSettings() map[string]string {
 	return map[string]string{
 		"--reads": string(c.Reads), "--public-url": c.PublicURL, "--max-ttl": c.MaxTTL.String(),
 		"--pending-timeout": c.PendingTimeout.String(), "--active-timeout": c.ActiveTimeout.String(),

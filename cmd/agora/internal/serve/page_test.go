@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"net"
@@ -14,13 +14,13 @@ func TestPageURL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := pageURL("", addr, false); got != want {
+		if got := PageURL("", addr, false); got != want {
 			t.Errorf("%s: %s, want %s", at, got, want)
 		}
-		if got, want := pageURL("", addr, true), strings.Replace(want, "http:", "https:", 1); got != want {
+		if got, want := PageURL("", addr, true), strings.Replace(want, "http:", "https:", 1); got != want {
 			t.Errorf("%s with TLS: %s, want %s", at, got, want)
 		}
-		if got := pageURL("https://relay.example", addr, false); got != "https://relay.example/" {
+		if got := PageURL("https://relay.example", addr, false); got != "https://relay.example/" {
 			t.Errorf("%s with an origin: %s", at, got)
 		}
 	}
