@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"context"
@@ -18,13 +18,13 @@ import (
 	"github.com/agora-relay/agora/store/transfer"
 )
 
-type migrateCmd struct {
+type MigrateCmd struct {
 	From        migratePlace `required:"" placeholder:"FOLDER|URL" help:"Where the relay is now: a data folder, or the URL of a PostgreSQL database."`
 	To          migratePlace `required:"" placeholder:"FOLDER|URL" help:"Where to move it: the other one of both. It must have no messages yet."`
 	AcceptAsync bool         `help:"Move although PostgreSQL does not wait for a standby."`
 }
 
-func (migrateCmd) Help() string {
+func (MigrateCmd) Help() string {
 	return "Moves a relay from the database in a data folder to PostgreSQL, or back. Stop the relay, or all its nodes, first. " +
 		"The command copies everything, reads the copy again, and compares the number of rows and a hash of each table. The " +
 		"copy has the same messages, numbers and epoch, so the cursors of readers stay valid, and the log of proofs continues. " +
@@ -54,7 +54,7 @@ func (p migratePlace) isServer() bool {
 		strings.Contains(string(p), "=")
 }
 
-func (c migrateCmd) Validate() error {
+func (c MigrateCmd) Validate() error {
 	if c.From.isServer() == c.To.isServer() {
 		return errors.New("one of --from and --to must be a data folder, and the other one the URL of a PostgreSQL database, such as " +
 			"postgres://agora@db1/agora")
@@ -74,7 +74,7 @@ type migrated interface {
 }
 
 // open opens a store with this policy; the zero Policy for the source.
-func (c migrateCmd) open(ctx context.Context, env cli.Environment, place migratePlace) (migrated, error) {
+func (c MigrateCmd) open(ctx context.Context, env cli.Environment, place migratePlace) (migrated, error) {
 	log := cli.NewLog(env)
 	if place.isServer() {
 		return postgres.Open(ctx, string(place), postgres.Options{Log: log, Extensions: serve.Extensions(), AcceptAsync: c.AcceptAsync,
@@ -86,7 +86,7 @@ func (c migrateCmd) open(ctx context.Context, env cli.Environment, place migrate
 	return sqlite.Open(ctx, filepath.Join(string(place), datafolder.Database), sqlite.Options{Log: log, Extensions: serve.Extensions()})
 }
 
-func (c migrateCmd) Run(env cli.Environment) (err error) {
+func (c MigrateCmd) Run(env cli.Environment) (err error) {
 	began := time.Now()
 	from, err := c.open(env.Ctx, env, c.From)
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
-type foldCmd struct {
+type FoldCmd struct {
 	Data      string             `default:"./agora-data" placeholder:"FOLDER" help:"The data folder (default: ${default})."`
 	Store     serve.StoreAddress `secret:"" placeholder:"URL" help:"Fold in PostgreSQL at this URL, and not in the data folder (AGORA_STORE, AGORA_STORE_FILE)."`
 	OlderThan cli.Lifetime       `default:"2160h" placeholder:"DURATION" help:"Fold what is older than this, at least 30d (default: 90d)."`
@@ -27,7 +27,7 @@ type foldCmd struct {
 	JSON      bool               `help:"Print the result as one line of JSON."`
 }
 
-func (foldCmd) Help() string {
+func (FoldCmd) Help() string {
 	return "The registry of jobs (agora serve --jobs) keeps each transfer and each job. This command folds the old ones: it removes " +
 		"them, and adds what they have moved to one row for each account. All balances, totals and scores stay the same. The " +
 		"command adds up the books from the entries before and after, prints a hash of all balances, and fails if the two " +
@@ -38,9 +38,9 @@ func (foldCmd) Help() string {
 }
 
 // BeforeResolve reads the address of the database from the environment. kong calls it.
-func (foldCmd) BeforeResolve(ctx *kong.Context) error { return settings.ResolveSecrets(ctx) }
+func (FoldCmd) BeforeResolve(ctx *kong.Context) error { return settings.ResolveSecrets(ctx) }
 
-func (c foldCmd) Validate() error {
+func (c FoldCmd) Validate() error {
 	if time.Duration(c.OlderThan) < jobs.MinFoldAge {
 		return fmt.Errorf("--older-than must be at least %v, because ids must be remembered that long", jobs.MinFoldAge)
 	}
@@ -58,7 +58,7 @@ type foldedRow struct {
 	Books  jobs.Books `json:"books"`
 }
 
-func (c foldCmd) open(env cli.Environment) (relay.Extender, func() error, error) {
+func (c FoldCmd) open(env cli.Environment) (relay.Extender, func() error, error) {
 	if c.Store != "" {
 		s, err := postgres.Open(env.Ctx, string(c.Store), postgres.Options{Log: cli.NewLog(env), Extensions: serve.Extensions(),
 			AcceptAsync: true, KeepPolicy: true, Alone: !c.DryRun})
@@ -74,7 +74,7 @@ func (c foldCmd) open(env cli.Environment) (relay.Extender, func() error, error)
 	return s, s.Close, nil
 }
 
-func (c foldCmd) Run(env cli.Environment) (err error) {
+func (c FoldCmd) Run(env cli.Environment) (err error) {
 	store, closeStore, err := c.open(env)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (c foldCmd) Run(env cli.Environment) (err error) {
 }
 
 // compare fails unless the books are still those of before.
-func (c foldCmd) compare(ctx context.Context, store relay.Extender, old jobs.Books) error {
+func (c FoldCmd) compare(ctx context.Context, store relay.Extender, old jobs.Books) error {
 	now, err := booksOf(ctx, store)
 	if err == nil && now != old {
 		err = fmt.Errorf("the books are %+v, and were %+v; restore the backup, and report this", now, old)

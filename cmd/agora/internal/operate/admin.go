@@ -1,4 +1,7 @@
-package main
+// Package operate has the commands of a relay's operator: those that govern a relay that runs (admin, health), and those
+// for its data (backup, restore, check, stats, prune, fold, migrate). They open a database as agora serve does, and never
+// start a relay.
+package operate
 
 import (
 	"fmt"
@@ -17,8 +20,8 @@ import (
 	"github.com/agora-relay/agora/store/ledger"
 )
 
-// adminCmd has the commands that govern a running relay.
-type adminCmd struct {
+// AdminCmd has the commands that govern a running relay.
+type AdminCmd struct {
 	Status     adminStatusCmd     `cmd:"" help:"Show the state of the relay, and what it holds."`
 	Ban        adminBanCmd        `cmd:"" help:"Refuse an identity, an address or a network from now on."`
 	Unban      adminUnbanCmd      `cmd:"" help:"End a ban."`
@@ -32,13 +35,13 @@ type adminCmd struct {
 	Profile    adminProfileCmd    `cmd:"" help:"Write a profile of the running program, for go tool pprof."`
 }
 
-func (adminCmd) Help() string {
+func (AdminCmd) Help() string {
 	return "Governs a relay over the socket admin.sock in its data folder. Only the user of the relay, and root, can open the " +
 		"socket. The relay must be running.\n\nExamples:\n  agora admin status\n" +
 		"  agora admin ban did:key:z6Mk… --reason spam --for 7d\n  agora admin remove --event MESSAGE-ID --sender did:key:z6Mk…"
 }
 
-// governing are the flags of all commands of adminCmd.
+// governing are the flags of all commands of AdminCmd.
 type governing struct {
 	Data string `default:"./agora-data" env:"AGORA_DATA" placeholder:"FOLDER" help:"The data folder of the relay, which must be running (default: ${default})."`
 	JSON bool   `help:"Print the answer as one line of JSON."`

@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"context"
@@ -8,17 +8,17 @@ import (
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
-type healthCmd struct {
+type HealthCmd struct {
 	cli.Remote
 	Timeout time.Duration `default:"5s" placeholder:"DURATION" help:"How long to wait for the answer (default: ${default})."`
 }
 
-func (healthCmd) Help() string {
+func (HealthCmd) Help() string {
 	return "Asks the relay once and exits with 0 if it accepts messages, and otherwise with 1. Service managers and containers " +
 		"use it to check a relay.\n\n" + cli.ExampleTitle + "agora health --relay https://relay.example"
 }
 
-func (c healthCmd) Run(env cli.Environment) error {
+func (c HealthCmd) Run(env cli.Environment) error {
 	ctx, cancel := context.WithTimeout(env.Ctx, c.Timeout)
 	defer cancel()
 	relay, err := c.Connect(env, nil)

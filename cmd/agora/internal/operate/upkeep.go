@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"errors"
@@ -20,19 +20,19 @@ import (
 
 // This file has the commands for the upkeep of a data folder: stats and prune.
 
-type statsCmd struct {
+type StatsCmd struct {
 	dataFolder
 	JSON   bool           `xor:"form" help:"Print the figures as one line of JSON."`
 	Format *cli.RowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line with this Go template, such as '{{.Events}}'."`
 }
 
-func (statsCmd) Help() string {
+func (StatsCmd) Help() string {
 	return "Shows how many events, threads and agents a database has, how large and how old they are, and how many came lately. " +
 		"It reads the whole database, and changes nothing.\n\n" + cli.FormatHelp(ledger.Usage{}) +
 		"Examples:\n  agora stats\n  agora stats --data backups/monday --json\n  agora stats --format '{{.Events}} {{.Threads.ACTIVE}}'"
 }
 
-func (c statsCmd) Run(env cli.Environment) error {
+func (c StatsCmd) Run(env cli.Environment) error {
 	if err := c.Format.Check(ledger.Usage{}); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func databaseText(u ledger.Usage) string {
 	return fmt.Sprintf("%s, of which %s are free; log %s", megabytes(u.DatabaseBytes), megabytes(u.FreeBytes), megabytes(u.LogBytes))
 }
 
-type pruneCmd struct {
+type PruneCmd struct {
 	dataFolder
 	OlderThan cli.Lifetime `placeholder:"DURATION" help:"Also remove messages that came longer ago than this, although they have not expired."`
 	Sender    cli.DIDText  `placeholder:"DID" help:"Also remove the messages of this sender; with --older-than, only those that came longer ago."`
@@ -95,7 +95,7 @@ type pruneCmd struct {
 	DryRun    bool         `help:"Only say how many messages --older-than and --sender would remove. The relay may be running."`
 }
 
-func (pruneCmd) Help() string {
+func (PruneCmd) Help() string {
 	return "Removes what has expired, and gives the free space of the database back to the disk. The relay must not be running. A " +
 		"running relay removes by itself what has expired, and uses the free space again; this is for a disk that others need. " +
 		"It also works on a full disk: it uses the room that the relay holds back. To make the file smaller, it needs as much " +
@@ -107,16 +107,16 @@ func (pruneCmd) Help() string {
 }
 
 // removes reports whether the command removes messages that have not expired.
-func (c pruneCmd) removes() bool { return c.OlderThan > 0 || c.Sender != "" }
+func (c PruneCmd) removes() bool { return c.OlderThan > 0 || c.Sender != "" }
 
-func (c pruneCmd) Validate() error {
+func (c PruneCmd) Validate() error {
 	if (c.Type != "" || c.DryRun) && !c.removes() {
 		return fmt.Errorf("--type and --dry-run need --older-than or --sender")
 	}
 	return c.dataFolder.Validate()
 }
 
-func (c pruneCmd) Run(env cli.Environment) (err error) {
+func (c PruneCmd) Run(env cli.Environment) (err error) {
 	now := time.Now()
 	before := now.Add(-time.Duration(c.OlderThan))
 	selected := func() ([]relay.Seq, error) {
@@ -158,7 +158,7 @@ func (c pruneCmd) Run(env cli.Environment) (err error) {
 }
 
 // compact gives the free space of the database back to the disk.
-func (c pruneCmd) compact(env cli.Environment, store *sqlite.Store, now time.Time) error {
+func (c PruneCmd) compact(env cli.Environment, store *sqlite.Store, now time.Time) error {
 	before, after, err := store.Compact(env.Ctx, now)
 	if short, ok := errors.AsType[sqlite.NoRoom](err); ok {
 		return fmt.Errorf("%s keeps its size: to make it smaller, prune needs %s of free space on this disk. What was removed is "+

@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"errors"
@@ -18,13 +18,13 @@ import (
 	"github.com/agora-relay/agora/relay/admin"
 )
 
-type restoreCmd struct {
+type RestoreCmd struct {
 	Backup  string `arg:"" help:"The folder of the backup. It is not changed."`
 	Data    string `default:"./agora-data" placeholder:"FOLDER" help:"The data folder to create (default: ${default})."`
 	Replace bool   `help:"If the data folder exists, keep it under another name, and put the backup in its place."`
 }
 
-func (restoreCmd) Help() string {
+func (RestoreCmd) Help() string {
 	return "Checks a backup as agora check does, copies it, checks the copy, and only then puts it in place as a data folder. The " +
 		"backup can be used again. A relay that uses the data folder must be stopped first. After a restore the cursors of " +
 		"readers are no longer valid (unknown_cursor); readers start again with the oldest stored event.\n\n" +
@@ -35,9 +35,9 @@ func (restoreCmd) Help() string {
 		"Examples:\n  agora restore backups/monday\n  agora restore backups/monday --data /var/lib/agora --replace"
 }
 
-func (c restoreCmd) Validate() error { return dataFolder{c.Backup}.Validate() }
+func (c RestoreCmd) Validate() error { return dataFolder{c.Backup}.Validate() }
 
-func (c restoreCmd) Run(env cli.Environment) (err error) {
+func (c RestoreCmd) Run(env cli.Environment) (err error) {
 	data, err := cli.RealPath(c.Data)
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (c restoreCmd) Run(env cli.Environment) (err error) {
 
 // checkTarget returns whether the data folder exists and has files. It returns an error if the folder must not be
 // replaced, for example because it has other things than the data of a relay.
-func (c restoreCmd) checkTarget(data string) (exists bool, err error) {
+func (c RestoreCmd) checkTarget(data string) (exists bool, err error) {
 	entries, err := os.ReadDir(data)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -139,10 +139,10 @@ func lockFolder(data string, exists bool) (release func() error, err error) {
 }
 
 // check checks a folder as agora check does. It prints what it finds.
-func (c restoreCmd) check(env cli.Environment, folder string) error {
+func (c RestoreCmd) check(env cli.Environment, folder string) error {
 	quiet := env
 	quiet.Stdout = env.Stderr
-	err := checkCmd{dataFolder: dataFolder{folder}}.Run(quiet)
+	err := CheckCmd{dataFolder: dataFolder{folder}}.Run(quiet)
 	if errors.Is(err, cli.ErrReported) {
 		return fmt.Errorf("%s has the findings above, so it is not put in place; use an older backup", folder)
 	}
@@ -150,7 +150,7 @@ func (c restoreCmd) check(env cli.Environment, folder string) error {
 }
 
 // putInPlace renames the finished folder to data. old is the new name of the folder that was there before.
-func (c restoreCmd) putInPlace(finished, data string, exists bool) (old string, err error) {
+func (c RestoreCmd) putInPlace(finished, data string, exists bool) (old string, err error) {
 	if exists {
 		if old, err = admin.NewPath(data+".before-", time.Now()); err != nil {
 			return "", err

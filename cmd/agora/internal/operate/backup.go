@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"errors"
@@ -31,13 +31,13 @@ func (d dataFolder) Validate() error {
 
 func (d dataFolder) database() string { return filepath.Join(d.Data, datafolder.Database) }
 
-type backupCmd struct {
+type BackupCmd struct {
 	dataFolder
 	Keep int    `placeholder:"N" help:"Make the backup in a new folder within DEST, which is named after the time, and remove all but the newest N there."`
 	Dest string `arg:"" name:"dest" help:"The folder to create. If it exists, it must be empty, except with --keep."`
 }
 
-func (backupCmd) Help() string {
+func (BackupCmd) Help() string {
 	return "Creates a data folder with a consistent copy of the database and with the relay's keys. The relay may keep " +
 		"running. The new folder appears only when the backup is complete. agora restore puts a backup in place.\n\n" +
 		"A backup contains the relay's keys and is not encrypted: anyone who has the backup can act as the relay. After a " +
@@ -48,14 +48,14 @@ func (backupCmd) Help() string {
 		"  agora check --data backups/monday\n  agora restore backups/monday"
 }
 
-func (c backupCmd) Validate() error {
+func (c BackupCmd) Validate() error {
 	if c.Keep < 0 {
 		return errors.New("--keep must be at least 1")
 	}
 	return c.dataFolder.Validate()
 }
 
-func (c backupCmd) Run(env cli.Environment) (err error) {
+func (c BackupCmd) Run(env cli.Environment) (err error) {
 	began := time.Now()
 	shown := c.Dest
 	if c.Keep > 0 {

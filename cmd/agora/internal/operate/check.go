@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"errors"
@@ -17,13 +17,13 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/check"
 )
 
-type checkCmd struct {
+type CheckCmd struct {
 	dataFolder
 	Repair bool `help:"First replace the character U+0000 in texts of gateways by U+FFFD. Early versions stored it, and PostgreSQL cannot. The relay must not be running."`
 	JSON   bool `help:"Print the report and its findings as one line of JSON."`
 }
 
-func (checkCmd) Help() string {
+func (CheckCmd) Help() string {
 	return "Reads the whole database of a running relay or of a backup. It checks that pages and indexes are " +
 		"consistent, that the schema and the numbers of the events are those of a relay, that no event is missing up to " +
 		"the position in the file agora.db.mark, that every envelope is signed by its sender and indexed correctly, that " +
@@ -36,7 +36,7 @@ func (checkCmd) Help() string {
 		"  agora check --repair"
 }
 
-func (c checkCmd) Run(env cli.Environment) error {
+func (c CheckCmd) Run(env cli.Environment) error {
 	if c.Repair {
 		if err := c.repair(env); err != nil {
 			return fmt.Errorf("--repair: %w", err)
@@ -90,7 +90,7 @@ func (c checkCmd) Run(env cli.Environment) error {
 }
 
 // repair replaces U+0000 in the texts of gateways.
-func (c checkCmd) repair(env cli.Environment) (err error) {
+func (c CheckCmd) repair(env cli.Environment) (err error) {
 	store, err := sqlite.Open(env.Ctx, c.database(), sqlite.Options{Log: cli.NewLog(env), Extensions: serve.Extensions()})
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func noteGatewayKey(all []relay.Extension, recorded *didkey.DID) []relay.Extensi
 
 // checkGatewayKey returns what is wrong with the key of the gateways. It returns nil if the key is good, or if the
 // database was never used with one.
-func (c checkCmd) checkGatewayKey(recorded didkey.DID) *check.Finding {
+func (c CheckCmd) checkGatewayKey(recorded didkey.DID) *check.Finding {
 	path := filepath.Join(c.Data, datafolder.GatewayKey)
 	key, err := didkey.Load(path)
 	f := check.Finding{Where: path, Cure: "restore it from a backup"}
@@ -147,7 +147,7 @@ func (c checkCmd) checkGatewayKey(recorded didkey.DID) *check.Finding {
 
 // checkKey returns what is wrong with the relay's key. It returns nil if the key is good, or if it is missing and the
 // database was never used.
-func (c checkCmd) checkKey(r check.Report) *check.Finding {
+func (c CheckCmd) checkKey(r check.Report) *check.Finding {
 	const restore = "restore it from a backup"
 	path := filepath.Join(c.Data, datafolder.Key)
 	_, err := didkey.Load(path)
@@ -161,7 +161,7 @@ func (c checkCmd) checkKey(r check.Report) *check.Finding {
 	return &check.Finding{Where: path, What: err.Error(), Cure: "if that does not help, " + restore}
 }
 
-func (c checkCmd) summary(r check.Report, took time.Duration) string {
+func (c CheckCmd) summary(r check.Report, took time.Duration) string {
 	verdict := "clean"
 	if r.Findings > 0 {
 		verdict = cli.Count(r.Findings, "finding")
