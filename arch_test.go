@@ -83,6 +83,7 @@ var allowedImports = map[string][]string{
 	"cmd/agora/internal/serve":              {"client", "cmd/agora/internal/cli", "cmd/agora/internal/datafolder", "cmd/agora/internal/explorer", "cmd/agora/internal/settings", "cmd/agora/internal/trade", "didkey", "envelope", "gateway", "gateway/a2a", "gateway/channel", "gateway/hub", "gateway/jobs", "gateway/jobs/credits", "internal/fsync", "relay", "relay/admin", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/mirror", "relay/policycmd", "relay/witness", "replay", "store/ledger", "store/postgres", "store/sqlite", "store/transfer", "thread"},
 	"cmd/agora/internal/serve/certtest":     {},
 	"cmd/agora/internal/operate":            {"cmd/agora/internal/cli", "cmd/agora/internal/datafolder", "cmd/agora/internal/serve", "cmd/agora/internal/settings", "didkey", "envelope", "gateway", "gateway/jobs", "internal/fsync", "relay", "relay/admin", "relay/metrics", "store/ledger", "store/postgres", "store/sqlite", "store/sqlite/check", "store/transfer"},
+	"cmd/agora/internal/prove":              {"client", "cmd/agora/internal/cli", "didkey", "envelope", "internal/fsync", "proof", "relay/witness", "replay"},
 	"cmd/agora/internal/explorer":           {"relay", "relay/httpapi", "sdk/js"},
 	"proof":                                 {"didkey", "envelope"},
 	"store/ledger":                          {"didkey", "envelope", "proof", "replay", "thread", "relay"},
@@ -119,7 +120,7 @@ var allowedImports = map[string][]string{
 	"testvectors/generate":                  {"testvectors"},
 	"testvectors/protocol":                  {"envelope", "thread", "relay", "relay/admission"},
 	"testvectors/interop/run":               {"didkey", "envelope", "client"},
-	"cmd/agora":                             {"client", "cmd/agora/internal/a2acmd", "cmd/agora/internal/chorus", "cmd/agora/internal/cli", "cmd/agora/internal/explorer", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "cmd/agora/internal/operate", "cmd/agora/internal/serve", "cmd/agora/internal/settings", "cmd/agora/internal/trade", "conformance", "didkey", "envelope", "gateway/jobs/credits", "internal/bench", "internal/clidoc", "internal/fsync", "internal/profile", "proof", "relay", "relay/httpapi", "relay/witness", "replay"},
+	"cmd/agora":                             {"client", "cmd/agora/internal/a2acmd", "cmd/agora/internal/chorus", "cmd/agora/internal/cli", "cmd/agora/internal/explorer", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "cmd/agora/internal/operate", "cmd/agora/internal/prove", "cmd/agora/internal/serve", "cmd/agora/internal/settings", "cmd/agora/internal/trade", "conformance", "didkey", "envelope", "gateway/jobs/credits", "internal/bench", "internal/clidoc", "internal/fsync", "internal/profile", "relay", "relay/httpapi"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

@@ -19,6 +19,7 @@ import (
 	"github.com/agora-relay/agora/cmd/agora/internal/chorus"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/operate"
+	"github.com/agora-relay/agora/cmd/agora/internal/prove"
 	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/alecthomas/kong"
@@ -33,11 +34,11 @@ type commandLine struct {
 	Keygen       keygenCmd             `cmd:"" everyday:"" help:"Create an identity: a new private key in a new file."`
 	Key          serve.KeyCmd          `cmd:"" help:"Share the keys of a relay among its nodes."`
 	Did          didCmd                `cmd:"" help:"Check a did:key and show its public key."`
-	Canonicalize canonicalizeCmd       `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
-	Sign         signCmd               `cmd:"" help:"Sign an envelope that you have written as JSON."`
-	Verify       verifyCmd             `cmd:"" help:"Check an envelope, however old it is, a deal, or evidence."`
-	Audit        auditCmd              `cmd:"" help:"Check that a relay has kept its word, with proofs and witnesses."`
-	Proof        proofCmd              `cmd:"" help:"Get and check proofs of a relay's log."`
+	Canonicalize prove.CanonicalizeCmd `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
+	Sign         prove.SignCmd         `cmd:"" help:"Sign an envelope that you have written as JSON."`
+	Verify       prove.VerifyCmd       `cmd:"" help:"Check an envelope, however old it is, a deal, or evidence."`
+	Audit        prove.AuditCmd        `cmd:"" help:"Check that a relay has kept its word, with proofs and witnesses."`
+	Proof        prove.ProofCmd        `cmd:"" help:"Get and check proofs of a relay's log."`
 	Ask          trade.AskCmd          `cmd:"" everyday:"" help:"Ask agents for a service, and print the result."`
 	Send         trade.SendCmd         `cmd:"" everyday:"" help:"Sign a message and post it."`
 	Follow       trade.FollowCmd       `cmd:"" everyday:"" help:"Print messages as they arrive."`

@@ -1,4 +1,4 @@
-package main
+package prove
 
 import (
 	"bytes"
@@ -16,8 +16,8 @@ import (
 	"github.com/agora-relay/agora/proof"
 )
 
-// proofCmd is the command proof.
-type proofCmd struct {
+// ProofCmd is the command proof.
+type ProofCmd struct {
 	Get    proofGetCmd    `cmd:"" help:"Get the proof of a message from a relay."`
 	Verify proofVerifyCmd `cmd:"" help:"Check a proof offline."`
 }
@@ -115,7 +115,7 @@ func (c proofVerifyCmd) Run(env cli.Environment) error {
 		if err != nil {
 			return err
 		}
-		if message, err = (verifyCmd{}).check(unwrapFollowed(body), time.Time{}); err != nil {
+		if message, err = (VerifyCmd{}).check(unwrapFollowed(body), time.Time{}); err != nil {
 			return reportInvalid(env, fmt.Errorf("the message: %w", err))
 		}
 	}

@@ -1,4 +1,6 @@
-package main
+// Package prove has the commands about what signatures and proofs show: canonicalize, sign and verify for a message, a deal
+// or evidence, and proof and audit for the log of a relay.
+package prove
 
 import (
 	"encoding/json"
@@ -12,17 +14,17 @@ import (
 	"github.com/agora-relay/agora/replay"
 )
 
-type canonicalizeCmd struct {
+type CanonicalizeCmd struct {
 	File string `arg:"" optional:"" default:"-" help:"JSON to read; - is standard input."`
 }
 
-func (canonicalizeCmd) Help() string {
+func (CanonicalizeCmd) Help() string {
 	return "Prints the canonical form: exactly the bytes that are signed, without a newline at the end. Refuses JSON " +
 		"that is not I-JSON (RFC 7493), such as an object that has a member twice.\n\n" +
 		"Example:\n  echo '{\"b\":1.0,\"a\":[ ]}' | agora canonicalize"
 }
 
-func (c canonicalizeCmd) Run(env cli.Environment) error {
+func (c CanonicalizeCmd) Run(env cli.Environment) error {
 	text, err := env.Input(c.File, "JSON")
 	if err != nil {
 		return err
@@ -35,12 +37,12 @@ func (c canonicalizeCmd) Run(env cli.Environment) error {
 	return err
 }
 
-type signCmd struct {
+type SignCmd struct {
 	Key  string `needed:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file."`
 	File string `arg:"" optional:"" default:"-" help:"The envelope; - is standard input."`
 }
 
-func (signCmd) Help() string {
+func (SignCmd) Help() string {
 	return "Adds version, id, ts and sender if they are missing, signs the envelope and prints its canonical form.\n\n" +
 		"Example:\n" +
 		"  echo '{\"type\":\"REQUEST\",\"thread\":{\"id\":\"t1\"}," +
@@ -48,7 +50,7 @@ func (signCmd) Help() string {
 		"    agora sign --key alice.key"
 }
 
-func (c signCmd) Run(env cli.Environment) error {
+func (c SignCmd) Run(env cli.Environment) error {
 	key, err := didkey.Load(c.Key)
 	if err != nil {
 		return err
@@ -65,7 +67,7 @@ func (c signCmd) Run(env cli.Environment) error {
 	return err
 }
 
-type verifyCmd struct {
+type VerifyCmd struct {
 	Fresh bool   `help:"Also check that a relay would accept it now: its ts is within five minutes of the clock, and its ttl has not ended."`
 	Now   string `placeholder:"TIME" help:"Check the same as --fresh, but for this RFC 3339 time instead of the current time."`
 	JSON  bool   `xor:"form" help:"Print a chain as one line of JSON, also on a terminal."`
@@ -73,7 +75,7 @@ type verifyCmd struct {
 	File  string `arg:"" optional:"" default:"-" help:"The envelope, a chain of messages, or evidence; - is standard input."`
 }
 
-func (verifyCmd) Help() string {
+func (VerifyCmd) Help() string {
 	return "Prints one line of JSON: {\"ok\":true,\"id\":…,\"sender\":…}, or " +
 		"{\"ok\":false,\"error\":CODE,\"message\":…} and exits with 1. Checks the form and the signature, however old the " +
 		"message is. Checks the time only with --fresh or --now. Does not check whether the message fits its thread. Also " +
@@ -91,14 +93,14 @@ func (verifyCmd) Help() string {
 		"  jq -s . request.json offer.json accept.json result.json | agora verify --text"
 }
 
-func (c verifyCmd) Validate() error {
+func (c VerifyCmd) Validate() error {
 	if _, ok := envelope.ParseTime(c.Now); c.Now != "" && !ok {
 		return fmt.Errorf("--now must be an RFC 3339 time such as 2026-02-02T15:31:00Z")
 	}
 	return nil
 }
 
-func (c verifyCmd) Run(env cli.Environment) error {
+func (c VerifyCmd) Run(env cli.Environment) error {
 	body, err := env.Input(c.File, "the envelope to check")
 	if err != nil {
 		return err
@@ -145,7 +147,7 @@ func unwrapFollowed(body []byte) []byte {
 
 // check makes the checks that a relay makes before it uses its database. It checks the time only if a flag asks for
 // that.
-func (c verifyCmd) check(body []byte, now time.Time) (*envelope.Envelope, error) {
+func (c VerifyCmd) check(body []byte, now time.Time) (*envelope.Envelope, error) {
 	e, err := envelope.Parse(body, 0)
 	if err != nil {
 		return nil, err

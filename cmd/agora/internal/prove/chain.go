@@ -1,4 +1,4 @@
-package main
+package prove
 
 import (
 	"bytes"
@@ -45,7 +45,7 @@ type chainDeal struct {
 func isChain(body []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) }
 
 // verifyChain checks a chain of messages. Each may be a line of agora follow or of --save-proofs.
-func (c verifyCmd) verifyChain(env cli.Environment, body []byte) error {
+func (c VerifyCmd) verifyChain(env cli.Environment, body []byte) error {
 	if c.Fresh || c.Now != "" {
 		return errors.New("--fresh and --now are for one message, and this is a list; leave them out")
 	}

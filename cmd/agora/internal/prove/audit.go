@@ -1,4 +1,4 @@
-package main
+package prove
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ import (
 	"github.com/agora-relay/agora/proof"
 )
 
-type auditCmd struct {
+type AuditCmd struct {
 	cli.Reader
 	Follow   bool     `help:"Keep watching: read each new checkpoint of the relay and compare it with the one before, until interrupted."`
 	Policy   string   `placeholder:"FILE" help:"The witnesses that must have signed the relay's checkpoint (C2SP tlog-policy)."`
@@ -38,7 +38,7 @@ const (
 	exitEvidence = 3
 )
 
-func (auditCmd) Help() string {
+func (AuditCmd) Help() string {
 	return "Checks that a relay has kept its word. Each proof must be valid, and no two may contradict each other. Then it asks the " +
 		"relay for its newest checkpoint: the tree of each proof must be the beginning of the tree there. With --policy, the " +
 		"witnesses must have signed it, and no message may have been dated back behind their signatures.\n\n" +
@@ -55,7 +55,7 @@ func (auditCmd) Help() string {
 		"  agora audit --offline mine.jsonl theirs.jsonl"
 }
 
-func (c auditCmd) Validate() error {
+func (c AuditCmd) Validate() error {
 	switch {
 	case c.Offline && len(c.Files) == 0:
 		return errors.New("name at least one file of proofs, or leave out --offline")
@@ -67,7 +67,7 @@ func (c auditCmd) Validate() error {
 
 // audit is one run of the command.
 type audit struct {
-	auditCmd
+	AuditCmd
 	env        cli.Environment
 	policy     *proof.Policy // nil: none
 	statements []*proof.Statement
@@ -87,8 +87,8 @@ type cosignedTree struct {
 	by proof.Cosigned
 }
 
-func (c auditCmd) Run(env cli.Environment) (err error) {
-	a := &audit{auditCmd: c, env: env, written: map[string]bool{}}
+func (c AuditCmd) Run(env cli.Environment) (err error) {
+	a := &audit{AuditCmd: c, env: env, written: map[string]bool{}}
 	if a.policy, err = cli.ReadPolicy(c.Policy); err != nil {
 		return fmt.Errorf("--policy: %w", err)
 	}
