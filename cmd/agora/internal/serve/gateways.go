@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
@@ -25,17 +26,23 @@ import (
 )
 
 // gatewayFlags are the flags of serve for gateways. A further gateway is a struct like hubFlags, in another file, and
-// a line here and in each.
+// a line here.
 type gatewayFlags struct {
-	hubFlags
-	channelFlags
-	jobsFlags
-	a2aFlags
+	Hub           hubFlags        `embed:""`
+	Channel       channelFlags    `embed:""`
+	Jobs          jobsFlags       `embed:""`
+	A2A           a2aFlags        `embed:""`
 	OutboundAllow []exceptionText `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also over http. By default they call only public addresses, and only over https. May be repeated."`
 }
 
-func (f gatewayFlags) each() []servable {
-	return []servable{f.hubFlags, f.channelFlags, f.jobsFlags, f.a2aFlags}
+// each returns the flags of each gateway: all fields that are structs.
+func (f gatewayFlags) each() (all []servable) {
+	for _, field := range reflect.ValueOf(f).Fields() {
+		if field.Kind() == reflect.Struct {
+			all = append(all, field.Interface().(servable))
+		}
+	}
+	return all
 }
 
 // servable are the flags of one gateway, and what serve does with it.

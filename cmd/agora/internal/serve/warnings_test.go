@@ -24,11 +24,11 @@ func TestStartWarnings(t *testing.T) {
 		"for all, with both":               {Cmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
 		"for all, a proxy and no name":     {Cmd{Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
 		"for all, limited as it would be":  {Cmd{Limits: limitFlags{LimitLocal: true}}, false, ""},
-		"for all, a hub":                   {Cmd{Gateways: gatewayFlags{hubFlags: hubFlags{Hub: true}}}, false, "--hub is given and --public-url is not"},
-		"for all, channels":                {Cmd{Gateways: gatewayFlags{channelFlags: channelFlags{Channel: true}}}, false, "--channel is given and --public-url is not"},
+		"for all, a hub":                   {Cmd{Gateways: gatewayFlags{Hub: hubFlags{Hub: true}}}, false, "--hub is given and --public-url is not"},
+		"for all, channels":                {Cmd{Gateways: gatewayFlags{Channel: channelFlags{Channel: true}}}, false, "--channel is given and --public-url is not"},
 		"for all, a hub and a name": {Cmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy},
-			Gateways: gatewayFlags{hubFlags: hubFlags{Hub: true}}}, false, ""},
-		"on loopback, limited, a hub":       {Cmd{Limits: limitFlags{LimitLocal: true}, Gateways: gatewayFlags{hubFlags: hubFlags{Hub: true}}}, true, ""},
+			Gateways: gatewayFlags{Hub: hubFlags{Hub: true}}}, false, ""},
+		"on loopback, limited, a hub":       {Cmd{Limits: limitFlags{LimitLocal: true}, Gateways: gatewayFlags{Hub: hubFlags{Hub: true}}}, true, ""},
 		"on loopback, limited, and a proxy": {Cmd{Limits: limitFlags{LimitLocal: true, TrustedProxy: proxy}}, true, "--public-url is not"},
 	} {
 		got := c.serve.warnings(c.loopbackOnly)
