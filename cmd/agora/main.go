@@ -1,6 +1,10 @@
 // Command agora is the relay and its tools in one binary. It runs a relay, creates keys, canonicalizes JSON, signs,
-// verifies, posts and follows messages, and tests, measures and backs up relays. Each file contains one command, or a
-// few that belong together; `agora COMMAND --help` explains each.
+// verifies, posts and follows messages, and tests, measures and backs up relays. `agora COMMAND --help` explains each.
+//
+// This package has the list of commands, what works on that list (help, completion, profiles, generate), and commands
+// that stand alone. All others are in the packages in internal: serve runs a relay, operate is for its operator, prove
+// checks signatures and proofs, trade is for clients and agents, and chorus and a2acmd are for the gateways. They share
+// cli, settings and datafolder, and do not import this package.
 package main
 
 import (
