@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -137,7 +138,7 @@ type follower struct {
 	wait   time.Duration // how long the relay waits for new events; 0: pollTimeout
 
 	cursor string // "": no response yet
-	seen   *recent[messageKey, struct{}]
+	seen   *recent.Map[messageKey, struct{}]
 	pause  backoff
 	failed bool // the last poll has failed
 }
@@ -156,7 +157,7 @@ func (f *follower) run(ctx context.Context) error {
 	if f.cursor == "" && f.opts.Since.IsZero() {
 		f.opts.Since = f.client.now()
 	}
-	f.seen = newRecent[messageKey, struct{}](seenLimit)
+	f.seen = recent.New[messageKey, struct{}](seenLimit)
 	for {
 		if err := f.step(ctx); err != nil {
 			return err
@@ -303,5 +304,5 @@ func (f *follower) accept(answer *events) []*envelope.Envelope {
 
 // isNew reports whether the follower has not seen e before, and remembers e.
 func (f *follower) isNew(e *envelope.Envelope) bool {
-	return f.seen.add(messageKey{e.Sender.ID, e.ID}, struct{}{})
+	return f.seen.Add(messageKey{e.Sender.ID, e.ID}, struct{}{})
 }

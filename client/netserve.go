@@ -40,11 +40,11 @@ func (n *Network) fresh(events []*envelope.Envelope, at didkey.DID) (all []*enve
 		if _, arrived := n.arrived[m]; !shownByHome && (arrived || n.state.wasHandled(e)) {
 			continue
 		}
-		if other, ok := n.seen.get(key); ok && other != m {
+		if other, ok := n.seen.Get(key); ok && other != m {
 			n.log.Warn("two messages of one sender have the same id and different contents; both are delivered",
 				"sender", e.Sender.ID, "id", e.ID)
 		}
-		n.seen.add(key, m)
+		n.seen.Add(key, m)
 		n.arrived[m] = struct{}{}
 		all = append(all, e)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -60,25 +61,25 @@ type queue struct {
 
 	mu       sync.Mutex
 	lists    [rankCount][]*queuedRequest
-	bytes    [rankCount]int           // the size of each list
-	arrivals int                      // the number of REQUESTs that have arrived
-	turns    int                      // the number of REQUESTs that next has returned
-	served   map[didkey.DID]int       // the number of turns of each client since the time in counted
-	counted  time.Time                // when served was last cleared
-	credit   *recent[didkey.DID, int] // the credit of each client, see workCredit
+	bytes    [rankCount]int               // the size of each list
+	arrivals int                          // the number of REQUESTs that have arrived
+	turns    int                          // the number of REQUESTs that next has returned
+	served   map[didkey.DID]int           // the number of turns of each client since the time in counted
+	counted  time.Time                    // when served was last cleared
+	credit   *recent.Map[didkey.DID, int] // the credit of each client, see workCredit
 }
 
 func newQueue() *queue {
 	return &queue{wake: make(chan struct{}, 1), served: map[didkey.DID]int{},
-		credit: newRecent[didkey.DID, int](maxClients)}
+		credit: recent.New[didkey.DID, int](maxClients)}
 }
 
 // earn adds workCredit to the credit of a client. It is called when the agent begins to work for that client.
 func (q *queue) earn(client didkey.DID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	have, _ := q.credit.get(client)
-	q.credit.add(client, min(have+workCredit, maxCredit))
+	have, _ := q.credit.Get(client)
+	q.credit.Add(client, min(have+workCredit, maxCredit))
 }
 
 // put adds a REQUEST that has just arrived. It returns the REQUESTs that no longer fit. They may include w.
@@ -87,9 +88,9 @@ func (q *queue) put(w *queuedRequest, now time.Time) (dropped []*queuedRequest) 
 	defer q.mu.Unlock()
 	q.arrivals++
 	w.sequence, w.arrived, w.expires = q.arrivals, now, now.Add(w.event.TTL)
-	switch credit, _ := q.credit.get(w.key.Client); {
+	switch credit, _ := q.credit.Get(w.key.Client); {
 	case credit > 0:
-		q.credit.add(w.key.Client, credit-1)
+		q.credit.Add(w.key.Client, credit-1)
 		w.rank = known
 	case w.event.Recipient != "":
 		w.rank = directed

@@ -133,7 +133,7 @@ func (r *run) request(record *Thread) *envelope.Envelope {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	known, _ := a.requests.get(r.key)
+	known, _ := a.requests.Get(r.key)
 	return known
 }
 
@@ -142,7 +142,7 @@ func (a *agent) remember(key thread.Key, request *envelope.Envelope) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(request.Canonical()) <= maxRemembered {
-		a.requests.add(key, request)
+		a.requests.Add(key, request)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -157,8 +158,8 @@ type agent struct {
 	dropped     dropped
 
 	mu       sync.Mutex
-	running  map[thread.Key]*run                     // the threads that are being handled
-	requests *recent[thread.Key, *envelope.Envelope] // see run.request
+	running  map[thread.Key]*run                         // the threads that are being handled
+	requests *recent.Map[thread.Key, *envelope.Envelope] // see run.request
 }
 
 // agent adds the part of the desk at the relay of c.
@@ -173,7 +174,7 @@ func (d *desk) agent(c *Client, cursor CursorStore) *agent {
 		movedSlots:  make(chan struct{}, d.opts.Concurrency),
 		room:        make(chan struct{}, 1),
 		running:     map[thread.Key]*run{},
-		requests:    newRecent[thread.Key, *envelope.Envelope](maxAccepts),
+		requests:    recent.New[thread.Key, *envelope.Envelope](maxAccepts),
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
