@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -61,12 +62,12 @@ func (n *Network) Stored(ctx context.Context, filter Filter) (found []*envelope.
 		events, whole[slices.Index(n.given, p)], err = p.Stored(ctx, filter)
 		return events, err
 	})
-	seen, answered := map[mark]bool{}, false
+	seen, answered := map[mark.Mark]bool{}, false
 	all = true
 	for i, some := range events {
 		all, answered = all && whole[i] && errs[i] == nil, answered || errs[i] == nil
 		for _, e := range some {
-			if m := markOf(e); !seen[m] {
+			if m := mark.Of(e); !seen[m] {
 				seen[m] = true
 				found = append(found, e)
 			}

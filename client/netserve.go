@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -35,7 +36,7 @@ func (n *Network) fresh(events []*envelope.Envelope, at didkey.DID) (all []*enve
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, e := range events {
-		m, key := markOf(e), messageKey{e.Sender.ID, e.ID}
+		m, key := mark.Of(e), messageKey{e.Sender.ID, e.ID}
 		shownByHome := at != "" && (e.Home == nil || e.Home.DID == at)
 		if _, arrived := n.arrived[m]; !shownByHome && (arrived || n.state.wasHandled(e)) {
 			continue
@@ -56,7 +57,7 @@ func (n *Network) done(e *envelope.Envelope) {
 	n.state.handle(e)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.arrived, markOf(e))
+	delete(n.arrived, mark.Of(e))
 }
 
 // Follow follows all given relays, as Client.Follow does for one: one handler gets the events of all of them in the
