@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/mark"
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -137,7 +138,7 @@ func (j *NetworkCall) Record(ctx context.Context) (*Thread, error) {
 
 // record reads the record of a thread. It tries until the relay answers or ctx ends.
 func (j *NetworkCall) record(ctx context.Context, l *leg) (*Thread, error) {
-	var pause backoff
+	var pause pacing.Backoff
 	for {
 		within, cancel := context.WithTimeout(ctx, l.call.wait)
 		due := time.Now().Add(l.call.wait)
@@ -153,7 +154,7 @@ func (j *NetworkCall) record(ctx context.Context, l *leg) (*Thread, error) {
 		if !Unanswered(err) {
 			return record, err
 		}
-		if err := pause.wait(ctx, 0, maxPause); err != nil {
+		if err := pause.Wait(ctx, 0, pacing.MaxPause); err != nil {
 			return nil, err
 		}
 	}

@@ -1,4 +1,6 @@
-package client
+// Package pacing decides when a client does something: which REQUEST an agent answers next, how fast it posts, whose job
+// gets a free slot, and how long to wait between attempts.
+package pacing
 
 import (
 	"context"
@@ -37,62 +39,64 @@ const (
 	workCredit    = 8           // credit for each job that is begun for a client; a REQUEST of rank known uses up one
 	maxCredit     = 64          // the most credit of one client
 	reverseTurn   = 4           // every fourth turn takes the ranks in reverse order
-	newRequestAge = time.Second // how long a REQUEST counts as new, see queue.best
+	newRequestAge = time.Second // how long a REQUEST counts as new, see Queue.best
 )
 
-// queuedRequest is a REQUEST that waits for an answer.
-type queuedRequest struct {
-	key   thread.Key
-	event *envelope.Envelope
-	page  *heldPage // the page of events that contains the REQUEST; released when the REQUEST is handled
+// Request is a REQUEST that waits for an answer. P is what the caller keeps with it.
+type Request[P any] struct {
+	Key   thread.Key
+	Event *envelope.Envelope
+	Page  P // of the caller
 
-	rank          rank
-	sequence      int       // the number of the REQUEST in the order of arrival
-	arrived       time.Time // when put added the REQUEST
-	expires       time.Time // when the ttl of the REQUEST ends, counted from its arrival
-	notBefore     time.Time // after a failed answer: when to retry
-	pause         backoff
-	unpostedOffer *envelope.Offer // the offer of an earlier try that could not be posted; nil: none
+	NotBefore time.Time // after a failed answer: when to retry
+	Pause     Backoff
+	Unposted  *envelope.Offer // the offer of an earlier try that could not be posted; nil: none
+
+	rank     rank
+	sequence int       // the number of the REQUEST in the order of arrival
+	arrived  time.Time // when Put added the REQUEST
+	expires  time.Time // when the ttl of the REQUEST ends, counted from its arrival
 }
 
-// queue stores the REQUESTs that wait for an answer and decides which REQUEST is next. It is safe for concurrent use.
-type queue struct {
-	wake chan struct{} // has one element after a REQUEST was added
+// Queue stores the REQUESTs that wait for an answer and decides which REQUEST is next. It is safe for concurrent use.
+type Queue[P any] struct {
+	Wake chan struct{} // has one element after a REQUEST was added
 
 	mu       sync.Mutex
-	lists    [rankCount][]*queuedRequest
+	lists    [rankCount][]*Request[P]
 	bytes    [rankCount]int               // the size of each list
 	arrivals int                          // the number of REQUESTs that have arrived
-	turns    int                          // the number of REQUESTs that next has returned
+	turns    int                          // the number of REQUESTs that Next has returned
 	served   map[didkey.DID]int           // the number of turns of each client since the time in counted
 	counted  time.Time                    // when served was last cleared
 	credit   *recent.Map[didkey.DID, int] // the credit of each client, see workCredit
 }
 
-func newQueue() *queue {
-	return &queue{wake: make(chan struct{}, 1), served: map[didkey.DID]int{},
+// NewQueue returns an empty queue.
+func NewQueue[P any]() *Queue[P] {
+	return &Queue[P]{Wake: make(chan struct{}, 1), served: map[didkey.DID]int{},
 		credit: recent.New[didkey.DID, int](maxClients)}
 }
 
-// earn adds workCredit to the credit of a client. It is called when the agent begins to work for that client.
-func (q *queue) earn(client didkey.DID) {
+// Earn adds workCredit to the credit of a client. It is called when the agent begins to work for that client.
+func (q *Queue[P]) Earn(client didkey.DID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	have, _ := q.credit.Get(client)
 	q.credit.Add(client, min(have+workCredit, maxCredit))
 }
 
-// put adds a REQUEST that has just arrived. It returns the REQUESTs that no longer fit. They may include w.
-func (q *queue) put(w *queuedRequest, now time.Time) (dropped []*queuedRequest) {
+// Put adds a REQUEST that has just arrived. It returns the REQUESTs that no longer fit. They may include w.
+func (q *Queue[P]) Put(w *Request[P], now time.Time) (dropped []*Request[P]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.arrivals++
-	w.sequence, w.arrived, w.expires = q.arrivals, now, now.Add(w.event.TTL)
-	switch credit, _ := q.credit.Get(w.key.Client); {
+	w.sequence, w.arrived, w.expires = q.arrivals, now, now.Add(w.Event.TTL)
+	switch credit, _ := q.credit.Get(w.Key.Client); {
 	case credit > 0:
-		q.credit.Add(w.key.Client, credit-1)
+		q.credit.Add(w.Key.Client, credit-1)
 		w.rank = known
-	case w.event.Recipient != "":
+	case w.Event.Recipient != "":
 		w.rank = directed
 	default:
 		w.rank = broadcast
@@ -100,16 +104,16 @@ func (q *queue) put(w *queuedRequest, now time.Time) (dropped []*queuedRequest) 
 	return q.insert(w)
 }
 
-// putBack adds a REQUEST again that next has returned, but that could not be answered. It returns the REQUESTs that no
+// PutBack adds a REQUEST again that Next has returned, but that could not be answered. It returns the REQUESTs that no
 // longer fit.
-func (q *queue) putBack(w *queuedRequest) (dropped []*queuedRequest) {
+func (q *Queue[P]) PutBack(w *Request[P]) (dropped []*Request[P]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.insert(w)
 }
 
 // insert adds a REQUEST to the list of its rank and returns the REQUESTs that no longer fit. The caller holds q.mu.
-func (q *queue) insert(w *queuedRequest) (dropped []*queuedRequest) {
+func (q *Queue[P]) insert(w *Request[P]) (dropped []*Request[P]) {
 	list := &q.lists[w.rank]
 	*list = append(*list, w)
 	q.bytes[w.rank] += size(w)
@@ -123,26 +127,26 @@ func (q *queue) insert(w *queuedRequest) (dropped []*queuedRequest) {
 		dropped = append(dropped, q.remove(w.rank, last))
 	}
 	select {
-	case q.wake <- struct{}{}:
+	case q.Wake <- struct{}{}:
 	default:
 	}
 	return dropped
 }
 
 // size returns the size of a REQUEST in bytes.
-func size(w *queuedRequest) int { return len(w.event.Canonical()) }
+func size[P any](w *Request[P]) int { return len(w.Event.Canonical()) }
 
 // outranks reports whether a is kept rather than b if only one of them fits. Both have the same rank. The client with
 // fewer turns wins, then the REQUEST that arrived later. The caller holds q.mu.
-func (q *queue) outranks(a, b *queuedRequest) bool {
-	if x, y := q.served[a.key.Client], q.served[b.key.Client]; x != y {
+func (q *Queue[P]) outranks(a, b *Request[P]) bool {
+	if x, y := q.served[a.Key.Client], q.served[b.Key.Client]; x != y {
 		return x < y
 	}
 	return a.sequence > b.sequence
 }
 
 // remove removes and returns the REQUEST with index i of a rank. The caller holds q.mu.
-func (q *queue) remove(r rank, i int) *queuedRequest {
+func (q *Queue[P]) remove(r rank, i int) *Request[P] {
 	list := q.lists[r]
 	w, end := list[i], len(list)-1
 	list[i], list[end] = list[end], nil
@@ -151,22 +155,22 @@ func (q *queue) remove(r rank, i int) *queuedRequest {
 	return w
 }
 
-// withdraw removes and returns the REQUEST of a thread, or nil if the queue does not have it.
-func (q *queue) withdraw(key thread.Key) *queuedRequest {
+// Withdraw removes and returns the REQUEST of a thread, or nil if the queue does not have it.
+func (q *Queue[P]) Withdraw(key thread.Key) *Request[P] {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for r := range rankCount {
-		if i := slices.IndexFunc(q.lists[r], func(w *queuedRequest) bool { return w.key == key }); i >= 0 {
+		if i := slices.IndexFunc(q.lists[r], func(w *Request[P]) bool { return w.Key == key }); i >= 0 {
 			return q.remove(r, i)
 		}
 	}
 	return nil
 }
 
-// next removes and returns the REQUEST to answer now, and counts one post in p. If no REQUEST can be answered now, w is
-// nil, and wait is how long the caller waits before it calls next again; 0: until a REQUEST is added. late are REQUESTs
+// Next removes and returns the REQUEST to answer now, and counts one post in p. If no REQUEST can be answered now, w is
+// nil, and wait is how long the caller waits before it calls Next again; 0: until a REQUEST is added. late are REQUESTs
 // whose ttl has ended. They are removed as well.
-func (q *queue) next(now time.Time, p *pace) (w *queuedRequest, late []*queuedRequest, wait time.Duration) {
+func (q *Queue[P]) Next(now time.Time, p *Pace) (w *Request[P], late []*Request[P], wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if now.Sub(q.counted) >= turnWindow || len(q.served) >= maxClients {
@@ -185,9 +189,9 @@ func (q *queue) next(now time.Time, p *pace) (w *queuedRequest, late []*queuedRe
 		}
 		if best >= 0 && soonest == 0 {
 			w = q.remove(r, best)
-			q.served[w.key.Client]++
+			q.served[w.Key.Client]++
 			q.turns++
-			p.spend(now)
+			p.Spend(now)
 			return w, late, 0
 		}
 		if soonest > 0 && (wait == 0 || soonest < wait) {
@@ -198,7 +202,7 @@ func (q *queue) next(now time.Time, p *pace) (w *queuedRequest, late []*queuedRe
 }
 
 // expire removes and returns the REQUESTs of a rank that have waited for longer than their ttl. The caller holds q.mu.
-func (q *queue) expire(r rank, now time.Time) (late []*queuedRequest) {
+func (q *Queue[P]) expire(r rank, now time.Time) (late []*Request[P]) {
 	for i := len(q.lists[r]) - 1; i >= 0; i-- {
 		if !now.Before(q.lists[r][i].expires) {
 			late = append(late, q.remove(r, i))
@@ -213,11 +217,11 @@ func (q *queue) expire(r rank, now time.Time) (late []*queuedRequest) {
 // The client with the fewest turns comes first. If several clients have equally few turns, best picks one of their new
 // REQUESTs (see newRequestAge) at random, because to pick the newest would favour a client that floods the queue. If
 // none of these REQUESTs is new, best picks the newest. The caller holds q.mu.
-func (q *queue) best(r rank, now time.Time) (best int, soonest time.Duration) {
+func (q *Queue[P]) best(r rank, now time.Time) (best int, soonest time.Duration) {
 	best = -1
 	list, newCount := q.lists[r], 0
 	for i, w := range list {
-		pause := w.notBefore.Sub(now)
+		pause := w.NotBefore.Sub(now)
 		if pause > 0 {
 			if soonest == 0 || pause < soonest {
 				soonest = pause
@@ -226,9 +230,9 @@ func (q *queue) best(r rank, now time.Time) (best int, soonest time.Duration) {
 		}
 		isNew := now.Sub(w.arrived) < newRequestAge
 		switch {
-		case best < 0, q.served[w.key.Client] < q.served[list[best].key.Client]:
+		case best < 0, q.served[w.Key.Client] < q.served[list[best].Key.Client]:
 			best, newCount = i, 0
-		case q.served[w.key.Client] > q.served[list[best].key.Client]:
+		case q.served[w.Key.Client] > q.served[list[best].Key.Client]:
 			continue
 		case isNew && newCount > 0:
 			if rand.N(newCount+1) == 0 {
@@ -244,24 +248,24 @@ func (q *queue) best(r rank, now time.Time) (best int, soonest time.Duration) {
 	return best, soonest
 }
 
-// fairSlots is a set of slots that clients share. A free slot goes to the waiting client that holds the fewest slots.
-// If several clients hold equally few, it goes to the one that has waited longest. The owner sets free before first
+// Slots is a set of slots that clients share. A free slot goes to the waiting client that holds the fewest slots.
+// If several clients hold equally few, it goes to the one that has waited longest. The owner sets Free before first
 // use.
-type fairSlots struct {
+type Slots struct {
 	mu      sync.Mutex
-	free    int                // the number of free slots
+	Free    int                // the number of free slots
 	held    map[didkey.DID]int // the number of slots that each client holds; clients without a slot are absent
-	waiting []*slotWaiter      // in the order of their calls of acquire
+	waiting []*slotWaiter      // in the order of their calls of Acquire
 }
 
-// slotWaiter is a call of acquire that waits.
+// slotWaiter is a call of Acquire that waits.
 type slotWaiter struct {
 	client  didkey.DID
 	granted chan struct{} // closed when the client gets its slot
 }
 
-// acquire waits for a slot. The caller returns the slot with release. Errors: the cause of ctx's end.
-func (t *fairSlots) acquire(ctx context.Context, client didkey.DID) error {
+// Acquire waits for a slot. The caller returns the slot with Release. Errors: the cause of ctx's end.
+func (t *Slots) Acquire(ctx context.Context, client didkey.DID) error {
 	mine := &slotWaiter{client: client, granted: make(chan struct{})}
 	t.mu.Lock()
 	t.waiting = append(t.waiting, mine)
@@ -279,16 +283,16 @@ func (t *fairSlots) acquire(ctx context.Context, client didkey.DID) error {
 	}
 	t.mu.Unlock()
 	if i < 0 { // assign has granted the slot in the meantime
-		t.release(client)
+		t.Release(client)
 	}
 	return context.Cause(ctx)
 }
 
-// release returns a slot that acquire has granted to the client.
-func (t *fairSlots) release(client didkey.DID) {
+// Release returns a slot that Acquire has granted to the client.
+func (t *Slots) Release(client didkey.DID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.free++
+	t.Free++
 	if t.held[client]--; t.held[client] == 0 {
 		delete(t.held, client)
 	}
@@ -296,8 +300,8 @@ func (t *fairSlots) release(client didkey.DID) {
 }
 
 // assign grants the free slots to waiting clients. The caller holds the mutex.
-func (t *fairSlots) assign() {
-	for t.free > 0 && len(t.waiting) > 0 {
+func (t *Slots) assign() {
+	for t.Free > 0 && len(t.waiting) > 0 {
 		next := 0
 		for i, w := range t.waiting {
 			if t.held[w.client] < t.held[t.waiting[next].client] {
@@ -306,7 +310,7 @@ func (t *fairSlots) assign() {
 		}
 		w := t.waiting[next]
 		t.waiting = slices.Delete(t.waiting, next, next+1)
-		t.free--
+		t.Free--
 		if t.held == nil {
 			t.held = map[didkey.DID]int{}
 		}
