@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/internal/jsontext"
@@ -209,7 +210,7 @@ func (s *a2aSender) finish() error {
 
 // run sends what waits, until the sender is closed or ctx ends.
 func (s *a2aSender) run(ctx context.Context) error {
-	var pause backoff
+	var pause pacing.Backoff
 	var next time.Time // when the next request may be sent
 	failures := 0
 	for {
@@ -224,7 +225,7 @@ func (s *a2aSender) run(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := sleep(ctx, time.Until(next)); err != nil {
+		if err := pacing.Sleep(ctx, time.Until(next)); err != nil {
 			return context.Cause(ctx)
 		}
 		next = time.Now().Add(a2aEvery)
@@ -233,7 +234,7 @@ func (s *a2aSender) run(ctx context.Context) error {
 		switch code := envelope.CodeOf(err); {
 		case err == nil:
 			failures = 0
-			pause.reset()
+			pause.Reset()
 			continue
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -244,7 +245,7 @@ func (s *a2aSender) run(ctx context.Context) error {
 		}
 		failures++
 		s.again(batch)
-		if pause.wait(ctx, 0, maxPause) != nil {
+		if pause.Wait(ctx, 0, pacing.MaxPause) != nil {
 			return context.Cause(ctx)
 		}
 	}

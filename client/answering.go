@@ -6,9 +6,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
 )
+
+// queuedRequest is a REQUEST that waits for an answer, with its page of events. The page is released when the REQUEST is
+// handled.
+type queuedRequest = pacing.Request[*heldPage]
 
 // answerAll answers the REQUESTs of the queue until ctx ends, opts.Concurrency REQUESTs at a time.
 func (a *agent) answerAll(ctx context.Context) {
@@ -32,7 +37,7 @@ func (a *agent) next(ctx context.Context) *queuedRequest {
 	for {
 		var wait time.Duration
 		if !a.full() {
-			w, late, pause := a.queue.next(time.Now(), &a.pace)
+			w, late, pause := a.queue.Next(time.Now(), &a.pace)
 			a.drop(ctx, late)
 			if w != nil {
 				return w
@@ -44,7 +49,7 @@ func (a *agent) next(ctx context.Context) *queuedRequest {
 			timer.Stop()
 		}
 		select {
-		case <-a.queue.wake:
+		case <-a.queue.Wake:
 		case <-a.room:
 		case <-timer.C:
 		case <-ctx.Done():
@@ -58,7 +63,7 @@ func (a *agent) next(ctx context.Context) *queuedRequest {
 // enqueue adds a REQUEST to the queue and drops the REQUESTs that no longer fit. A REQUEST that continues an accepted
 // job does not wait while the agent has as many jobs as it may have, because that job is one of them (RELAYS R-18).
 func (a *agent) enqueue(ctx context.Context, w *queuedRequest) {
-	if a.full() && a.state.continues(w.event) {
+	if a.full() && a.state.continues(w.Event) {
 		select {
 		case a.movedSlots <- struct{}{}:
 			a.tasks.Go(func() {
@@ -69,23 +74,23 @@ func (a *agent) enqueue(ctx context.Context, w *queuedRequest) {
 		default:
 		}
 	}
-	a.drop(ctx, a.queue.put(w, time.Now()))
+	a.drop(ctx, a.queue.Put(w, time.Now()))
 }
 
 // withdraw removes the REQUEST of a thread from the queue and returns it, or nil if the queue does not have it.
 func (a *agent) withdraw(ctx context.Context, key thread.Key) *envelope.Envelope {
-	w := a.queue.withdraw(key)
+	w := a.queue.Withdraw(key)
 	if w == nil {
 		return nil
 	}
-	a.release(ctx, w.page)
-	return w.event
+	a.release(ctx, w.Page)
+	return w.Event
 }
 
 // answer reads the state of the REQUEST's thread, and answers the REQUEST if it still needs an answer. After a
 // temporary failure it puts the REQUEST back into the queue.
 func (a *agent) answer(ctx context.Context, w *queuedRequest) {
-	r := &run{agent: a, key: w.key, event: w.event, unpostedOffer: w.unpostedOffer, ended: make(chan struct{})}
+	r := &run{agent: a, key: w.Key, event: w.Event, unpostedOffer: w.Unposted, ended: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)
 	var err error
@@ -94,7 +99,7 @@ func (a *agent) answer(ctx context.Context, w *queuedRequest) {
 		a.unregister(r)
 	}
 	if !r.triedPost {
-		a.pace.refund(time.Now())
+		a.pace.Refund(time.Now())
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -102,39 +107,39 @@ func (a *agent) answer(ctx context.Context, w *queuedRequest) {
 		return
 	case err == nil:
 	case r.ctx.Err() != nil, permanent(err):
-		a.client.log.Info("a REQUEST is not answered", "thread", w.key.ID, "client", w.key.Client, "reason", err)
+		a.client.log.Info("a REQUEST is not answered", "thread", w.Key.ID, "client", w.Key.Client, "reason", err)
 	default:
 		a.client.log.Warn("answering a REQUEST failed, will be retried",
-			"thread", w.key.ID, "client", w.key.Client, "error", err)
-		w.unpostedOffer = r.unpostedOffer
+			"thread", w.Key.ID, "client", w.Key.Client, "error", err)
+		w.Unposted = r.unpostedOffer
 		a.postpone(w, err, time.Now())
-		a.drop(ctx, a.queue.putBack(w))
+		a.drop(ctx, a.queue.PutBack(w))
 		return
 	}
-	a.release(ctx, w.page)
+	a.release(ctx, w.Page)
 }
 
 // postpone decides when to retry a REQUEST after err. If the relay limits the rate of this agent or of its address, all
 // other REQUESTs wait as well. If the inbox of the client is full, only this REQUEST waits.
 func (a *agent) postpone(w *queuedRequest, err error, now time.Time) {
 	delay := min(retryAfter(err), postPatience) // the thread may end during a longer pause
-	w.notBefore = now.Add(w.pause.next(delay, maxPause))
+	w.NotBefore = now.Add(w.Pause.Next(delay, pacing.MaxPause))
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if !ok || refusal.Code != envelope.CodeRateLimited {
 		return
 	}
 	switch refusal.Limit() {
 	case envelope.LimitPostsPerAgent:
-		a.pace.limited(a.client.postRate(), delay, now)
+		a.pace.Limited(a.client.postRate(), delay, now)
 	case envelope.LimitPostsPerAddress, envelope.LimitReadsPerAddress:
-		a.pace.close(delay, now)
+		a.pace.Close(delay, now)
 	case envelope.LimitInbox:
 		return
 	default: // a limit that this client does not know
-		a.pace.close(min(delay, time.Second), now)
+		a.pace.Close(min(delay, time.Second), now)
 		return
 	}
-	w.notBefore = time.Time{} // a.pace delays this REQUEST
+	w.NotBefore = time.Time{} // a.pace delays this REQUEST
 }
 
 // drop reports REQUESTs that get no answer, and releases their pages.
@@ -145,9 +150,9 @@ func (a *agent) drop(ctx context.Context, all []*queuedRequest) {
 				"dropped", total)
 		}
 		if a.opts.Dropped != nil {
-			a.opts.Dropped(w.event)
+			a.opts.Dropped(w.Event)
 		}
-		a.release(ctx, w.page)
+		a.release(ctx, w.Page)
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -73,8 +74,8 @@ type Client struct {
 	correction atomic.Int64 // nanoseconds to add to rawNow
 	log        *slog.Logger
 	opts       Options
-	known      atomic.Pointer[about]    // what the relay says about itself; nil: not read yet
-	rate       atomic.Pointer[postRate] // how often this client may post; nil: unknown
+	known      atomic.Pointer[about]       // what the relay says about itself; nil: not read yet
+	rate       atomic.Pointer[pacing.Rate] // how often this client may post; nil: unknown
 	readAuth   readAuth
 	gateways   atomic.Pointer[gateways] // of the relay; nil: not read yet
 	watcher    watcher                  // set by a Network before the client is used

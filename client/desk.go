@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/deal"
@@ -25,7 +26,7 @@ type desk struct {
 	ctx       context.Context // of the work
 	stop      context.CancelCauseFunc
 	tasks     sync.WaitGroup
-	workSlots fairSlots // one slot for each call of Handler.Work
+	workSlots pacing.Slots // one slot for each call of Handler.Work
 
 	network   *Network // nil: one relay
 	following sync.Mutex
@@ -59,7 +60,7 @@ func newDesk(ctx context.Context, me didkey.DID, log *slog.Logger, opts ServeOpt
 		handler.Quote = free
 	}
 	d := &desk{me: me, opts: opts, handler: handler, log: log, state: opts.State,
-		workSlots: fairSlots{free: opts.Concurrency}, working: map[deal.Key]*task{}}
+		workSlots: pacing.Slots{Free: opts.Concurrency}, working: map[deal.Key]*task{}}
 	d.ctx, d.stop = context.WithCancelCause(ctx)
 	return d, nil
 }
@@ -220,10 +221,10 @@ func (d *desk) leave(r *run, cause error) bool {
 func (d *desk) perform(t *task) {
 	defer close(t.done)
 	client := t.key.Client
-	if d.workSlots.acquire(t.ctx, client) != nil {
+	if d.workSlots.Acquire(t.ctx, client) != nil {
 		return
 	}
-	defer d.workSlots.release(client)
+	defer d.workSlots.Release(client)
 	attempt, may, err := d.state.begin(t.key, d.opts.Attempts)
 	switch {
 	case err != nil: // without its state, the agent could work twice

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -124,7 +125,7 @@ const (
 // has sent 100 pages in a row without a new agent, or has sent 100 000 pages.
 func (c *Client) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, error] {
 	return func(yield func(Agent, error) bool) {
-		seen := newRecent[messageKey, struct{}](1 << 16)
+		seen := recent.New[messageKey, struct{}](1 << 16)
 		idle := 0
 		for range maxPages {
 			page, err := c.Agents(ctx, q)
@@ -134,7 +135,7 @@ func (c *Client) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, e
 			}
 			idle++
 			for _, a := range page.Agents {
-				if seen.add(messageKey{a.ID, a.Manifests[0].ID}, struct{}{}) {
+				if seen.Add(messageKey{a.ID, a.Manifests[0].ID}, struct{}{}) {
 					idle = 0
 				}
 				if !yield(a, nil) {

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -163,46 +162,6 @@ const (
 	postPatience = 2 * time.Minute // for a post; much shorter than the age at which a message is stale
 	readPatience = time.Hour       // for a read, and for the manifest of an agent
 )
-
-// The pauses between attempts grow from about minPause to about maxPause.
-const (
-	minPause = 500 * time.Millisecond
-	maxPause = 30 * time.Second
-)
-
-// backoff computes the pauses between attempts from the number of failures in a row. The zero value is ready to use.
-type backoff struct{ failures int }
-
-func (b *backoff) reset() { b.failures = 0 }
-
-// next returns the next pause: at least atLeast, plus a random time. The random time about doubles with each failure,
-// up to limit. Because it is random, clients that failed at the same moment do not retry at the same moment.
-func (b *backoff) next(atLeast, limit time.Duration) time.Duration {
-	span := min(minPause<<min(b.failures, 10), limit)
-	b.failures++
-	pause := atLeast + rand.N(span/2+1)
-	if atLeast == 0 {
-		pause += span / 2
-	}
-	return pause
-}
-
-// wait sleeps for the next pause. It returns ctx's error if ctx ends first.
-func (b *backoff) wait(ctx context.Context, atLeast, limit time.Duration) error {
-	return sleep(ctx, b.next(atLeast, limit))
-}
-
-// sleep waits. It returns ctx's error if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // Unanswered reports whether err means that the relay did not answer, or not with a decision: no connection, a timeout,
 // a failure of a server, 429, or ErrUnknownOutcome. The same call may succeed later.

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -137,8 +139,8 @@ type follower struct {
 	wait   time.Duration // how long the relay waits for new events; 0: pollTimeout
 
 	cursor string // "": no response yet
-	seen   *recent[messageKey, struct{}]
-	pause  backoff
+	seen   *recent.Map[messageKey, struct{}]
+	pause  pacing.Backoff
 	failed bool // the last poll has failed
 }
 
@@ -156,7 +158,7 @@ func (f *follower) run(ctx context.Context) error {
 	if f.cursor == "" && f.opts.Since.IsZero() {
 		f.opts.Since = f.client.now()
 	}
-	f.seen = newRecent[messageKey, struct{}](seenLimit)
+	f.seen = recent.New[messageKey, struct{}](seenLimit)
 	for {
 		if err := f.step(ctx); err != nil {
 			return err
@@ -178,7 +180,7 @@ func (f *follower) step(ctx context.Context) error {
 	}
 	quick := time.Since(began) < quickPoll
 	if !quick {
-		f.pause.reset()
+		f.pause.Reset()
 	}
 	if err != nil {
 		return f.recover(ctx, err)
@@ -196,7 +198,7 @@ func (f *follower) step(ctx context.Context) error {
 		f.cursor = answer.Cursor
 	}
 	if len(events) > 0 {
-		f.pause.reset()
+		f.pause.Reset()
 		return nil
 	}
 	if f.idle != nil {
@@ -208,9 +210,9 @@ func (f *follower) step(ctx context.Context) error {
 	case first, again, !quick: // the first poll does not wait, nor does the one after a failure
 		return nil
 	case moved && answer.received > 0: // the reader gets known events again: continue after a short pause
-		return f.pause.wait(ctx, 0, time.Second)
+		return f.pause.Wait(ctx, 0, time.Second)
 	}
-	return f.pause.wait(ctx, 0, maxPause)
+	return f.pause.Wait(ctx, 0, pacing.MaxPause)
 }
 
 // recover handles a failed poll. It waits before a retry, or makes the follower start again from the oldest event, or
@@ -233,7 +235,7 @@ func (f *follower) recover(ctx context.Context, err error) error {
 		f.failed = true
 		f.client.log.Warn("polling failed, will be retried", "error", err)
 	}
-	return f.pause.wait(ctx, min(failed.retryAfter, readPatience), maxPause)
+	return f.pause.Wait(ctx, min(failed.retryAfter, readPatience), pacing.MaxPause)
 }
 
 // events is the response to a poll (PROTOCOL §5).
@@ -303,5 +305,5 @@ func (f *follower) accept(answer *events) []*envelope.Envelope {
 
 // isNew reports whether the follower has not seen e before, and remembers e.
 func (f *follower) isNew(e *envelope.Envelope) bool {
-	return f.seen.add(messageKey{e.Sender.ID, e.ID}, struct{}{})
+	return f.seen.Add(messageKey{e.Sender.ID, e.ID}, struct{}{})
 }

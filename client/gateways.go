@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -141,7 +142,7 @@ func (c *Client) repeat(
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	var pause backoff
+	var pause pacing.Backoff
 	for attempt := 1; ; attempt++ {
 		limited, cancel := context.WithTimeout(ctx, exchangeTimeout)
 		failed := do(limited)
@@ -153,7 +154,7 @@ func (c *Client) repeat(
 			return failed
 		}
 		c.log.Debug("the request failed, will be retried", "attempt", attempt, "error", failed)
-		if stopped := pause.wait(ctx, failed.retryAfter, maxPause); stopped != nil {
+		if stopped := pause.Wait(ctx, failed.retryAfter, pacing.MaxPause); stopped != nil {
 			return fmt.Errorf("%w; stopped before a retry: %w", failed, stopped)
 		}
 	}

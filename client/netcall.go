@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/deal"
 )
@@ -158,8 +159,8 @@ func (j *NetworkCall) open(ctx context.Context, p *peer, opts RequestOptions, co
 
 // insist posts an envelope again while the relay does not answer, until ctx ends. err is the error of the last post.
 func (j *NetworkCall) insist(ctx context.Context, p *peer, e *envelope.Envelope, err error) error {
-	var pause backoff
-	for Unanswered(err) && pause.wait(ctx, 0, maxPause) == nil {
+	var pause pacing.Backoff
+	for Unanswered(err) && pause.Wait(ctx, 0, pacing.MaxPause) == nil {
 		_, err = p.PostEnvelope(ctx, e)
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/deal"
@@ -198,10 +199,10 @@ func (j *NetworkCall) cancelLeft(ctx context.Context, l *leg) {
 	j.mu.Lock()
 	may := j.order.MayCancel(l.Leg)
 	j.mu.Unlock()
-	var pause backoff
+	var pause pacing.Backoff
 	for may && ctx.Err() == nil {
 		err := l.call.Cancel(ctx, "continued at another relay")
-		if !Unanswered(err) || pause.wait(ctx, 0, maxPause) != nil {
+		if !Unanswered(err) || pause.Wait(ctx, 0, pacing.MaxPause) != nil {
 			return
 		}
 	}

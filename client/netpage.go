@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -50,19 +51,19 @@ func (n *Network) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 
 // withoutKnown returns the agents whose manifests these relays do not show for the same query.
 func (n *Network) withoutKnown(ctx context.Context, q AgentQuery, agents []Agent, earlier []*peer) []Agent {
-	known := make([]map[mark]bool, len(agents))
+	known := make([]map[mark.Mark]bool, len(agents))
 	for i, a := range agents {
-		known[i] = map[mark]bool{}
+		known[i] = map[mark.Mark]bool{}
 		rows, errs := askAll(earlier, func(p *peer) (Agent, error) { return p.Agent(ctx, a.ID) })
 		for j, row := range rows {
 			for _, e := range row.Manifests {
-				known[i][markOf(e)] = errs[j] == nil && (row.Online || !q.Online)
+				known[i][mark.Of(e)] = errs[j] == nil && (row.Online || !q.Online)
 			}
 		}
 	}
 	var found []Agent
 	for i, a := range agents {
-		if !known[i][markOf(a.Manifests[0])] {
+		if !known[i][mark.Of(a.Manifests[0])] {
 			found = append(found, a)
 		}
 	}
@@ -72,7 +73,7 @@ func (n *Network) withoutKnown(ctx context.Context, q AgentQuery, agents []Agent
 // pagePlace is the cursor of a page of Network.Events.
 type pagePlace struct {
 	At   map[string]string `json:"at"`   // the cursors of the relays, by URL
-	Seen []mark            `json:"seen"` // the last events, which another relay may show later
+	Seen []mark.Mark       `json:"seen"` // the last events, which another relay may show later
 }
 
 // maxPlaceSeen is how many events a pagePlace remembers.
@@ -104,7 +105,7 @@ func (n *Network) Events(ctx context.Context, filter Filter, cursor string, limi
 		}
 		answered = true
 		page.Events = slices.DeleteFunc(page.Events, func(e *envelope.Envelope) bool {
-			return slices.Contains(place.Seen, markOf(e))
+			return slices.Contains(place.Seen, mark.Of(e))
 		})
 		if len(all.Events) > 0 && len(all.Events)+len(page.Events) > limit {
 			all.HasMore = true // this relay comes in the next page
@@ -112,7 +113,7 @@ func (n *Network) Events(ctx context.Context, filter Filter, cursor string, limi
 		}
 		place.At[n.given[i].url] = page.Cursor
 		for _, e := range page.Events {
-			place.Seen = append(place.Seen, markOf(e))
+			place.Seen = append(place.Seen, mark.Of(e))
 		}
 		all.Events, all.Received = append(all.Events, page.Events...), all.Received+page.Received
 		all.HasMore = all.HasMore || page.HasMore

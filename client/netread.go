@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/mark"
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -61,12 +63,12 @@ func (n *Network) Stored(ctx context.Context, filter Filter) (found []*envelope.
 		events, whole[slices.Index(n.given, p)], err = p.Stored(ctx, filter)
 		return events, err
 	})
-	seen, answered := map[mark]bool{}, false
+	seen, answered := map[mark.Mark]bool{}, false
 	all = true
 	for i, some := range events {
 		all, answered = all && whole[i] && errs[i] == nil, answered || errs[i] == nil
 		for _, e := range some {
-			if m := markOf(e); !seen[m] {
+			if m := mark.Of(e); !seen[m] {
 				seen[m] = true
 				found = append(found, e)
 			}
@@ -136,7 +138,7 @@ func (j *NetworkCall) Record(ctx context.Context) (*Thread, error) {
 
 // record reads the record of a thread. It tries until the relay answers or ctx ends.
 func (j *NetworkCall) record(ctx context.Context, l *leg) (*Thread, error) {
-	var pause backoff
+	var pause pacing.Backoff
 	for {
 		within, cancel := context.WithTimeout(ctx, l.call.wait)
 		due := time.Now().Add(l.call.wait)
@@ -152,7 +154,7 @@ func (j *NetworkCall) record(ctx context.Context, l *leg) (*Thread, error) {
 		if !Unanswered(err) {
 			return record, err
 		}
-		if err := pause.wait(ctx, 0, maxPause); err != nil {
+		if err := pause.Wait(ctx, 0, pacing.MaxPause); err != nil {
 			return nil, err
 		}
 	}

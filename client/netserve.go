@@ -7,20 +7,22 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/mark"
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
 
 // identify returns who the relay is. It tries until the relay answers or ctx ends.
 func (c *Client) identify(ctx context.Context) (didkey.DID, error) {
-	var pause backoff
+	var pause pacing.Backoff
 	for {
 		did, err := c.relayDID(ctx)
 		if err == nil {
 			return did, nil
 		}
 		c.log.Warn("a relay does not answer, will be retried", "relay", c.base, "error", err)
-		if err := pause.wait(ctx, 0, maxPause); err != nil {
+		if err := pause.Wait(ctx, 0, pacing.MaxPause); err != nil {
 			return "", err
 		}
 	}
@@ -35,16 +37,16 @@ func (n *Network) fresh(events []*envelope.Envelope, at didkey.DID) (all []*enve
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, e := range events {
-		m, key := markOf(e), messageKey{e.Sender.ID, e.ID}
+		m, key := mark.Of(e), messageKey{e.Sender.ID, e.ID}
 		shownByHome := at != "" && (e.Home == nil || e.Home.DID == at)
 		if _, arrived := n.arrived[m]; !shownByHome && (arrived || n.state.wasHandled(e)) {
 			continue
 		}
-		if other, ok := n.seen.get(key); ok && other != m {
+		if other, ok := n.seen.Get(key); ok && other != m {
 			n.log.Warn("two messages of one sender have the same id and different contents; both are delivered",
 				"sender", e.Sender.ID, "id", e.ID)
 		}
-		n.seen.add(key, m)
+		n.seen.Add(key, m)
 		n.arrived[m] = struct{}{}
 		all = append(all, e)
 	}
@@ -56,7 +58,7 @@ func (n *Network) done(e *envelope.Envelope) {
 	n.state.handle(e)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.arrived, markOf(e))
+	delete(n.arrived, mark.Of(e))
 }
 
 // Follow follows all given relays, as Client.Follow does for one: one handler gets the events of all of them in the
@@ -166,7 +168,7 @@ func (d *desk) agentAt(p *peer, relay didkey.DID) *agent {
 // contacted is dropped and logged. The home may be another relay than the one that has shown the REQUEST: a mirror
 // shows copies.
 func (a *agent) route(ctx context.Context, w *queuedRequest) {
-	home := w.event.Home
+	home := w.Event.Home
 	if a.network == nil || home == nil || home.DID == a.relay {
 		a.enqueue(ctx, w)
 		return
@@ -201,9 +203,9 @@ var errNotGiven = errors.New("its home is not one of the relays that were given,
 
 // skip leaves a REQUEST without an answer.
 func (a *agent) skip(ctx context.Context, w *queuedRequest, reason error) {
-	a.log.Warn("a REQUEST is not answered", "thread", w.key.ID, "client", w.key.Client, "home", w.event.Home.URL,
+	a.log.Warn("a REQUEST is not answered", "thread", w.Key.ID, "client", w.Key.Client, "home", w.Event.Home.URL,
 		"reason", reason)
-	a.release(ctx, w.page)
+	a.release(ctx, w.Page)
 }
 
 // follow adds the part of the desk at a relay that was discovered, and follows the relay.

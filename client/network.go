@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/mark"
+	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/netaddr"
@@ -65,10 +67,10 @@ type Network struct {
 
 	mu         sync.Mutex
 	discovered map[didkey.DID]*peer
-	hosts      []time.Time                     // when new hosts were contacted in the last hour
-	arrived    map[mark]struct{}               // events that are being handled
-	seen       *recent[messageKey, mark]       // the last events, to notice two with one id
-	proofs     map[didkey.DID]*proof.Statement // the last proof of each relay
+	hosts      []time.Time                        // when new hosts were contacted in the last hour
+	arrived    map[mark.Mark]struct{}             // events that are being handled
+	seen       *recent.Map[messageKey, mark.Mark] // the last events, to notice two with one id
+	proofs     map[didkey.DID]*proof.Statement    // the last proof of each relay
 
 	announcing sync.Mutex
 	announced  *envelope.Envelope // the last MANIFEST
@@ -100,8 +102,8 @@ func NewNetwork(relays []string, signer envelope.Signer, opts NetworkOptions) (*
 		opts.OfferWait = defaultOfferWait
 	}
 	n := &Network{signer: signer, me: signer.DID(), opts: opts, log: opts.Logger, state: opts.State,
-		discovered: map[didkey.DID]*peer{}, arrived: map[mark]struct{}{},
-		seen: newRecent[messageKey, mark](seenLimit), proofs: map[didkey.DID]*proof.Statement{}}
+		discovered: map[didkey.DID]*peer{}, arrived: map[mark.Mark]struct{}{},
+		seen: recent.New[messageKey, mark.Mark](seenLimit), proofs: map[didkey.DID]*proof.Statement{}}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
@@ -332,7 +334,7 @@ func (n *Network) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
 // does not answer is left out and logged. It ends with an error if no relay answers.
 func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, error] {
 	return func(yield func(Agent, error) bool) {
-		seen := newRecent[mark, struct{}](1 << 16)
+		seen := recent.New[mark.Mark, struct{}](1 << 16)
 		answered, last := false, error(nil)
 		for _, p := range n.given {
 			failed := false
@@ -342,7 +344,7 @@ func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, 
 					n.log.Warn("the directory of a relay cannot be read", "relay", p.url, "error", err)
 					break
 				}
-				if seen.add(markOf(a.Manifests[0]), struct{}{}) && !yield(a, nil) {
+				if seen.Add(mark.Of(a.Manifests[0]), struct{}{}) && !yield(a, nil) {
 					return
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
@@ -111,7 +112,7 @@ func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, retryLi
 	if err := ctx.Err(); err != nil {
 		return Receipt{}, err
 	}
-	var pause backoff
+	var pause pacing.Backoff
 	mayBeStored := false // whether the relay may have stored the message in an earlier attempt
 	for attempt := 1; ; attempt++ {
 		receipt, failed := c.postOnce(ctx, e)
@@ -123,7 +124,7 @@ func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, retryLi
 		if retry && (retryLimited || failed.status != http.StatusTooManyRequests) {
 			c.log.Debug("post failed, will be retried", "id", e.ID, "attempt", attempt, "error", failed)
 			mayBeStored = mayBeStored || !failed.noEffect()
-			waitErr := pause.wait(ctx, min(failed.retryAfter, postPatience), maxPause)
+			waitErr := pause.Wait(ctx, min(failed.retryAfter, postPatience), pacing.MaxPause)
 			if waitErr == nil {
 				continue
 			}
@@ -168,4 +169,24 @@ func (r Receipt) limited(e *envelope.Envelope) Receipt {
 		r.ExpiresAt = e.ExpiresAt()
 	}
 	return r
+}
+
+// defaultRate is the default of PROTOCOL §5. The client uses it if the relay's document does not state the rate.
+var defaultRate = pacing.Rate{PerSecond: 20, Burst: 40}
+
+// rate returns the document's limit on the posts of one sender, or nil if the limit is absent or out of range.
+func (d document) rate() *pacing.Rate {
+	stated := d.Limits.Rates.PostsPerAgent
+	if stated.PerSecond < 0.01 || stated.PerSecond > 1e6 || stated.Burst < 1 || stated.Burst > 1e6 {
+		return nil
+	}
+	return &pacing.Rate{PerSecond: stated.PerSecond, Burst: stated.Burst}
+}
+
+// postRate returns the relay's limit on the posts of this client: the limit in its document, else defaultRate.
+func (c *Client) postRate() pacing.Rate {
+	if stated := c.rate.Load(); stated != nil {
+		return *stated
+	}
+	return defaultRate
 }

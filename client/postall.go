@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -82,7 +83,7 @@ func (r bulkRefusal) failure() *failure {
 
 // run sends requests until every message has a result.
 func (p *postAll) run(ctx context.Context) {
-	var pause backoff
+	var pause pacing.Backoff
 	for attempt := 1; len(p.pending) > 0; attempt++ {
 		if err := ctx.Err(); err != nil {
 			p.giveUp(err, len(p.pending))
@@ -93,7 +94,7 @@ func (p *postAll) run(ctx context.Context) {
 		if failed == nil {
 			var settled int
 			if settled, failed = p.settle(ctx, answer, len(chunk)); settled > 0 {
-				attempt, pause = 0, backoff{}
+				attempt, pause = 0, pacing.Backoff{}
 			}
 			p.size = min(2*p.size, bulkMessages)
 			if failed != nil {
@@ -114,7 +115,7 @@ func (p *postAll) run(ctx context.Context) {
 			p.giveUp(failed, len(p.pending))
 		default:
 			p.client.log.Debug("bulk post not finished, will be continued", "attempt", attempt, "error", failed)
-			if err := pause.wait(ctx, min(failed.retryAfter, postPatience), maxPause); err != nil {
+			if err := pause.Wait(ctx, min(failed.retryAfter, postPatience), pacing.MaxPause); err != nil {
 				p.giveUp(fmt.Errorf("%w; stopped before a retry: %w", failed, err), len(p.pending))
 			}
 		}

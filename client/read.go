@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -67,7 +68,7 @@ func (c *Client) read(ctx context.Context, path string, query url.Values, spec r
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
-	var pause backoff
+	var pause pacing.Backoff
 	for {
 		err := c.get(ctx, path, query, spec)
 		failed, ok := errors.AsType[*failure](err)
@@ -75,7 +76,7 @@ func (c *Client) read(ctx context.Context, path string, query url.Values, spec r
 			failed.retryAfter > time.Until(deadline) {
 			return err
 		}
-		if waitErr := pause.wait(ctx, failed.retryAfter, maxPause); waitErr != nil {
+		if waitErr := pause.Wait(ctx, failed.retryAfter, pacing.MaxPause); waitErr != nil {
 			return fmt.Errorf("%w; stopped before a retry: %w", err, waitErr)
 		}
 	}

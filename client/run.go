@@ -133,7 +133,7 @@ func (r *run) request(record *Thread) *envelope.Envelope {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	known, _ := a.requests.get(r.key)
+	known, _ := a.requests.Get(r.key)
 	return known
 }
 
@@ -142,7 +142,7 @@ func (a *agent) remember(key thread.Key, request *envelope.Envelope) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(request.Canonical()) <= maxRemembered {
-		a.requests.add(key, request)
+		a.requests.Add(key, request)
 	}
 }
 
@@ -314,7 +314,7 @@ func (r *run) work(request, accept *envelope.Envelope, record *Thread) error {
 	}
 	if r.outcome == nil {
 		a := r.agent
-		a.queue.earn(r.key.Client)
+		a.queue.Earn(r.key.Client)
 		a.admit(r)
 		t := a.take(r, request, accept, record.Deadline)
 		if t == nil {
@@ -378,7 +378,7 @@ func (r *run) post(payload envelope.Payload) error {
 	r.triedPost = true
 	retryLimited := r.event.Type != envelope.TypeRequest
 	if retryLimited {
-		r.agent.pace.spend(time.Now())
+		r.agent.pace.Spend(time.Now())
 	}
 	draft := r.links.join(envelope.Draft{Payload: payload, Recipient: r.key.Client, Thread: r.key.ID, Seal: r.seal})
 	_, _, err := r.agent.client.post(r.ctx, draft, retryLimited)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -47,7 +48,7 @@ func (c *Client) open(e *envelope.Envelope) *envelope.Envelope {
 // once remembers messages, so that each one is logged only once. It is safe for concurrent use.
 type once struct {
 	mu   sync.Mutex
-	seen *recent[messageKey, struct{}] // nil: no messages yet
+	seen *recent.Map[messageKey, struct{}] // nil: no messages yet
 }
 
 // first returns true in the first call with the message k, and false in later calls.
@@ -55,9 +56,9 @@ func (o *once) first(k messageKey) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.seen == nil {
-		o.seen = newRecent[messageKey, struct{}](seenLimit)
+		o.seen = recent.New[messageKey, struct{}](seenLimit)
 	}
-	return o.seen.add(k, struct{}{})
+	return o.seen.Add(k, struct{}{})
 }
 
 // Request returns the REQUEST of the thread, or nil if the relay does not show it because it has expired or is hidden.

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -147,18 +149,18 @@ type agent struct {
 	client      *Client
 	relay       didkey.DID // who the relay is; empty: not known, and there is only one
 	progress    progress
-	queue       *queue        // the REQUESTs that wait for an answer
-	pace        pace          // delays offers
-	acceptSlots chan struct{} // a semaphore: one element for each ACCEPT that is being handled
-	readSlots   chan struct{} // a semaphore: one element for each read of the state of a thread with an ACCEPT
-	answerSlots chan struct{} // a semaphore: one element for each REQUEST that is being answered
-	movedSlots  chan struct{} // a semaphore: one for each REQUEST that continues a job while the agent is full
-	room        chan struct{} // has one element after an accepted job has ended
+	queue       *pacing.Queue[*heldPage] // the REQUESTs that wait for an answer
+	pace        pacing.Pace              // delays offers
+	acceptSlots chan struct{}            // a semaphore: one element for each ACCEPT that is being handled
+	readSlots   chan struct{}            // a semaphore: one element for each read of the state of a thread with an ACCEPT
+	answerSlots chan struct{}            // a semaphore: one element for each REQUEST that is being answered
+	movedSlots  chan struct{}            // a semaphore: one for each REQUEST that continues a job while the agent is full
+	room        chan struct{}            // has one element after an accepted job has ended
 	dropped     dropped
 
 	mu       sync.Mutex
-	running  map[thread.Key]*run                     // the threads that are being handled
-	requests *recent[thread.Key, *envelope.Envelope] // see run.request
+	running  map[thread.Key]*run                         // the threads that are being handled
+	requests *recent.Map[thread.Key, *envelope.Envelope] // see run.request
 }
 
 // agent adds the part of the desk at the relay of c.
@@ -166,14 +168,14 @@ func (d *desk) agent(c *Client, cursor CursorStore) *agent {
 	a := &agent{
 		desk: d, client: c,
 		progress:    progress{store: cursor},
-		queue:       newQueue(),
+		queue:       pacing.NewQueue[*heldPage](),
 		acceptSlots: make(chan struct{}, maxAccepts),
 		readSlots:   make(chan struct{}, d.opts.Concurrency),
 		answerSlots: make(chan struct{}, d.opts.Concurrency),
 		movedSlots:  make(chan struct{}, d.opts.Concurrency),
 		room:        make(chan struct{}, 1),
 		running:     map[thread.Key]*run{},
-		requests:    newRecent[thread.Key, *envelope.Envelope](maxAccepts),
+		requests:    recent.New[thread.Key, *envelope.Envelope](maxAccepts),
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -213,7 +215,7 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 				continue
 			}
 			a.progress.hold(p)
-			a.route(ctx, &queuedRequest{key: key, event: e, page: p})
+			a.route(ctx, &queuedRequest{Key: key, Event: e, Page: p})
 		case envelope.TypeAccept:
 			if request := a.withdraw(ctx, key); request != nil {
 				a.remember(key, request)
@@ -298,7 +300,7 @@ func (a *agent) handleAccept(ctx context.Context, key thread.Key, e *envelope.En
 	}
 	defer a.unregister(r)
 	defer func() { a.leave(r, r.failed) }()
-	var pause backoff
+	var pause pacing.Backoff
 	for {
 		err := r.step()
 		switch {
@@ -315,7 +317,7 @@ func (a *agent) handleAccept(ctx context.Context, key thread.Key, e *envelope.En
 		a.client.log.Warn("handling an ACCEPT failed, will be retried",
 			"thread", key.ID, "client", key.Client, "error", err)
 		// The thread may end during a longer pause.
-		if pause.wait(r.ctx, min(retryAfter(err), postPatience), maxPause) != nil {
+		if pause.Wait(r.ctx, min(retryAfter(err), postPatience), pacing.MaxPause) != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -377,9 +379,9 @@ func (a *agent) postManifest(ctx context.Context) (Receipt, error) {
 // announce posts the manifest, and posts it again after half of its lifetime in the relay. It returns when ctx ends or
 // the manifest is refused.
 func (a *agent) announce(ctx context.Context) {
-	var pause backoff
+	var pause pacing.Backoff
 	for {
-		a.pace.spend(time.Now())
+		a.pace.Spend(time.Now())
 		receipt, err := a.postManifest(ctx)
 		next := min(retryAfter(err), readPatience)
 		switch {
@@ -391,10 +393,10 @@ func (a *agent) announce(ctx context.Context) {
 		case err != nil:
 			a.client.log.Warn("posting the manifest failed, will be retried", "error", err)
 		default:
-			pause.reset()
+			pause.Reset()
 			next = max(receipt.ExpiresAt.Sub(a.client.now())/2, time.Minute)
 		}
-		if pause.wait(ctx, next, maxPause) != nil {
+		if pause.Wait(ctx, next, pacing.MaxPause) != nil {
 			return
 		}
 	}

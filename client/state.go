@@ -2,20 +2,17 @@ package client
 
 import (
 	"bytes"
-	"container/heap"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"slices"
 	"sync"
-	"time"
 
+	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/deal"
@@ -39,7 +36,7 @@ type State struct {
 	live    int      // its size after it was last written anew
 	failed  error    // why the file cannot be written any more
 	cursors map[didkey.DID]string
-	handled handled
+	handled mark.Set
 	book    deal.Book
 	caught  map[didkey.DID]string
 	places  map[placeKey]joined // where the agent can be reached through other protocols
@@ -63,7 +60,6 @@ type oldState struct {
 // NewState returns a State in memory.
 func NewState() *State {
 	s := &State{cursors: map[didkey.DID]string{}, caught: map[didkey.DID]string{}, places: map[placeKey]joined{}}
-	s.handled.until = map[mark]int64{}
 	s.book.Changed = func(j *deal.Job, forgotten bool) {
 		if forgotten {
 			s.append("nojob", j.Key)
@@ -188,10 +184,10 @@ func (s *State) readLine(text []byte) error {
 		err = line.read(&kind, &a, &b)
 		s.cursors[didkey.DID(a)] = b
 	case "e":
-		var m mark
+		var m mark.Mark
 		var until int64
 		if err = line.read(&kind, &m, &until); err == nil {
-			s.handled.add(m, until)
+			s.handled.Add(m, until)
 		}
 	case "job":
 		var j deal.Job
@@ -270,7 +266,7 @@ func (s *State) compact() error {
 	for key, place := range s.places {
 		err = errors.Join(err, write("joined", key.relay, key.protocol, place))
 	}
-	for m, until := range s.handled.until {
+	for m, until := range s.handled.Until {
 		err = errors.Join(err, write("e", m, until))
 	}
 	for j := range s.book.Jobs {
@@ -359,8 +355,8 @@ func (s *State) isCaught(relay didkey.DID) bool {
 func (s *State) handle(e *envelope.Envelope) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, until := markOf(e), e.ExpiresAt().Unix()
-	if s.handled.add(m, until) {
+	m, until := mark.Of(e), e.ExpiresAt().Unix()
+	if s.handled.Add(m, until) {
 		s.append("e", m, until)
 	}
 }
@@ -369,76 +365,6 @@ func (s *State) handle(e *envelope.Envelope) {
 func (s *State) wasHandled(e *envelope.Envelope) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, ok := s.handled.until[markOf(e)]
+	_, ok := s.handled.Until[mark.Of(e)]
 	return ok
-}
-
-// mark is the first half of the hash of an event.
-type mark [16]byte
-
-func markOf(e *envelope.Envelope) (m mark) {
-	hash := e.Hash()
-	copy(m[:], hash[:])
-	return m
-}
-
-// MarshalText returns the mark in base64url.
-func (m mark) MarshalText() ([]byte, error) {
-	return base64.RawURLEncoding.AppendEncode(nil, m[:]), nil
-}
-
-// UnmarshalText reads base64url.
-func (m *mark) UnmarshalText(text []byte) error {
-	raw, err := base64.RawURLEncoding.DecodeString(string(text))
-	if err == nil && len(raw) != len(m) {
-		err = io.ErrUnexpectedEOF
-	}
-	copy(m[:], raw)
-	return err
-}
-
-// maxHandled is how many handled events a State remembers. The earliest to expire are forgotten first.
-const maxHandled = 1 << 16
-
-// handled are the marks of handled events, with the times in Unix seconds at which they expire.
-type handled struct {
-	until map[mark]int64
-	order byExpiry
-}
-
-// add adds a mark. It returns false if the mark is there already.
-func (h *handled) add(m mark, until int64) bool {
-	if _, ok := h.until[m]; ok {
-		return false
-	}
-	now := time.Now().Unix()
-	for len(h.order) > 0 && (len(h.order) >= maxHandled || h.order[0].until < now) {
-		delete(h.until, heap.Pop(&h.order).(expiring).mark)
-	}
-	h.until[m] = until
-	heap.Push(&h.order, expiring{m, until})
-	return true
-}
-
-type expiring struct {
-	mark  mark
-	until int64
-}
-
-// byExpiry is a heap of marks, the first to expire on top.
-type byExpiry []expiring
-
-func (h byExpiry) Len() int           { return len(h) }
-func (h byExpiry) Less(i, j int) bool { return h[i].until < h[j].until }
-func (h byExpiry) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-
-// Push implements heap.Interface.
-func (h *byExpiry) Push(x any) { *h = append(*h, x.(expiring)) }
-
-// Pop implements heap.Interface.
-func (h *byExpiry) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return last
 }

@@ -16,7 +16,7 @@ var clients = []mutant{
 		ofClients + " -run OpenRelays"},
 
 	{"client: events are not verified", "client parseVerified", "e.Verify()", with("nil"), ofClients},
-	{"client: it polls without a pause", "client follower.step", "wait() maxPause", with("nil"),
+	{"client: it polls without a pause", "client follower.step", "Wait() MaxPause", with("nil"),
 		ofClients + " -run Follow"},
 	{"client: it waits for an answer without limit", "client Client.postOnce", "WithTimeout()",
 		with("context.WithCancel(ctx)"), ofClients},
@@ -89,11 +89,14 @@ var clients = []mutant{
 
 // Agents that serve.
 var serving = []mutant{
-	{"serve: known clients wait like strangers", "client queue.put", "credit", never, ofClients + " -run Floods"},
-	{"serve: one client takes all turns", "client queue.next", "served[]", drop, ofClients + " -run Floods"},
-	{"serve: dropped requests are not reported", "client queue.insert", "dropped", set("$[:0]"),
+	{"serve: known clients wait like strangers", "client/internal/pacing Queue.Put", "credit", never,
+		ofClients + " -run Floods"},
+	{"serve: one client takes all turns", "client/internal/pacing Queue.Next", "served[]", drop,
+		ofClients + " -run Floods"},
+	{"serve: dropped requests are not reported", "client/internal/pacing Queue.insert", "dropped", set("$[:0]"),
 		ofClients + " -run Silently"},
-	{"serve: one client takes all slots", "client fairSlots.assign", "held[]", never, ofClients + " -run SharesWork"},
+	{"serve: one client takes all slots", "client/internal/pacing Slots.assign", "held[]", never,
+		ofClients + " -run SharesWork"},
 }
 
 // The program.

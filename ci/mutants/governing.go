@@ -75,6 +75,6 @@ var governing = []mutant{
 		"./relay/admin -run Prune"},
 	{"backups: links in the folder are removed", "relay/admin listBackups", "e.IsDir()", without,
 		"./relay/admin -run Schedule|Prune"},
-	{"restore: any folder is replaced", "cmd/agora restoreCmd.checkTarget", "has() databaseName", never,
+	{"restore: any folder is replaced", "cmd/agora/internal/operate RestoreCmd.checkTarget", "has() Database", never,
 		"./cmd/agora -run TestScripts/admin"},
 }

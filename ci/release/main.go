@@ -138,8 +138,8 @@ func (r *release) build(system, arch string) (string, error) {
 	if _, err := os.Stat(program); err == nil {
 		return program, nil
 	}
-	args := append([]string{"build", "-buildvcs=false", "-ldflags", "-s -w -X main.version=" + r.version, "-o", program},
-		r.flags...)
+	version := "-X github.com/agora-relay/agora/cmd/agora/internal/cli.version=" + r.version
+	args := append([]string{"build", "-buildvcs=false", "-ldflags", "-s -w " + version, "-o", program}, r.flags...)
 	cmd := exec.Command("go", append(args, "./cmd/agora")...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+arch)
 	return program, run(cmd)

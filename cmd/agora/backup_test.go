@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/store/sqlite"
 )
@@ -18,7 +19,7 @@ import (
 func newDataFolder(t *testing.T) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
-	store, err := sqlite.Open(t.Context(), filepath.Join(folder, databaseName), sqlite.Options{Reserve: 1 << 20})
+	store, err := sqlite.Open(t.Context(), filepath.Join(folder, datafolder.Database), sqlite.Options{Reserve: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,7 @@ func newDataFolder(t *testing.T) (folder string) {
 	}
 	key, err := didkey.Generate()
 	if err == nil {
-		err = didkey.Save(filepath.Join(folder, keyName), key)
+		err = didkey.Save(filepath.Join(folder, datafolder.Key), key)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -66,11 +67,11 @@ func TestFailedBackupLeavesNothing(t *testing.T) {
 	if code, output := runAgora(interrupted, "check", "--data", folder); code != cli.ExitFailed || !strings.Contains(output, "interrupted") || strings.Contains(output, "clean") {
 		t.Errorf("an interrupted check ends with %d: %s", code, output)
 	}
-	if err := os.Remove(filepath.Join(folder, keyName)); err != nil {
+	if err := os.Remove(filepath.Join(folder, datafolder.Key)); err != nil {
 		t.Fatal(err)
 	}
 	code, output = runAgora(t.Context(), "backup", "--data", folder, dest)
-	if left := names(t, parent); code != cli.ExitFailed || !strings.Contains(output, keyName) || len(left) > 0 {
+	if left := names(t, parent); code != cli.ExitFailed || !strings.Contains(output, datafolder.Key) || len(left) > 0 {
 		t.Errorf("a backup without a key ends with %d (%s) and leaves %v", code, output, left)
 	}
 }
@@ -83,22 +84,22 @@ func TestBackupFolder(t *testing.T) {
 	if code, output := runAgora(t.Context(), "backup", "--data", folder, dest); code != cli.ExitOK {
 		t.Fatalf("%d: %s", code, output)
 	}
-	if got := strings.Join(names(t, dest), " "); got != databaseName+" "+keyName {
+	if got := strings.Join(names(t, dest), " "); got != datafolder.Database+" "+datafolder.Key {
 		t.Errorf("the backup contains %s", got)
 	}
 	if got := names(t, filepath.Dir(dest)); len(got) != 1 {
 		t.Errorf("the folder of the backup also contains %v", got)
 	}
-	for path, want := range map[string]os.FileMode{dest: 0o700, filepath.Join(dest, databaseName): 0o600, filepath.Join(dest, keyName): 0o600} {
+	for path, want := range map[string]os.FileMode{dest: 0o700, filepath.Join(dest, datafolder.Database): 0o600, filepath.Join(dest, datafolder.Key): 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want && runtime.GOOS != "windows" {
 			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, want)
 		}
 	}
-	original, err := didkey.Load(filepath.Join(folder, keyName))
+	original, err := didkey.Load(filepath.Join(folder, datafolder.Key))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if copied, err := didkey.Load(filepath.Join(dest, keyName)); err != nil || copied.DID() != original.DID() {
+	if copied, err := didkey.Load(filepath.Join(dest, datafolder.Key)); err != nil || copied.DID() != original.DID() {
 		t.Errorf("the backup has the key of %s, want %s: %v", copied.DID(), original.DID(), err)
 	}
 	mine := filepath.Join(parent, "mine")

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/settings"
 	"github.com/alecthomas/kong"
 )
 
@@ -36,14 +37,17 @@ func configFile(t *testing.T, text string) string {
 }
 
 // settingsByName parses the flags of serve and returns all settings.
-func settingsByName(t *testing.T, args ...string) (map[string]setting, error) {
+func settingsByName(t *testing.T, args ...string) (map[string]settings.Setting, error) {
 	t.Helper()
-	_, settings, err := parseServe(append([]string{"serve"}, args...))
-	byName := map[string]setting{}
-	for _, s := range settings {
-		byName[s.flag.Name] = s
+	cmd, parsed, err := parseServe(append([]string{"serve"}, args...))
+	if err != nil {
+		return nil, err
 	}
-	return byName, err
+	byName := map[string]settings.Setting{}
+	for _, s := range cmd.Sources.Of(parsed) {
+		byName[s.Flag.Name] = s
+	}
+	return byName, nil
 }
 
 // TestPrecedence gives each setting in three ways, then in two, then in one.
@@ -68,19 +72,19 @@ func TestPrecedence(t *testing.T) {
 			check := func(want, source string, args ...string) {
 				t.Helper()
 				settings, err := settingsByName(t, args...)
-				if s := settings[c.name]; err != nil || s.value != want || !strings.HasPrefix(s.source, source) {
-					t.Errorf("%s from %s, want %s from %s (%v)", s.value, s.source, want, source, err)
+				if s := settings[c.name]; err != nil || s.Value != want || !strings.HasPrefix(s.Source, source) {
+					t.Errorf("%s from %s, want %s from %s (%v)", s.Value, s.Source, want, source, err)
 				}
 			}
 			file := configFile(t, c.name+" = "+c.inFile+"\n")
-			if settings, err := settingsByName(t); err != nil || settings[c.name].source != "default" {
-				t.Errorf("without values: from %s, %v", settings[c.name].source, err)
+			if settings, err := settingsByName(t); err != nil || settings[c.name].Source != "default" {
+				t.Errorf("without values: from %s, %v", settings[c.name].Source, err)
 			}
 			check(c.wantFile, "file "+file, "--config", file)
 			t.Setenv("AGORA_CONFIG", file)
 			check(c.wantFile, "file "+file)
-			t.Setenv(environmentName(c.name), c.inEnvironment)
-			check(c.wantEnvironment, "environment "+environmentName(c.name))
+			t.Setenv(settings.Variable(c.name), c.inEnvironment)
+			check(c.wantEnvironment, "environment "+settings.Variable(c.name))
 			check(c.wantCommandLine, "command line", "--"+c.name+"="+c.onCommandLine)
 		})
 	}
@@ -155,7 +159,7 @@ func TestWrongSettings(t *testing.T) {
 		}
 		t.Setenv(name, "")
 	}
-	large := configFile(t, strings.Repeat("# long\n", maxConfigBytes/7+1))
+	large := configFile(t, strings.Repeat("# long\n", (1<<20)/7+1))
 	if _, err := settingsByName(t, "--config", large); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("a large file: %v", err)
 	}
@@ -207,8 +211,8 @@ func TestPrintConfig(t *testing.T) {
 		t.Fatalf("%v in:\n%s", err, text)
 	}
 	for name, s := range before {
-		if !s.secret() && after[name].value != s.value {
-			t.Errorf("%s: %s, printed and read again: %s", name, s.value, after[name].value)
+		if !s.Secret() && after[name].Value != s.Value {
+			t.Errorf("%s: %s, printed and read again: %s", name, s.Value, after[name].Value)
 		}
 	}
 	if len(before) < 40 {
@@ -230,8 +234,8 @@ func TestDependentDefaults(t *testing.T) {
 		{"--domain relay.example.org --reads parties", `":443"`, `":80"`, `"https://relay.example.org"`},
 	} {
 		s, err := settingsByName(t, strings.Fields(c.args)...)
-		if err != nil || s["addr"].value != c.addr || s["http-addr"].value != c.http || s["public-url"].value != c.url {
-			t.Errorf("%s: %s, %s, %s (%v)", c.args, s["addr"].value, s["http-addr"].value, s["public-url"].value, err)
+		if err != nil || s["addr"].Value != c.addr || s["http-addr"].Value != c.http || s["public-url"].Value != c.url {
+			t.Errorf("%s: %s, %s, %s (%v)", c.args, s["addr"].Value, s["http-addr"].Value, s["public-url"].Value, err)
 		}
 	}
 }
@@ -281,7 +285,7 @@ func TestStrangeVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(strangeVariables(parsed)); got != "[the variable AGORA_MAX_BODDY is not a setting; did you mean AGORA_MAX_BODY?]" {
+	if got := fmt.Sprint(settings.Misspelled(parsed)); got != "[the variable AGORA_MAX_BODDY is not a setting; did you mean AGORA_MAX_BODY?]" {
 		t.Error(got)
 	}
 }
@@ -291,7 +295,7 @@ func TestStrangeVariables(t *testing.T) {
 func reference(t *testing.T) string {
 	t.Helper()
 	clearSettings(t)
-	_, settings, err := parseServe([]string{"serve"})
+	cmd, parsed, err := parseServe([]string{"serve"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,24 +303,24 @@ func reference(t *testing.T) string {
 	group := "Relay"
 	heading := func() { fmt.Fprintf(&b, "\n### %s\n\n", group) }
 	heading()
-	for _, s := range settings {
-		if s.flag.Group != nil && s.flag.Group.Title != group {
-			group = s.flag.Group.Title
+	for _, s := range cmd.Sources.Of(parsed) {
+		if s.Flag.Group != nil && s.Flag.Group.Title != group {
+			group = s.Flag.Group.Title
 			heading()
 		}
-		fmt.Fprintf(&b, "- `%s`", s.flag.Name)
-		if s.value != "" && s.value != "false" {
-			fmt.Fprintf(&b, " = `%s`", s.value)
+		fmt.Fprintf(&b, "- `%s`", s.Flag.Name)
+		if s.Value != "" && s.Value != "false" {
+			fmt.Fprintf(&b, " = `%s`", s.Value)
 		}
 		for _, mark := range []struct {
 			is   bool
 			name string
-		}{{s.flag.IsSlice(), "list"}, {s.secret(), "secret"}, {s.flag.Tag.Has("reload"), "reload"}} {
+		}{{s.Flag.IsSlice(), "list"}, {s.Secret(), "secret"}, {s.Flag.Tag.Has("reload"), "reload"}} {
 			if mark.is {
 				fmt.Fprintf(&b, " [%s]", mark.name)
 			}
 		}
-		help := strings.Replace(s.flag.Tag.Help, " (default: ${default})", "", 1)
+		help := strings.Replace(s.Flag.Tag.Help, " (default: ${default})", "", 1)
 		help = strings.NewReplacer(" May be repeated.", "", " 0: no limit.", "", "; 0: no limit.", ".").Replace(help)
 		fmt.Fprintf(&b, ": %s\n", help)
 	}

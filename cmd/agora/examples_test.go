@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/agora-relay/agora/cmd/agora/internal/settings"
 )
 
 // The types below have the keys of Compose and Kubernetes that the examples use. A key that is in no type is an error.
@@ -169,7 +171,7 @@ func wantSetting(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	setting, ours := strings.CutPrefix(strings.TrimSuffix(name, secretSuffix), "AGORA_")
+	setting, ours := strings.CutPrefix(strings.TrimSuffix(name, settings.SecretSuffix), "AGORA_")
 	if flag := strings.ToLower(strings.ReplaceAll(setting, "_", "-")); !ours || !ownFlag(childOf(parser.Model.Node, "serve"), flag) {
 		t.Errorf("agora serve has no setting %s", name)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/mcpserver/spending"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/hub/hubclient"
@@ -58,7 +59,7 @@ func TestFixtureClient(t *testing.T) {
 		if c, failed := hub.Credentials(); failed != nil || c.AgentID != "bob@relay.example" || err != nil || broken > 0 || lines != 1 {
 			t.Errorf("the folder of the hub: %+v, %v, %d lines, %d broken, %v", c.AgentID, failed, lines, broken, err)
 		}
-		if _, err := readKeySecret(filepath.Join(folder, "key-secret")); err != nil {
+		if _, err := serve.ReadKeySecret(filepath.Join(folder, "key-secret")); err != nil {
 			t.Error(err)
 		}
 	})

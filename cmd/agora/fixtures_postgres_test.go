@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/store/postgres"
 	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/store/transfer"
@@ -48,7 +50,7 @@ func (x fixture) restored(t *testing.T) string {
 // postgres opens the database at this address, with a clock that shows when the fixture was made.
 func (x fixture) postgres(t *testing.T, address string) *postgres.Store {
 	t.Helper()
-	store, err := postgres.Open(t.Context(), address, postgres.Options{Policy: x.options().Policy, Extensions: extensions(),
+	store, err := postgres.Open(t.Context(), address, postgres.Options{Policy: x.options().Policy, Extensions: serve.Extensions(),
 		AcceptAsync: true, KeepPolicy: true, Now: func() time.Time { return x.At }, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -62,9 +64,9 @@ func TestFixturePostgres(t *testing.T) {
 	eachFixture(t, func(t *testing.T, x fixture) {
 		store := x.postgres(t, x.restored(t))
 		data, client := x.unpack(t, "backup"), x.unpack(t, "client")
-		secret, err := readKeySecret(filepath.Join(client, "key-secret"))
+		secret, err := serve.ReadKeySecret(filepath.Join(client, "key-secret"))
 		if err == nil {
-			err = (sharedKeys{store: store, folder: data, secret: secret}).sync(t.Context(), true)
+			err = (serve.SharedKeys{Store: store, Folder: data, Secret: secret}).Sync(t.Context(), true)
 		}
 		if err != nil {
 			t.Errorf("the shared keys: %v", err)
@@ -91,7 +93,7 @@ func TestFixtureMigrate(t *testing.T) {
 		}
 		clean(t, moved, x.At)
 		there := x.postgres(t, server)
-		back, err := sqlite.Open(t.Context(), filepath.Join(moved, databaseName), x.options())
+		back, err := sqlite.Open(t.Context(), filepath.Join(moved, datafolder.Database), x.options())
 		if err != nil {
 			t.Fatal(err)
 		}

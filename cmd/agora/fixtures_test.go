@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
@@ -114,7 +116,7 @@ func TestFixtureData(t *testing.T) {
 		client := x.unpack(t, "client")
 		for _, name := range []string{"data", "backup"} {
 			data := x.unpack(t, name)
-			store, err := sqlite.Open(t.Context(), filepath.Join(data, databaseName), x.options())
+			store, err := sqlite.Open(t.Context(), filepath.Join(data, datafolder.Database), x.options())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,13 +136,13 @@ func TestFixtureData(t *testing.T) {
 // options are those of a store whose clock shows when the fixture was made.
 func (x fixture) options() sqlite.Options {
 	return sqlite.Options{Policy: relay.Policy{Rules: thread.Rules{PendingTimeout: 24 * time.Hour, ActiveTimeout: 24 * time.Hour}},
-		Reserve: 1 << 20, Extensions: extensions(), Now: func() time.Time { return x.At }, Log: slog.New(slog.DiscardHandler)}
+		Reserve: 1 << 20, Extensions: serve.Extensions(), Now: func() time.Time { return x.At }, Log: slog.New(slog.DiscardHandler)}
 }
 
 // clean checks a data folder, as agora check does.
 func clean(t *testing.T, data string, at time.Time) {
 	t.Helper()
-	report, err := check.Database(t.Context(), filepath.Join(data, databaseName), check.Options{Now: at, Extensions: extensions(),
+	report, err := check.Database(t.Context(), filepath.Join(data, datafolder.Database), check.Options{Now: at, Extensions: serve.Extensions(),
 		Found: func(f check.Finding) { t.Errorf("check: %v", f) }})
 	if err != nil || report.Events < 20 || report.Threads < 8 {
 		t.Errorf("the check has read %+v, %v", report, err)
@@ -150,7 +152,7 @@ func clean(t *testing.T, data string, at time.Time) {
 // serve runs a relay with its gateways over a store. Its clock shows when the fixture was made.
 func (x fixture) serve(t *testing.T, data string, store relay.Extender) (url string, stop func()) {
 	t.Helper()
-	key, err := didkey.Load(filepath.Join(data, keyName))
+	key, err := didkey.Load(filepath.Join(data, datafolder.Key))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,18 +171,18 @@ func (x fixture) serve(t *testing.T, data string, store relay.Extender) (url str
 		"--outbound-allow", "127.0.0.1"}); err != nil {
 		t.Fatal(err)
 	}
-	g, err := line.Serve.Gateways.open(t.Context(), data, r, log)
+	g, err := line.Serve.Gateways.Open(t.Context(), data, r, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	front := httpapi.New(r, httpapi.Options{Log: log, Mounts: g.mounts(), Gateways: g.document(), Grace: time.Second})
+	front := httpapi.New(r, httpapi.Options{Log: log, Mounts: g.Mounts(), Gateways: g.Document(), Grace: time.Second})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, r, front, g.tasks(), httpapi.Listener{Listener: l}) }()
+	go func() { ended <- serve.Serve(ctx, r, front, g.Tasks(), httpapi.Listener{Listener: l}) }()
 	return "http://" + l.Addr().String(), func() {
 		cancel()
 		if err := <-ended; err != nil {

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
@@ -43,7 +45,7 @@ var noGateways = []string{gateway.Extension.Name, admin.Extension.Name, witness.
 
 // TestGatewayAPIs checks that each extension with tables of a gateway is in gatewayAPIs.
 func TestGatewayAPIs(t *testing.T) {
-	for _, x := range extensions() {
+	for _, x := range serve.Extensions() {
 		if _, known := gatewayAPIs[x.Name]; !known && !slices.Contains(noGateways, x.Name) {
 			t.Errorf("add the API of the gateway %s to gatewayAPIs", x.Name)
 		}
@@ -188,7 +190,7 @@ func (c caller) authorize(t *testing.T, r *http.Request, scheme string, body []b
 	case "":
 		return
 	case "operatorKey":
-		key = c.token(t, "op", filepath.Join(c.data, operatorKeyName))
+		key = c.token(t, "op", filepath.Join(c.data, datafolder.OperatorKey))
 	case "hubKey":
 		key = c.token(t, "ca", file("hub-alice/chorus-credentials.json"))
 	case "channelKey":
@@ -412,7 +414,7 @@ func (c *caller) publish(t *testing.T) {
 func TestTexts(t *testing.T) {
 	eachFixture(t, func(t *testing.T, x fixture) {
 		data := x.unpack(t, "backup")
-		store, err := sqlite.Open(t.Context(), filepath.Join(data, databaseName), x.options())
+		store, err := sqlite.Open(t.Context(), filepath.Join(data, datafolder.Database), x.options())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -458,7 +460,7 @@ func TestRepairTexts(t *testing.T) {
 // spoilLabel stores a label with U+0000, as version 0.1.0 did.
 func spoilLabel(t *testing.T, x fixture, data string) {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), filepath.Join(data, databaseName), x.options())
+	store, err := sqlite.Open(t.Context(), filepath.Join(data, datafolder.Database), x.options())
 	if err != nil {
 		t.Fatal(err)
 	}

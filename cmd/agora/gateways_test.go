@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 )
 
 // served is a relay that runs in this process.
@@ -229,7 +230,7 @@ func TestServedBackup(t *testing.T) {
 	flags := []string{"--public-url", "https://relay.example", "--post-rate-ip", "0", "--read-rate-ip", "0", "--hub", "--data"}
 	s := startServe(t, append(flags, data)...)
 	alice, bob := registerAgent(t, s.relay+"/hub", "alice@relay.example"), registerAgent(t, s.relay+"/hub", "bob@relay.example")
-	operator, err := os.ReadFile(filepath.Join(data, operatorKeyName))
+	operator, err := os.ReadFile(filepath.Join(data, datafolder.OperatorKey))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +314,7 @@ func TestCheckReadsGatewayTables(t *testing.T) {
 	if code, output := runAgora(t.Context(), "check", "--data", data); code != cli.ExitOK {
 		t.Fatal(output)
 	}
-	db, err := sql.Open("sqlite", filepath.Join(data, databaseName))
+	db, err := sql.Open("sqlite", filepath.Join(data, datafolder.Database))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/settings"
 	"github.com/agora-relay/agora/internal/clidoc"
 )
 
@@ -42,7 +43,7 @@ func (c generateCmd) Run() error {
 		return err
 	}
 	files := map[string][]byte{}
-	manual := clidoc.Manual{Version: build(), Date: c.Date, Exit: exitMeaning}
+	manual := clidoc.Manual{Version: cli.Build(), Date: c.Date, Exit: exitMeaning}
 	for _, page := range manual.Pages(app) {
 		files[filepath.Join("man", page.Name+".1")] = []byte(page.Text)
 	}
@@ -103,29 +104,29 @@ func writeTemplate(w io.Writer) error {
 	var b bytes.Buffer
 	b.WriteString(templateHead)
 	group := ""
-	for _, s := range line.Serve.settingsOf(parsed) {
-		if s.source != "default" {
-			return errors.New("the file must have the defaults, but " + s.flag.Name + " comes from the " + s.source)
+	for _, s := range line.Serve.Sources.Of(parsed) {
+		if s.Source != "default" {
+			return errors.New("the file must have the defaults, but " + s.Flag.Name + " comes from the " + s.Source)
 		}
-		if s.flag.Group != nil && s.flag.Group.Title != group {
-			group = s.flag.Group.Title
+		if s.Flag.Group != nil && s.Flag.Group.Title != group {
+			group = s.Flag.Group.Title
 			fmt.Fprintf(&b, "\n# ---- %s ----\n", group)
 		}
-		help := strings.Replace(s.flag.Help, " (default: "+s.flag.Default+")", "", 1)
-		if s.flag.Tag.Has("reload") {
+		help := strings.Replace(s.Flag.Help, " (default: "+s.Flag.Default+")", "", 1)
+		if s.Flag.Tag.Has("reload") {
 			help += " [reload]"
 		}
 		b.WriteString("\n")
 		for _, l := range wrap(help, 117) {
 			fmt.Fprintf(&b, "# %s\n", l)
 		}
-		value := s.value
+		value := s.Value
 		if value == "" {
-			if value = tomlQuoted(strings.TrimSuffix(s.flag.FormatPlaceHolder(), ",...")); s.flag.IsSlice() {
+			if value = settings.Quoted(strings.TrimSuffix(s.Flag.FormatPlaceHolder(), ",...")); s.Flag.IsSlice() {
 				value = "[" + value + "]"
 			}
 		}
-		fmt.Fprintf(&b, "#%s = %s\n", s.flag.Name, value)
+		fmt.Fprintf(&b, "#%s = %s\n", s.Flag.Name, value)
 	}
 	_, err = w.Write(b.Bytes())
 	return err

@@ -22,6 +22,7 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/hub/hubclient"
@@ -301,7 +302,7 @@ func hostileFolder(t *testing.T) (folder string) {
 	if err := os.Rename(newDataFolder(t), folder); err != nil {
 		t.Fatal(err)
 	}
-	db, err := sql.Open("sqlite", filepath.Join(folder, databaseName))
+	db, err := sql.Open("sqlite", filepath.Join(folder, datafolder.Database))
 	if err != nil {
 		t.Fatal(err)
 	}

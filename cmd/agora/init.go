@@ -9,7 +9,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -341,4 +343,52 @@ func shownPath(path string) string {
 		return "~/" + cli.ShellQuoted(filepath.ToSlash(rest))
 	}
 	return cli.ShellQuoted(path)
+}
+
+// askAll asks for everything that a flag could say. There is none.
+func (b *beginning) askAll() error {
+	in := cli.NewQuestions(b.env)
+	fmt.Fprintf(b.env.Stdout, "This makes the profile %s. Press Enter to take what is in brackets.\n", b.profile)
+	in.Ask("Your name", loginName(), func(text string) error {
+		if b.Name = text; text == "" {
+			return nil
+		}
+		return profile.CheckPerson(text)
+	})
+	in.Ask("The relay", defaultRelay(), func(text string) error { return b.Relay.UnmarshalText([]byte(text)) })
+	in.Ask("Services that you offer, such as translation.en_zh, separated by spaces (none)", "", func(text string) error {
+		b.Intent = strings.Fields(text)
+		return b.Validate()
+	})
+	if len(b.Intent) > 0 {
+		in.Ask("The price of a service in USD (not said)", "", func(text string) error {
+			if text == "" {
+				return nil
+			}
+			number, err := strconv.ParseFloat(text, 64)
+			if b.Price = &number; err != nil || number < 0 {
+				return errors.New("want a number such as 0.01")
+			}
+			return nil
+		})
+	}
+	if len(b.Intent) > 0 {
+		in.Ask("Announce them now? yes or no", "no", func(text string) error {
+			b.Announce = strings.HasPrefix("yes", strings.ToLower(text))
+			if !b.Announce && !strings.HasPrefix("no", strings.ToLower(text)) {
+				return errors.New("want yes or no")
+			}
+			return nil
+		})
+	}
+	return in.Err
+}
+
+// loginName returns the name of the user, if it can be a name of the address book. That of root says nothing.
+func loginName() string {
+	u, err := user.Current()
+	if err != nil || u.Uid == "0" || profile.CheckPerson(u.Username) != nil {
+		return ""
+	}
+	return u.Username
 }

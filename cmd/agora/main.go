@@ -1,6 +1,10 @@
 // Command agora is the relay and its tools in one binary. It runs a relay, creates keys, canonicalizes JSON, signs,
-// verifies, posts and follows messages, and tests, measures and backs up relays. Each file contains one command, or a
-// few that belong together; `agora COMMAND --help` explains each.
+// verifies, posts and follows messages, and tests, measures and backs up relays. `agora COMMAND --help` explains each.
+//
+// This package has the list of commands, what works on that list (help, completion, profiles, generate), and commands
+// that stand alone. All others are in the packages in internal: serve runs a relay, operate is for its operator, prove
+// checks signatures and proofs, trade is for clients and agents, and chorus and a2acmd are for the gateways. They share
+// cli, settings and datafolder, and do not import this package.
 package main
 
 import (
@@ -18,55 +22,58 @@ import (
 	"github.com/agora-relay/agora/cmd/agora/internal/a2acmd"
 	"github.com/agora-relay/agora/cmd/agora/internal/chorus"
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/operate"
+	"github.com/agora-relay/agora/cmd/agora/internal/prove"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/cmd/agora/internal/trade"
 	"github.com/alecthomas/kong"
 )
 
 // commandLine has a field for each command. The tags contain the help texts.
 type commandLine struct {
-	Serve        serveCmd          `cmd:"" everyday:"" help:"Run a relay."`
-	Init         initCmd           `cmd:"" everyday:"" help:"Begin: make a key and a profile, so that the commands need no flags."`
-	Profile      profileCmd        `cmd:"" help:"List your profiles."`
-	Name         cli.NameCmd       `cmd:"" everyday:"" help:"Give names to DIDs, in your own address book."`
-	Keygen       keygenCmd         `cmd:"" everyday:"" help:"Create an identity: a new private key in a new file."`
-	Key          keyCmd            `cmd:"" help:"Share the keys of a relay among its nodes."`
-	Did          didCmd            `cmd:"" help:"Check a did:key and show its public key."`
-	Canonicalize canonicalizeCmd   `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
-	Sign         signCmd           `cmd:"" help:"Sign an envelope that you have written as JSON."`
-	Verify       verifyCmd         `cmd:"" help:"Check an envelope, however old it is, a deal, or evidence."`
-	Audit        auditCmd          `cmd:"" help:"Check that a relay has kept its word, with proofs and witnesses."`
-	Proof        proofCmd          `cmd:"" help:"Get and check proofs of a relay's log."`
-	Ask          trade.AskCmd      `cmd:"" everyday:"" help:"Ask agents for a service, and print the result."`
-	Send         trade.SendCmd     `cmd:"" everyday:"" help:"Sign a message and post it."`
-	Follow       trade.FollowCmd   `cmd:"" everyday:"" help:"Print messages as they arrive."`
-	Threads      trade.ThreadsCmd  `cmd:"" everyday:"" help:"List your threads."`
-	Thread       trade.ThreadCmd   `cmd:"" everyday:"" help:"Show a thread."`
-	Agents       trade.AgentsCmd   `cmd:"" everyday:"" help:"Find agents."`
-	Work         trade.WorkCmd     `cmd:"" everyday:"" help:"Make an agent out of any program."`
-	Relays       trade.RelaysCmd   `cmd:"" help:"Show your relays, and whether they can be trusted."`
-	Page         pageCmd           `cmd:"" help:"Show the web page of a relay elsewhere, from this machine."`
-	Hub          chorus.HubCmd     `cmd:"" everyday:"" help:"Talk with agents of a Chorus hub."`
-	Channel      chorus.ChannelCmd `cmd:"" everyday:"" help:"Take part in channels, and connect agents to them."`
-	Jobs         chorus.JobsCmd    `cmd:"" everyday:"" help:"Hire agents, and let agents be hired, at a registry with credits."`
-	A2a          a2acmd.Cmd        `cmd:"" name:"a2a" everyday:"" help:"Call A2A agents, and give yours an A2A endpoint."`
-	Mcp          mcpCmd            `cmd:"" everyday:"" help:"Give an LLM the tools of an agent, over MCP."`
-	Conformance  conformanceCmd    `cmd:"" help:"Test whether a relay follows the protocol."`
-	Bench        benchCmd          `cmd:"" help:"Measure a relay under load."`
-	Monitoring   monitoringCmd     `cmd:"" help:"Print alert rules for Prometheus, or a dashboard for Grafana."`
-	Admin        adminCmd          `cmd:"" help:"Govern a relay that runs on this machine: bans, removals, backups."`
-	Stats        statsCmd          `cmd:"" help:"Show what a data folder holds."`
-	Prune        pruneCmd          `cmd:"" help:"Remove old messages from a data folder, and give its disk space back."`
-	Fold         foldCmd           `cmd:"" help:"Fold old transfers and jobs of the registry into balances."`
-	Restore      restoreCmd        `cmd:"" help:"Put a backup in place."`
-	Backup       backupCmd         `cmd:"" help:"Copy a relay's data folder while the relay runs."`
-	Check        checkCmd          `cmd:"" help:"Check all of a data folder or a backup."`
-	Migrate      migrateCmd        `cmd:"" help:"Move a relay from its data folder to PostgreSQL, or back."`
-	Health       healthCmd         `cmd:"" help:"Check whether a relay accepts messages."`
-	Completion   completionCmd     `cmd:"" help:"Print a script with which a shell completes commands and flags."`
-	Complete     completeCmd       `cmd:"" hidden:"" help:"Print the words that can end a command line."`
-	Generate     generateCmd       `cmd:"" hidden:"" help:"Write the files that packages have besides the program."`
-	Version      versionCmd        `cmd:"" help:"Show the program's version."`
-	Help         helpCmd           `cmd:"" help:"Show help for a command."`
+	Serve        serve.Cmd             `cmd:"" everyday:"" help:"Run a relay."`
+	Init         initCmd               `cmd:"" everyday:"" help:"Begin: make a key and a profile, so that the commands need no flags."`
+	Profile      profileCmd            `cmd:"" help:"List your profiles."`
+	Name         cli.NameCmd           `cmd:"" everyday:"" help:"Give names to DIDs, in your own address book."`
+	Keygen       keygenCmd             `cmd:"" everyday:"" help:"Create an identity: a new private key in a new file."`
+	Key          serve.KeyCmd          `cmd:"" help:"Share the keys of a relay among its nodes."`
+	Did          didCmd                `cmd:"" help:"Check a did:key and show its public key."`
+	Canonicalize prove.CanonicalizeCmd `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
+	Sign         prove.SignCmd         `cmd:"" help:"Sign an envelope that you have written as JSON."`
+	Verify       prove.VerifyCmd       `cmd:"" help:"Check an envelope, however old it is, a deal, or evidence."`
+	Audit        prove.AuditCmd        `cmd:"" help:"Check that a relay has kept its word, with proofs and witnesses."`
+	Proof        prove.ProofCmd        `cmd:"" help:"Get and check proofs of a relay's log."`
+	Ask          trade.AskCmd          `cmd:"" everyday:"" help:"Ask agents for a service, and print the result."`
+	Send         trade.SendCmd         `cmd:"" everyday:"" help:"Sign a message and post it."`
+	Follow       trade.FollowCmd       `cmd:"" everyday:"" help:"Print messages as they arrive."`
+	Threads      trade.ThreadsCmd      `cmd:"" everyday:"" help:"List your threads."`
+	Thread       trade.ThreadCmd       `cmd:"" everyday:"" help:"Show a thread."`
+	Agents       trade.AgentsCmd       `cmd:"" everyday:"" help:"Find agents."`
+	Work         trade.WorkCmd         `cmd:"" everyday:"" help:"Make an agent out of any program."`
+	Relays       trade.RelaysCmd       `cmd:"" help:"Show your relays, and whether they can be trusted."`
+	Page         pageCmd               `cmd:"" help:"Show the web page of a relay elsewhere, from this machine."`
+	Hub          chorus.HubCmd         `cmd:"" everyday:"" help:"Talk with agents of a Chorus hub."`
+	Channel      chorus.ChannelCmd     `cmd:"" everyday:"" help:"Take part in channels, and connect agents to them."`
+	Jobs         chorus.JobsCmd        `cmd:"" everyday:"" help:"Hire agents, and let agents be hired, at a registry with credits."`
+	A2a          a2acmd.Cmd            `cmd:"" name:"a2a" everyday:"" help:"Call A2A agents, and give yours an A2A endpoint."`
+	Mcp          mcpCmd                `cmd:"" everyday:"" help:"Give an LLM the tools of an agent, over MCP."`
+	Conformance  conformanceCmd        `cmd:"" help:"Test whether a relay follows the protocol."`
+	Bench        benchCmd              `cmd:"" help:"Measure a relay under load."`
+	Monitoring   operate.MonitoringCmd `cmd:"" help:"Print alert rules for Prometheus, or a dashboard for Grafana."`
+	Admin        operate.AdminCmd      `cmd:"" help:"Govern a relay that runs on this machine: bans, removals, backups."`
+	Stats        operate.StatsCmd      `cmd:"" help:"Show what a data folder holds."`
+	Prune        operate.PruneCmd      `cmd:"" help:"Remove old messages from a data folder, and give its disk space back."`
+	Fold         operate.FoldCmd       `cmd:"" help:"Fold old transfers and jobs of the registry into balances."`
+	Restore      operate.RestoreCmd    `cmd:"" help:"Put a backup in place."`
+	Backup       operate.BackupCmd     `cmd:"" help:"Copy a relay's data folder while the relay runs."`
+	Check        operate.CheckCmd      `cmd:"" help:"Check all of a data folder or a backup."`
+	Migrate      operate.MigrateCmd    `cmd:"" help:"Move a relay from its data folder to PostgreSQL, or back."`
+	Health       operate.HealthCmd     `cmd:"" help:"Check whether a relay accepts messages."`
+	Completion   completionCmd         `cmd:"" help:"Print a script with which a shell completes commands and flags."`
+	Complete     completeCmd           `cmd:"" hidden:"" help:"Print the words that can end a command line."`
+	Generate     generateCmd           `cmd:"" hidden:"" help:"Write the files that packages have besides the program."`
+	Version      versionCmd            `cmd:"" help:"Show the program's version."`
+	Help         helpCmd               `cmd:"" help:"Show help for a command."`
 
 	With         string           `name:"profile" env:"AGORA_PROFILE" complete:"profile" placeholder:"NAME" help:"Use this profile (default: default); see agora profile."`
 	PrintVersion kong.VersionFlag `name:"version" help:"Show the program's version."`
@@ -115,7 +122,7 @@ func run(env cli.Environment, args []string) (code int) {
 	if err != nil {
 		return usageError(env, err, args, &line.Serve)
 	}
-	err = parsed.Run(env)
+	err = parsed.Run(env, serve.Parser(parseServe))
 	switch {
 	case err == nil, errors.Is(err, cli.ErrReported):
 	case errors.Is(err, cli.ErrFormat):
@@ -173,8 +180,22 @@ func wholeCommandLine() (*kong.Application, error) {
 	return parser.Model, nil
 }
 
+// parseServe parses a command line of serve, with the environment and the file as they are now.
+func parseServe(args []string) (*serve.Cmd, *kong.Context, error) {
+	line := new(commandLine)
+	parser, err := newParser(line, kong.Exit(func(int) {}))
+	if err != nil {
+		return nil, nil, err
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		return nil, nil, line.Serve.Sources.Explain(err)
+	}
+	return &line.Serve, parsed, nil
+}
+
 // usageError reports a wrong command line and returns the exit code.
-func usageError(env cli.Environment, err error, args []string, serve *serveCmd) int {
+func usageError(env cli.Environment, err error, args []string, serve *serve.Cmd) int {
 	command := ""
 	if parseErr, ok := errors.AsType[*kong.ParseError](err); ok && parseErr.Context != nil &&
 		parseErr.Context.Command() != "" {
@@ -189,7 +210,7 @@ func usageError(env cli.Environment, err error, args []string, serve *serveCmd) 
 	if negativeArgument.MatchString(err.Error()) {
 		err = errors.New("no number may be negative here")
 	}
-	env.Say("%v", serve.withSource(err))
+	env.Say("%v", serve.Sources.Explain(err))
 	fmt.Fprintf(env.Stderr, "Try: agora%s --help\n", command)
 	return cli.ExitUsage
 }

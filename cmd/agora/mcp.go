@@ -121,7 +121,7 @@ func (c mcpServe) Run(env cli.Environment) (err error) {
 	if err != nil {
 		return err
 	}
-	options := mcpserver.Options{DID: key.DID(), Relay: c.Names(), Book: book, Folder: c.folder(file), Version: build(),
+	options := mcpserver.Options{DID: key.DID(), Relay: c.Names(), Book: book, Folder: c.folder(file), Version: cli.Build(),
 		Log: cli.NewLog(env), Tools: c.Tools, RaiseLimits: "agora mcp limits --key " + cli.ShellQuoted(file)}
 	if err := os.MkdirAll(options.Folder, 0o700); err != nil {
 		return err

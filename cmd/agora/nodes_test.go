@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -190,7 +191,7 @@ func TestNodesShareARelay(t *testing.T) {
 			[]string{"key", "fetch", "--store", store, "--key-secret", secret, "--data", data}); code != 0 {
 			t.Fatalf("exit %d", code)
 		}
-		for _, name := range sharedFiles {
+		for _, name := range datafolder.Keys {
 			want, err := os.ReadFile(filepath.Join(folder, "b", name))
 			got, err2 := os.ReadFile(filepath.Join(data, name))
 			if err != nil || err2 != nil || !bytes.Equal(got, want) {
@@ -347,7 +348,7 @@ func TestMigrate(t *testing.T) {
 		t.Fatal(node.stderr)
 	}
 	command("migrate", "--from", store, "--to", back, "--accept-async")
-	for _, name := range sharedFiles {
+	for _, name := range datafolder.Keys {
 		content, err := os.ReadFile(filepath.Join(data, name))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(back, name), content, 0o600)

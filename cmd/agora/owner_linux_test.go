@@ -12,16 +12,6 @@ import (
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
-// TestMountPoint checks that agora restore recognizes a folder that cannot be replaced.
-func TestMountPoint(t *testing.T) {
-	if folder := t.TempDir(); isMountPoint(folder) {
-		t.Errorf("%s is a mount point", folder)
-	}
-	if !isMountPoint("/proc") || isMountPoint("/no/such/folder") {
-		t.Error("/proc must be a mount point, and what does not exist none")
-	}
-}
-
 // TestRestoreKeepsOwner checks that a relay with its own user can use what root has restored.
 func TestRestoreKeepsOwner(t *testing.T) {
 	if os.Geteuid() != 0 {

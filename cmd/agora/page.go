@@ -1,17 +1,15 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/explorer"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -62,7 +60,7 @@ func (c pageCmd) Run(env cli.Environment) error {
 	}
 	forward := newForwarder(string(c.URL), log)
 	defer forward.transport.CloseIdleConnections()
-	if _, err := fmt.Fprintf(env.Stdout, "relay %s\npage at %s\n", c.URL, pageURL("", listener.Addr(), false)); err != nil {
+	if _, err := fmt.Fprintf(env.Stdout, "relay %s\npage at %s\n", c.URL, serve.PageURL("", listener.Addr(), false)); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	server := &http.Server{
@@ -72,26 +70,7 @@ func (c pageCmd) Run(env cli.Environment) error {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	return runServer(env.Ctx, server, listener)
-}
-
-// runServer serves until ctx ends, and then gives running requests a moment.
-func runServer(ctx context.Context, server *http.Server, listener net.Listener) error {
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	err := server.Shutdown(ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = server.Close() // cuts off the requests that still run
-	}
-	<-failed
-	return err
+	return serve.RunServer(env.Ctx, server, listener)
 }
 
 // localOnly answers requests that use a loopback name. Otherwise a web page could read the answers after it makes its
@@ -117,32 +96,4 @@ func (l localOnly) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := answer.Write(w); err != nil {
 		l.log.Error("an error cannot be written", "err", err)
 	}
-}
-
-// addPage adds the relay's own page to the options of its front, and returns the line that serve prints about it. If
-// the page is turned off, the line is empty.
-func (c serveCmd) addPage(o *httpapi.Options, at net.Addr, secured bool) (line string, err error) {
-	if !c.Page {
-		return "", nil
-	}
-	page, err := explorer.New("")
-	if err != nil {
-		return "", err
-	}
-	o.Root = page.Root
-	o.Mounts = append(o.Mounts, page.Mount())
-	return fmt.Sprintf("page at %s\n", pageURL(o.PublicURL, at, secured)), nil
-}
-
-// pageURL returns the address of the page for a browser. origin is the relay's public one, if it has any. secured means
-// that the listener has TLS.
-func pageURL(origin string, at net.Addr, secured bool) string {
-	if origin != "" {
-		return origin + "/"
-	}
-	url := listenerURL(at, secured)
-	if tcp, ok := at.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() { // a browser cannot open 0.0.0.0 everywhere
-		url = strings.Replace(url, tcp.String(), fmt.Sprintf("localhost:%d", tcp.Port), 1)
-	}
-	return url + "/"
 }

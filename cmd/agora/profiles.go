@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/settings"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/internal/profile"
 )
@@ -36,7 +37,7 @@ func (c *commandLine) BeforeResolve(ctx *kong.Context) error {
 		return err
 	}
 	chosen.Profile = p
-	values := settingValues{}
+	values := settings.Values{}
 	if err := fromProfile(p, ctx.Model.Node, command, values); err != nil {
 		return fmt.Errorf("%s: %w", p.Path, err)
 	}
@@ -83,7 +84,7 @@ func readsProfile(command *kong.Node) bool {
 
 // inProfile reports whether a flag is one of profileSettings.
 func inProfile(flag *kong.Flag) bool {
-	return slices.Contains(profileSettings, flag.Name) && slices.Contains(flag.Envs, environmentName(flag.Name))
+	return slices.Contains(profileSettings, flag.Name) && slices.Contains(flag.Envs, settings.Variable(flag.Name))
 }
 
 // loadProfile reads a profile. An empty name stands for the default profile. It returns nil if there is no default
@@ -110,7 +111,7 @@ func loadProfile(name string) (*profile.Profile, error) {
 
 // fromProfile adds to values what the profile says about the flags of a command. root is the
 // command line of the parser, which may lack other commands.
-func fromProfile(p *profile.Profile, root, command *kong.Node, values settingValues) error {
+func fromProfile(p *profile.Profile, root, command *kong.Node, values settings.Values) error {
 	if p.HasTables() { // a table may name another command
 		app, err := wholeCommandLine()
 		if err != nil {
@@ -139,9 +140,9 @@ func fromProfile(p *profile.Profile, root, command *kong.Node, values settingVal
 		if list, many := value.([]any); flag.Name == "relay" && many && !flag.IsSlice() && len(list) > 0 {
 			value = list[0] // this command uses only the preferred relay
 		}
-		value, err := tomlValue(value, flag.IsSlice())
+		value, err := settings.FromTOML(value, flag.IsSlice())
 		if err == nil {
-			err = values.set(flag, value)
+			err = values.Set(flag, value)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", flag.Name, err)

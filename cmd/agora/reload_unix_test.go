@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
+	"github.com/agora-relay/agora/cmd/agora/internal/serve/certtest"
 )
 
 // TestReload changes the configuration file of a relay and sends it SIGHUP, while a poll waits. The poll goes on, and
@@ -22,7 +23,7 @@ func TestReload(t *testing.T) {
 	clearSettings(t)
 	folder := t.TempDir()
 	file, cert, key := filepath.Join(folder, "agora.toml"), filepath.Join(folder, "c.pem"), filepath.Join(folder, "k.pem")
-	writeCertificate(t, cert, key, "one.example", 90*cli.Day)
+	certtest.Write(t, cert, key, "one.example", 90*cli.Day)
 	write := func(text string) {
 		t.Helper()
 		text = fmt.Sprintf("tls-cert = %q\ntls-key = %q\n%s\n", cert, key, text)
@@ -71,7 +72,7 @@ func TestReload(t *testing.T) {
 	// New limits, a trusted proxy, a ban and another log level. --polls-per-ip is on the command line, so it stays.
 	write("limit-local = true\nread-rate-ip = 0.01\ntrusted-proxy = [\"127.0.0.1\"]\nban = [\"198.51.100.0/24\"]\n" +
 		"log-level = \"debug\"\npolls-per-ip = 1\ninbox-events = 7\nmax-body = \"1MiB\"")
-	writeCertificate(t, cert, key, "two.example", 90*cli.Day)
+	certtest.Write(t, cert, key, "two.example", 90*cli.Day)
 	log := hangup(`"msg":"reloaded"`, s)
 	if !strings.Contains(log, `"changed":["ban","inbox-events","log-level","read-rate-ip","trusted-proxy"]`) ||
 		!strings.Contains(log, `"setting":"max-body"`) || strings.Contains(log, `"setting":"polls-per-ip"`) {

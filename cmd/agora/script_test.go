@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
+	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
 	"github.com/agora-relay/agora/relay/policycmd"
 )
 
@@ -155,7 +156,7 @@ func damageCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: damage STATEMENT")
 	}
-	db, err := sql.Open("sqlite", ts.MkAbs(filepath.Join("agora-data", databaseName)))
+	db, err := sql.Open("sqlite", ts.MkAbs(filepath.Join("agora-data", datafolder.Database)))
 	ts.Check(err)
 	_, err = db.Exec(args[0])
 	ts.Check(errors.Join(err, db.Close()))

@@ -57,8 +57,8 @@ func TestSecretsFromFiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s := settings["store"]; !strings.Contains(s.value, c.want) || s.source != c.source {
-				t.Errorf("store is %s from the %s", s.value, s.source)
+			if s := settings["store"]; !strings.Contains(s.Value, c.want) || s.Source != c.source {
+				t.Errorf("store is %s from the %s", s.Value, s.Source)
 			}
 		})
 	}

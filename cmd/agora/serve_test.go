@@ -9,39 +9,6 @@ import (
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 )
 
-func TestStartWarnings(t *testing.T) {
-	proxy := []proxyText{"127.0.0.1/32"}
-	for name, c := range map[string]struct {
-		serve        serveCmd
-		loopbackOnly bool
-		want         string // a part of the only warning; empty: there is none
-	}{
-		"on loopback":                      {serveCmd{}, true, ""},
-		"on loopback, limited":             {serveCmd{Limits: limitFlags{LimitLocal: true}}, true, ""},
-		"on loopback, a name and no proxy": {serveCmd{PublicURL: "https://relay.example"}, true, "--trusted-proxy is not"},
-		"on loopback, a proxy and no name": {serveCmd{Limits: limitFlags{TrustedProxy: proxy}}, true, "--public-url is not"},
-		"on loopback, with both":           {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy}}, true, ""},
-		"for all":                          {serveCmd{}, false, ""},
-		"for all, a name and no proxy":     {serveCmd{PublicURL: "https://relay.example"}, false, "--trusted-proxy is not"},
-		"for all, a huge ban":              {serveCmd{Limits: limitFlags{Ban: []banText{"0.0.0.0/0"}}}, false, "--ban 0.0.0.0/0 refuses very many"},
-		"for all, a ban":                   {serveCmd{Limits: limitFlags{Ban: []banText{"10.0.0.0/8", "2001:db8::/32"}}}, false, ""},
-		"for all, with both":               {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
-		"for all, a proxy and no name":     {serveCmd{Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
-		"for all, limited as it would be":  {serveCmd{Limits: limitFlags{LimitLocal: true}}, false, ""},
-		"for all, a hub":                   {serveCmd{Gateways: gatewayFlags{hubFlags: hubFlags{Hub: true}}}, false, "--hub is given and --public-url is not"},
-		"for all, channels":                {serveCmd{Gateways: gatewayFlags{channelFlags: channelFlags{Channel: true}}}, false, "--channel is given and --public-url is not"},
-		"for all, a hub and a name": {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy},
-			Gateways: gatewayFlags{hubFlags: hubFlags{Hub: true}}}, false, ""},
-		"on loopback, limited, a hub":       {serveCmd{Limits: limitFlags{LimitLocal: true}, Gateways: gatewayFlags{hubFlags: hubFlags{Hub: true}}}, true, ""},
-		"on loopback, limited, and a proxy": {serveCmd{Limits: limitFlags{LimitLocal: true, TrustedProxy: proxy}}, true, "--public-url is not"},
-	} {
-		got := c.serve.warnings(c.loopbackOnly)
-		if c.want == "" && got != nil || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
-	}
-}
-
 // TestBannerComesFirst checks that a first start prints where the relay is before anything else, and no warning.
 func TestBannerComesFirst(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

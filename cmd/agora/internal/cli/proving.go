@@ -9,6 +9,7 @@ import (
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/proof"
 )
 
 // Proving are the flags of commands that post, about proofs (docs/PROOFS.md).
@@ -93,4 +94,16 @@ func (p Proving) connect(env Environment, at Remote, key envelope.Signer, attemp
 		return nil, err
 	}
 	return client.New(string(at.Relay), key, o)
+}
+
+// ReadPolicy reads a policy of witnesses; nil if file is empty.
+func ReadPolicy(file string) (*proof.Policy, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return proof.ParsePolicy(string(text))
 }

@@ -27,3 +27,12 @@ func ReadOperatorKey(path string) (string, error) {
 func OpenToOthers(info fs.FileInfo) bool {
 	return info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows"
 }
+
+// RegularFile returns a description of a file. It refuses pipes and devices, because reading one may never end.
+func RegularFile(name string) (os.FileInfo, error) {
+	info, err := os.Stat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", name)
+	}
+	return info, err
+}

@@ -1,0 +1,14 @@
+//go:build !unix
+
+package cli
+
+import "io/fs"
+
+// IsMountPoint returns false: nothing is known.
+func IsMountPoint(string) bool { return false }
+
+// GiveToOwner does nothing: files have no owner as on Unix.
+func GiveToOwner(_, _ string) error { return nil }
+
+// ReadableByOthers returns false: the mode does not say who may read a file.
+func ReadableByOthers(fs.FileInfo) bool { return false }

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package main
-
-import "time"
-
-// monotonic returns known = false: there is no systemd.
-func monotonic() (now time.Duration, known bool) { return 0, false }
