@@ -176,7 +176,7 @@ func (run *a2aRun) check(p *probe, c a2aCheck) {
 	if missing[c.needs] {
 		p.end(NotTested, "%s", c.needs)
 	}
-	c.run(&a2aProbe{gatewayProbe: gatewayProbe{p, &run.pace, holdOfWait, nil}, server: run})
+	c.run(&a2aProbe{gatewayProbe: gatewayProbe{probe: p, pace: &run.pace, hold: holdOfWait}, server: run})
 }
 
 // taskOf returns the task in the answer to a message; an answer without members: it is not a task.

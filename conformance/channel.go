@@ -128,7 +128,7 @@ func (run *channelRun) check(p *probe, c channelCheck) {
 		}
 		p.end(NotTested, "%s", c.needs)
 	}
-	h := &channelProbe{gatewayProbe: gatewayProbe{p, &run.pace, holdOfWait, nil}, service: run}
+	h := &channelProbe{gatewayProbe: gatewayProbe{probe: p, pace: &run.pace, hold: holdOfWait}, service: run}
 	defer h.release()
 	c.run(h)
 }

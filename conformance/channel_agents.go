@@ -117,16 +117,3 @@ func (h *channelProbe) beSlow() {
 		h.stopped()
 	}
 }
-
-// replyWith is a reply with this status to each delivery.
-func replyWith(status int) hookReply { return hookReply{status: status} }
-
-// replyFirst returns replies: the first delivery gets one, and all others get replyOK.
-func replyFirst(reply hookReply) func(call int) hookReply {
-	return func(call int) hookReply {
-		if call == 1 {
-			return reply
-		}
-		return replyOK
-	}
-}

@@ -8,23 +8,6 @@ import (
 	"time"
 )
 
-// with returns an event with another value of a member.
-func with(event message, name string, value any) message {
-	changed := message{}
-	for n, v := range event {
-		changed[n] = v
-	}
-	if value == nothing {
-		delete(changed, name)
-	} else {
-		changed[name] = value
-	}
-	return changed
-}
-
-// nothing is the value of a member that is not there.
-const nothing = "\x00nothing"
-
 // Good events of each type.
 var (
 	toolCall   = message{"type": "tool_call", "name": "web_search", "args": map[string]any{"q": "oslo"}, "id": "tc_001"}

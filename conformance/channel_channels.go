@@ -6,18 +6,6 @@ import (
 	"strings"
 )
 
-// textsOf returns texts of n bytes of UTF-8.
-func textsOf(n int) []string {
-	texts := []string{strings.Repeat("a", n)}
-	if n >= 4 {
-		texts = append(texts, strings.Repeat(astral, n/4)+strings.Repeat("b", n%4))
-	}
-	return texts
-}
-
-// notTexts are values that are no texts.
-var notTexts = []any{1, true, []any{"text"}, map[string]any{"text": "text"}}
-
 // channelChecks test channels themselves.
 var channelChecks = []channelCheck{
 	{number: "N-15", title: "POST /channels by the operator returns 201 with the channel and its key",

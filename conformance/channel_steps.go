@@ -47,7 +47,7 @@ var (
 	eventIDForm     = regexp.MustCompile(`^msg_[a-z2-7]{26}$`)
 	channelKeyForm  = regexp.MustCompile(`^ck_[A-Za-z0-9_-]{43}$`)
 	memberKeyForm   = regexp.MustCompile(`^cm_[A-Za-z0-9_-]{43}$`)
-	channelTimeForm = hubTimeForm
+	channelTimeForm = timeForm
 )
 
 // Keys and ids of the right form that the service does not know.
@@ -55,7 +55,6 @@ var (
 	unknownChannelKey = "ck_" + strings.Repeat("A", 43)
 	unknownMemberKey  = "cm_" + strings.Repeat("A", 43)
 	unknownChannel    = &channel{id: "ch_" + strings.Repeat("a", 26)}
-	unknownToken      = "tok_" + strings.Repeat("A", 43)
 )
 
 // isChannelRateLimit reports whether the service limits the rate of requests, and not the number of something.

@@ -88,61 +88,6 @@ func (c Check) Level() Level {
 	return Extensions
 }
 
-// theme is a table of related checks.
-type theme struct {
-	name    string
-	vectors string
-	checks  []Check
-}
-
-// themes returns all tables, in the order of the documentation.
-func themes() []theme {
-	return []theme{
-		{"Health", "", healthChecks},
-		{"Submit and signatures", "verify.json", submitChecks},
-		{"Replay", "window.json", replayChecks},
-		{"Threads", "threads.json", coreThreadChecks()},
-		{"Long polling", "", pollChecks},
-		{"Lifetimes", "", lifetimeChecks},
-		{"JSON", "verify.json", jsonChecks},
-		{"Fields", "verify.json", fieldChecks},
-		{"Signatures (strict)", "verify.json", signatureChecks},
-		{"Identities", "didkey.json", identityChecks},
-		{"Duplicates", "", duplicateChecks},
-		{"Races and limits", "", raceChecks},
-		{"Threads (strict)", "threads.json", strictThreadChecks()},
-		{"HTTP", "", httpChecks},
-		{"Parameters", "", parameterChecks},
-		{"Delivery", "", deliveryChecks},
-		{"Receipts", "", receiptChecks},
-		{"Cursor", "", cursorChecks},
-		{"Thread records", "", recordChecks},
-		{"Directory", "", directoryChecks},
-		{"Existing clients", "", clientChecks},
-		{"Private reads", "reads.json", privateChecks},
-		{"Reading backwards", "", backwardChecks},
-		{"Server-sent events", "", streamChecks},
-		{"Posting many messages", "", bulkChecks},
-		{"Proofs", "log.json", proofChecks},
-		{"Homes", "", homeChecks},
-	}
-}
-
-// Checks returns all checks, in the order of the documentation.
-func Checks() []Check {
-	var all []Check
-	for _, t := range themes() {
-		for _, c := range t.checks {
-			c.Theme = t.name
-			if c.Vectors == "" {
-				c.Vectors = t.vectors
-			}
-			all = append(all, c)
-		}
-	}
-	return all
-}
-
 // Status is the outcome of a check.
 type Status string
 
@@ -197,4 +142,10 @@ func (r Report) Count(s Status) (n int) {
 func (r Report) Holds() bool {
 	passed := r.Count(Passed)
 	return passed > 0 && passed+r.Count(NotTested) == len(r.Results)
+}
+
+// bindCheck returns a check with what a run needs: how long it waits, and what it does.
+func bindCheck(c Check, wait time.Duration, run func(*probe)) Check {
+	c.wait, c.run = wait, run
+	return c
 }

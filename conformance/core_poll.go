@@ -11,8 +11,8 @@ const subscribe = "spec: Subscribe to Events"
 const longPolling = "spec: Long Polling Behavior"
 
 // pollChecks test which events a filter selects, and how long a poll is held.
-var pollChecks = []Check{
-	{Number: "C-30", Title: "The parameter since is required", Cites: subscribe, run: func(p *probe) {
+var pollChecks = []relayCheck{
+	{Number: "C-30", Title: "The parameter since is required", Cites: subscribe, run: func(p *relayProbe) {
 		p.checkRefused(
 			p.call("a poll without since", "GET",
 				"/events"+query("recipient", p.actor("a reader").did(), "timeout", "1"), nil, nil, second),
@@ -20,7 +20,7 @@ var pollChecks = []Check{
 		)
 	}},
 	{Number: "C-31", Title: "A poll is answered at once if there are matching events",
-		Cites: longPolling + " 1", run: func(p *probe) {
+		Cites: longPolling + " 1", run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			sent := p.postAccepted(client, p.request(client, agent))
 			a := p.poll("since", p.hourAgo(), "recipient", agent.did(), "timeout", "12")
@@ -30,14 +30,14 @@ var pollChecks = []Check{
 	{Number: "C-32",
 		Title: "A poll without matching events is held for its timeout and then answered with an empty list",
 		Cites: longPolling + " 2",
-		wait:  3 * second, run: func(p *probe) {
+		wait:  3 * second, run: func(p *relayProbe) {
 			a := p.poll("since", p.hourAgo(), "recipient", p.actor("a reader").did(), "timeout", "3")
 			p.checkEvents(p.checkPage(a))
 			p.checkHeld(a.took, 3*second)
 		}},
 	{Number: "C-33", Title: "A held poll is answered as soon as a matching event arrives",
 		Cites: longPolling + " 2", wait: second,
-		run: func(p *probe) {
+		run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			held := p.pollInBackground("since", p.hourAgo(), "recipient", agent.did(), "timeout", "9")
 			p.checkStillWaiting(held, "there is no event for its recipient yet")
@@ -75,7 +75,7 @@ var pollChecks = []Check{
 		}, "c.ACCEPT>a")},
 	{Number: "C-39", Title: "since is exclusive: an event with exactly that ts is not delivered again",
 		Cites: subscribe + "; Client Subscription Loop",
-		wait:  2 * second, run: func(p *probe) {
+		wait:  2 * second, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			sent := p.postAccepted(client, p.request(client, agent))
 			a := p.poll("since", sent.ts, "recipient", agent.did(), "timeout", "2")
@@ -83,7 +83,7 @@ var pollChecks = []Check{
 			p.checkHeld(a.took, 2*second)
 		}},
 	{Number: "C-40", Title: "A poll does not return events that are older than since",
-		Cites: subscribe, wait: 3 * second, run: func(p *probe) {
+		Cites: subscribe, wait: 3 * second, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			p.postAccepted(client, p.request(client, agent))
 			p.sleep(2 * second)
@@ -93,7 +93,7 @@ var pollChecks = []Check{
 			p.checkEvents(p.events("since", between, "recipient", agent.did(), "timeout", "1"), later)
 		}},
 	{Number: "C-41", Title: "since may have an offset or a fraction, as in ISO 8601",
-		Cites: subscribe + " (ISO 8601)", run: func(p *probe) {
+		Cites: subscribe + " (ISO 8601)", run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			sent := p.postAccepted(client, p.request(client, agent))
 			hourAgo := p.now().Add(-time.Hour)
@@ -104,13 +104,13 @@ var pollChecks = []Check{
 		}},
 	{Number: "C-42", Title: "A poll without timeout is held for 30 seconds",
 		Cites: subscribe + " (default: 30)", wait: 30 * second,
-		run: func(p *probe) {
+		run: func(p *relayProbe) {
 			a := p.poll("since", p.hourAgo(), "recipient", p.actor("a reader").did())
 			p.checkEvents(p.checkPage(a))
 			p.checkHeld(a.took, 30*second)
 		}},
 	{Number: "C-43", Title: "A poll is held for at most 60 seconds", Cites: subscribe + " (max: 60)", wait: 60 * second,
-		run: func(p *probe) {
+		run: func(p *relayProbe) {
 			a := p.call("", http.MethodGet, "/events?since="+url.QueryEscape(p.hourAgo())+
 				"&recipient="+url.QueryEscape(p.actor("a reader").did())+"&timeout=75", nil, nil, 60*second)
 			if a.status >= 400 {
@@ -131,7 +131,7 @@ var pollChecks = []Check{
 }
 
 // lifetimeChecks test meta.ttl. The messages have a ts in the past, so they expire during the check.
-var lifetimeChecks = []Check{
+var lifetimeChecks = []relayCheck{
 	{Number: "C-45", Title: "An event is delivered until ts + meta.ttl, and not after that",
 		Cites: "spec: Timeout Rules (relay drops expired messages)",
 		wait:  7 * second, run: expires(expiringSoon, 5*second)},
@@ -146,8 +146,8 @@ func expiringSoon(m message) { combine(shiftTS(-55*time.Second), set("meta.ttl",
 
 // expires returns a check that posts a message that expires after the duration left. The message must be delivered
 // before that, and must not be delivered afterwards.
-func expires(edit func(message), left time.Duration) func(*probe) {
-	return func(p *probe) {
+func expires(edit func(message), left time.Duration) func(*relayProbe) {
+	return func(p *relayProbe) {
 		client, agent := p.actor("a client"), p.actor("an agent")
 		m := p.request(client, agent)
 		edit(m)
@@ -166,7 +166,7 @@ func expires(edit func(message), left time.Duration) func(*probe) {
 }
 
 // checkAtOnce ends the check unless an answer came at once, in the time took.
-func (p *probe) checkAtOnce(took time.Duration) {
+func (p *relayProbe) checkAtOnce(took time.Duration) {
 	p.expect("the answer comes at once")
 	if took > promptLimit {
 		p.failf("the answer came after %v: the poll was held although there were events", took.Round(time.Millisecond))
@@ -174,7 +174,7 @@ func (p *probe) checkAtOnce(took time.Duration) {
 }
 
 // checkHeld ends the check unless the answer to a poll took about as long as want.
-func (p *probe) checkHeld(took, want time.Duration) {
+func (p *relayProbe) checkHeld(took, want time.Duration) {
 	p.expect("the poll is held for %v", want)
 	if took < want-want/10 || took > want+promptLimit {
 		p.failf("the poll was answered after %v", took.Round(time.Millisecond))
@@ -183,7 +183,7 @@ func (p *probe) checkHeld(took, want time.Duration) {
 }
 
 // checkWoken ends the check unless a held poll was answered soon after the post, with exactly these messages.
-func (p *probe) checkWoken(held *poller, posted time.Time, messages ...signedMessage) {
+func (p *relayProbe) checkWoken(held *poller, posted time.Time, messages ...signedMessage) {
 	a := held.wait()
 	p.describe("GET /events, held while this was posted: %s", messages[0].what)
 	p.checkEvents(p.checkPage(a), messages...)
@@ -196,8 +196,8 @@ func (p *probe) checkWoken(held *poller, posted time.Time, messages ...signedMes
 // selects returns a check that plays conversations and then polls with a filter. The filter must select exactly these
 // moves of the first conversation. The second conversation has other participants. If the filter has a thread, there is
 // a third conversation with the same participants in another thread.
-func selects(filter func(*conversation) []string, moves ...string) func(*probe) {
-	return func(p *probe) {
+func selects(filter func(*conversation) []string, moves ...string) func(*relayProbe) {
+	return func(p *relayProbe) {
 		const all = "c.REQUEST>a a.OFFER c.ACCEPT>a a.RESULT"
 		t, other := p.conversation(), p.conversation()
 		messages := t.play(all)
@@ -219,7 +219,7 @@ func selects(filter func(*conversation) []string, moves ...string) func(*probe) 
 }
 
 // specificationLoop checks the specification's example of a reader, with right clocks and without equal timestamps.
-func specificationLoop(p *probe) {
+func specificationLoop(p *relayProbe) {
 	t := p.conversation()
 	agent, client := p.follow(t.actors["a"], readLoop{timeout: "5"}), p.follow(t.actors["c"], readLoop{timeout: "5"})
 	p.sleep(second / 5)

@@ -5,7 +5,7 @@ import (
 )
 
 // replayChecks test messages with old timestamps and messages that are posted again.
-var replayChecks = []Check{
+var replayChecks = []relayCheck{
 	{Number: "C-14", Title: "A message with a ts 4m50s in the past is accepted",
 		Cites: "spec: Replay Attack Prevention 1", run: accepts(
 			variant{what: "ts 4m50s in the past", edit: shiftTS(-290 * time.Second)})},
@@ -28,7 +28,7 @@ var replayChecks = []Check{
 		)},
 	{Number: "C-18", Vectors: "conversations.json", Title: "A message that is posted again is not delivered again",
 		Cites: "spec: Replay Attack Prevention 2", wait: second,
-		run: func(p *probe) {
+		run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			sent := p.postAccepted(client, p.request(client, agent))
 			for range 2 {
@@ -40,7 +40,7 @@ var replayChecks = []Check{
 		Vectors: "conversations.json",
 		Title:   "A different message with an id that its sender has already used is refused",
 		Cites:   "spec: Replay Attack Prevention 3 (the id is the nonce)",
-		wait:    second, run: func(p *probe) {
+		wait:    second, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			first := p.postAccepted(client, p.request(client, agent))
 			second := p.request(client, agent)

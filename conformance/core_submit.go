@@ -7,16 +7,16 @@ import (
 )
 
 // healthChecks test the health check of a relay.
-var healthChecks = []Check{
+var healthChecks = []relayCheck{
 	{Number: "C-1", Title: "GET /health returns ok true and the protocol version",
 		Cites: "spec: Health Check", run: health},
 }
 
 // submitChecks test which messages a relay accepts, and whether it verifies their signatures.
-var submitChecks = []Check{
+var submitChecks = []relayCheck{
 	{Number: "C-2", Title: "A signed envelope is accepted, and the answer has ok true and the id of the envelope",
 		Cites: "spec: Submit Event",
-		run: func(p *probe) {
+		run: func(p *relayProbe) {
 			client := p.actor("a client")
 			p.postAccepted(client, p.request(client, actor{}))
 		}},
@@ -77,7 +77,7 @@ var submitChecks = []Check{
 		)},
 	{Number: "C-13", Title: "A body that is not a JSON object is refused, and the relay keeps running",
 		Cites: "spec: Error Codes (INVALID_REQUEST)",
-		run: func(p *probe) {
+		run: func(p *relayProbe) {
 			for what, body := range map[string]string{"an incomplete object": `{"version":"1.0",`, "an array": `[1,2]`,
 				"a string": `"hello"`, "an empty body": ``, "null": `null`} {
 				p.postRefused(anyRefusal, what, []byte(body))
@@ -87,7 +87,7 @@ var submitChecks = []Check{
 		}},
 }
 
-func health(p *probe) {
+func health(p *relayProbe) {
 	a := p.call("", "GET", "/health", nil, nil, 0)
 	p.expect(`status 200 with {"ok":true,"version":"1.0.0"}`)
 	if ok, _ := a.ok(); a.status != 200 || !ok || a.text("version") != "1.0.0" {
@@ -103,7 +103,7 @@ func hardToEncode(m message) {
 			`"deep":[[{"a":null,"b":[true,false]}]],"empty":{}}`))(m)
 }
 
-func deliveredAsSigned(p *probe) {
+func deliveredAsSigned(p *relayProbe) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	m := p.request(client, agent)
 	hardToEncode(m)
@@ -116,7 +116,7 @@ func deliveredAsSigned(p *probe) {
 	}
 }
 
-func otherSpellings(p *probe) {
+func otherSpellings(p *relayProbe) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	var sent []signedMessage
 	for what, respell := range map[string]func(string) string{
@@ -138,7 +138,7 @@ func otherSpellings(p *probe) {
 	p.checkInbox(agent, sent...)
 }
 
-func signedByOtherKey(p *probe) {
+func signedByOtherKey(p *relayProbe) {
 	refuses(anyRefusal, variant{what: "a signature with another key", sign: func(m message, _ actor) signedMessage {
 		return m.sign(p.actor("a stranger"))
 	}})(p)

@@ -4,8 +4,8 @@ const transitions = "spec: State Transitions"
 
 // coreThreadChecks returns checks of the specification's table of state transitions.
 
-func coreThreadChecks() []Check {
-	return append([]Check{
+func coreThreadChecks() []relayCheck {
+	return append([]relayCheck{
 		{Number: "C-20",
 			Title: "REQUEST, OFFER, ACCEPT and RESULT are accepted in this order and reach their recipients",
 			Cites: "spec: Message Lifecycle", run: wholeConversation},
@@ -34,7 +34,7 @@ func coreThreadChecks() []Check {
 	})...)
 }
 
-func wholeConversation(p *probe) {
+func wholeConversation(p *relayProbe) {
 	t := p.conversation()
 	messages := t.play("c.REQUEST>a a.OFFER>c c.ACCEPT>a a.RESULT>c")
 	p.describe("GET /events for the agent, after a whole conversation")

@@ -15,12 +15,12 @@ import (
 const directory = "PROTOCOL §6"
 
 // directoryChecks test the directory of agents, and the document that describes the relay.
-var directoryChecks = []Check{
+var directoryChecks = []relayCheck{
 	{Number: "X-18",
 		Title: "A MANIFEST is accepted, and GET /agents finds it by its intent and returns the signed envelope",
 		Cites: directory, run: findManifest},
 	{Number: "X-19", Title: "GET /agents/{did} returns the manifests of the agent",
-		Cites: directory, run: func(p *probe) {
+		Cites: directory, run: func(p *relayProbe) {
 			agent := p.actor("an agent")
 			first, second := p.manifest(agent, "cap_one", newID("one")), p.manifest(agent, "cap_two", newID("two"))
 			p.postAccepted(agent, first)
@@ -35,18 +35,18 @@ var directoryChecks = []Check{
 			}
 		}},
 	{Number: "X-20", Title: "GET /agents/{did} for an agent without a manifest is answered with 404 AGENT_NOT_FOUND",
-		Cites: directory, run: func(p *probe) {
+		Cites: directory, run: func(p *relayProbe) {
 			p.checkRefused(p.agent(p.actor("an agent without a manifest")),
 				refused(http.StatusNotFound, envelope.CodeAgentNotFound))
 		}},
 	{Number: "X-21", Title: "GET /agents/{did} with an id that is not a did:key is answered with 400 INVALID_DID",
-		Cites: directory + "; §2", run: func(p *probe) {
+		Cites: directory + "; §2", run: func(p *relayProbe) {
 			p.checkRefused(p.call("", "GET", "/agents/nobody", nil, nil, 0), invalidDID)
 		}},
 	{Number: "X-22", Title: "Of several manifests with the same id, only the newest is listed",
 		Cites: directory, run: newestManifest},
 	{Number: "X-23", Title: "A MANIFEST with the public key of another agent is refused",
-		Cites: directory + " (auth.public_key is the sender's own)", run: func(p *probe) {
+		Cites: directory + " (auth.public_key is the sender's own)", run: func(p *relayProbe) {
 			agent, other := p.actor("an agent"), p.actor("another agent")
 			m := p.manifest(agent, "cap", newID("intent"))
 			auth := map[string]any{"methods": []string{"ed25519"},
@@ -58,7 +58,7 @@ var directoryChecks = []Check{
 			p.postAccepted(agent, m)
 		}},
 	{Number: "X-24", Title: "A MANIFEST with an invalid signature is refused and not listed",
-		Cites: directory, run: func(p *probe) {
+		Cites: directory, run: func(p *relayProbe) {
 			agent, stranger, intent := p.actor("an agent"), p.actor("a stranger"), newID("intent")
 			p.postRefused(badSignature, "a MANIFEST that is not signed with its sender's key",
 				p.manifest(agent, "cap", intent).sign(stranger).body)
@@ -67,14 +67,14 @@ var directoryChecks = []Check{
 	{Number: "X-25", Title: "q finds words of a manifest, and limit and cursor page through the results",
 		Cites: directory + " (GET /agents)", run: searchAgents},
 	{Number: "X-26", Title: "online selects agents by whether they were heard from in the last five minutes",
-		Cites: directory + " (online)", run: func(p *probe) {
+		Cites: directory + " (online)", run: func(p *relayProbe) {
 			agent, intent := p.actor("an agent"), newID("intent")
 			p.postAccepted(agent, p.manifest(agent, "cap", intent))
 			p.checkAgents(p.agents("intent", intent, "online", "true"), agent)
 			p.checkAgents(p.agents("intent", intent, "online", "false"))
 		}},
 	{Number: "X-27", Title: "A manifest that has expired is not listed",
-		Cites: directory + "; §1 meta.ttl", wait: 7 * second, run: func(p *probe) {
+		Cites: directory + "; §1 meta.ttl", wait: 7 * second, run: func(p *relayProbe) {
 			agent, intent := p.actor("an agent"), newID("intent")
 			m := p.manifest(agent, "cap", intent)
 			expiringSoon(m)
@@ -83,7 +83,7 @@ var directoryChecks = []Check{
 			p.checkAgents(p.agents("intent", intent))
 		}},
 	{Number: "X-28", Title: "Unknown and malformed parameters of GET /agents are refused",
-		Cites: overHTTP + " (unknown, repeated or malformed parameters)", run: func(p *probe) {
+		Cites: overHTTP + " (unknown, repeated or malformed parameters)", run: func(p *relayProbe) {
 			for _, pair := range [][2]string{{"intnet", "x"}, {"online", "maybe"}, {"limit", "0"}, {"limit", "1001"},
 				{"cursor", "x"}} {
 				p.checkRefused(p.call("", "GET", "/agents"+query(pair[0], pair[1]), nil, nil, 0), invalid)
@@ -94,7 +94,7 @@ var directoryChecks = []Check{
 }
 
 // manifest returns a MANIFEST with one intent, not signed yet.
-func (p *probe) manifest(agent actor, id, intent string) message {
+func (p *relayProbe) manifest(agent actor, id, intent string) message {
 	m := p.message("MANIFEST", agent, actor{}, "", "")
 	delete(m, "thread")
 	m["payload"] = map[string]any{
@@ -108,17 +108,17 @@ func (p *probe) manifest(agent actor, id, intent string) message {
 	return m
 }
 
-func (p *probe) agents(pairs ...string) answer {
+func (p *relayProbe) agents(pairs ...string) answer {
 	return p.call("", "GET", "/agents"+query(pairs...), nil, nil, 0)
 }
 
-func (p *probe) agent(agent actor) answer {
+func (p *relayProbe) agent(agent actor) answer {
 	return p.call("", "GET", "/agents/"+url.PathEscape(agent.did()), nil, nil, 0)
 }
 
 // checkAgents ends the check unless the rows of a directory answer are exactly these agents, in any order. It returns
 // the rows.
-func (p *probe) checkAgents(a answer, agents ...actor) []answer {
+func (p *relayProbe) checkAgents(a answer, agents ...actor) []answer {
 	p.expect("status 200 and %d rows in agents", len(agents))
 	list, isList := a.list("agents")
 	if a.status != 200 || !isList || len(list) != len(agents) {
@@ -136,7 +136,7 @@ func (p *probe) checkAgents(a answer, agents ...actor) []answer {
 	return rows
 }
 
-func findManifest(p *probe) {
+func findManifest(p *relayProbe) {
 	agent, intent := p.actor("an agent"), newID("intent")
 	sent := p.postAccepted(agent, p.manifest(agent, "cap", intent))
 	row := p.checkAgents(p.agents("intent", intent), agent)[0]
@@ -149,7 +149,7 @@ func findManifest(p *probe) {
 	p.checkAgents(p.agents("intent", intent[:len(intent)-1]))
 }
 
-func newestManifest(p *probe) {
+func newestManifest(p *relayProbe) {
 	agent, old, current := p.actor("an agent"), newID("old"), newID("new")
 	m := p.manifest(agent, "cap", old)
 	m["ts"] = formatTime(p.now().Add(-10 * time.Second))
@@ -159,7 +159,7 @@ func newestManifest(p *probe) {
 	p.checkAgents(p.agents("intent", old))
 }
 
-func searchAgents(p *probe) {
+func searchAgents(p *relayProbe) {
 	word := newID("word")
 	var all []actor
 	for i := range 3 {
@@ -184,7 +184,7 @@ func searchAgents(p *probe) {
 	}
 }
 
-func wellKnown(p *probe) {
+func wellKnown(p *relayProbe) {
 	a := p.document()
 	p.expect("status 200 with ok true, limits, features, reads \"open\" or \"parties\", and a did that is a did:key")
 	features, isList := a.list("features")

@@ -5,10 +5,10 @@ import "slices"
 const backwards = overHTTP + " (reading backwards)"
 
 // backwardChecks test reads with before.
-var backwardChecks = []Check{
+var backwardChecks = []relayCheck{
 	{Number: "X-45",
 		Title: "A reader that follows before from end in small pages receives each event exactly once, the newest first",
-		Cites: backwards, run: func(p *probe) {
+		Cites: backwards, run: func(p *relayProbe) {
 			agent := p.actor("an agent")
 			sent := p.sentTo(agent, 7)
 			slices.Reverse(sent)
@@ -18,7 +18,7 @@ var backwardChecks = []Check{
 		Cites: backwards, wait: second, run: followsAfter},
 	{Number: "X-47", Title: "before returns what the reader of a cursor has passed, and cursor returns all the rest",
 		Cites: backwards, run: bothWays},
-	{Number: "X-48", Title: "A read with before is not held", Cites: backwards, wait: second, run: func(p *probe) {
+	{Number: "X-48", Title: "A read with before is not held", Cites: backwards, wait: second, run: func(p *relayProbe) {
 		a := p.poll("before", "end", "recipient", p.actor("a reader").did())
 		p.checkEvents(p.checkPage(a))
 		p.checkAtOnce(a.took)
@@ -26,7 +26,7 @@ var backwardChecks = []Check{
 	{Number: "X-49", Title: "A read with before returns only events that match all filters",
 		Cites: backwards, run: filtersBefore},
 	{Number: "X-50", Title: "A read with before does not return expired events",
-		Cites: backwards, wait: 7 * second, run: func(p *probe) {
+		Cites: backwards, wait: 7 * second, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			m := p.request(client, agent)
 			expiringSoon(m)
@@ -36,26 +36,26 @@ var backwardChecks = []Check{
 			p.checkEvents(p.events("before", "end", "recipient", agent.did()), lasting)
 		}},
 	{Number: "X-51", Title: "A read with before takes neither since nor cursor nor timeout",
-		Cites: backwards, run: func(p *probe) {
+		Cites: backwards, run: func(p *relayProbe) {
 			reader := p.actor("a reader").did()
 			for _, other := range [][]string{{"since", p.hourAgo()}, {"cursor", "0"}, {"timeout", "0"}} {
 				p.checkRefused(p.poll(append(other, "before", "end", "recipient", reader)...), invalid)
 			}
 		}},
 	{Number: "X-52", Title: "A before that is neither end nor a cursor of this relay is refused",
-		Cites: backwards, run: func(p *probe) {
+		Cites: backwards, run: func(p *relayProbe) {
 			reader := p.actor("a reader").did()
 			for _, before := range []string{"", "END", "abc", "-1", "00000001-1", "0 "} {
 				p.checkRefused(p.poll("before", before, "recipient", reader), invalid)
 			}
 		}},
 	{Number: "X-53", Title: "The well-known document lists the feature before", Cites: backwards,
-		run: func(p *probe) { p.checkFeature("before") }},
+		run: func(p *relayProbe) { p.checkFeature("before") }},
 	{Number: "X-54", Title: "A private relay shows by before only what the reader may see, and with new cursors each time",
 		Cites: backwards + "; §8", Vectors: "reads.json", run: ifPrivate(privateBefore)},
 }
 
-func followsAfter(p *probe) {
+func followsAfter(p *relayProbe) {
 	agent := p.actor("an agent")
 	empty := p.poll("before", "end", "recipient", agent.did())
 	p.checkEvents(p.checkPage(empty))
@@ -72,7 +72,7 @@ func followsAfter(p *probe) {
 	p.checkInOrder(p.events("before", page.text("cursor"), "recipient", agent.did()), sent[1], sent[0])
 }
 
-func bothWays(p *probe) {
+func bothWays(p *relayProbe) {
 	agent := p.actor("an agent")
 	sent := p.sentTo(agent, 4)
 	cursor := "0"
@@ -86,7 +86,7 @@ func bothWays(p *probe) {
 	}
 }
 
-func filtersBefore(p *probe) {
+func filtersBefore(p *relayProbe) {
 	t, other := p.conversation(), p.conversation()
 	messages := t.play("c.REQUEST>a a.OFFER c.ACCEPT>a a.RESULT")
 	other.play("c.REQUEST>a a.OFFER")
@@ -108,7 +108,7 @@ func filtersBefore(p *probe) {
 	}
 }
 
-func privateBefore(p *probe) {
+func privateBefore(p *relayProbe) {
 	client, agent, stranger := p.actor("a client"), p.actor("an agent"), p.actor("a stranger")
 	open := p.postAccepted(client, p.request(client, actor{}))
 	direct := p.postAccepted(client, p.request(client, agent))

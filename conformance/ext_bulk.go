@@ -13,11 +13,11 @@ import (
 const manyMessages = overHTTP + " (posting many messages)"
 
 // bulkChecks test POST /events/bulk.
-var bulkChecks = []Check{
+var bulkChecks = []relayCheck{
 	{Number: "X-64", Title: "Each line of a bulk request has its own result, in order, and a refused line stops no other",
 		Cites: manyMessages, run: bulkResults},
 	{Number: "X-65", Title: "The messages of a bulk request are delivered in the order of the lines, as they were signed",
-		Cites: manyMessages, run: func(p *probe) {
+		Cites: manyMessages, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			var lines [][]byte
 			var sent []signedMessage
@@ -29,7 +29,7 @@ var bulkChecks = []Check{
 			p.checkInOrder(p.events("cursor", "0", "recipient", agent.did(), "timeout", "0"), sent...)
 		}},
 	{Number: "X-66", Title: "The messages of a thread may come in one bulk request, in the order of the thread",
-		Cites: manyMessages, run: func(p *probe) {
+		Cites: manyMessages, run: func(p *relayProbe) {
 			t := p.conversation()
 			var lines [][]byte
 			var want []wantedLine
@@ -46,7 +46,7 @@ var bulkChecks = []Check{
 			p.checkResults(p.bulk("REQUEST, RESULT, OFFER, ACCEPT, RESULT, CANCEL of one thread", joined(lines...)), want...)
 		}},
 	{Number: "X-67", Title: "The last line of a bulk request may lack its LF, and a body without lines has no results",
-		Cites: manyMessages, run: func(p *probe) {
+		Cites: manyMessages, run: func(p *relayProbe) {
 			client := p.actor("a client")
 			m := p.request(client, p.actor("an agent")).sign(client)
 			p.checkResults(p.bulk("without LF at the end", m.body), wantedLine{id: m.id})
@@ -55,7 +55,7 @@ var bulkChecks = []Check{
 	{Number: "X-68", Title: "A bulk request stops at a line that is empty or too long, and answers the lines before it",
 		Cites: manyMessages, wait: second, run: bulkStops},
 	{Number: "X-69", Title: "A bulk request with a parameter or a Content-Encoding is refused, and stores nothing",
-		Cites: manyMessages, run: func(p *probe) {
+		Cites: manyMessages, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			body := joined(p.request(client, agent).sign(client).body)
 			p.checkRefused(p.call("a parameter", http.MethodPost, "/events/bulk?wait=true", nil, body, 0), invalid)
@@ -65,7 +65,7 @@ var bulkChecks = []Check{
 			p.checkEvents(p.events("cursor", "0", "recipient", agent.did(), "timeout", "0"))
 		}},
 	{Number: "X-70", Title: "The well-known document lists the feature bulk", Cites: manyMessages,
-		run: func(p *probe) { p.checkFeature("bulk") }},
+		run: func(p *relayProbe) { p.checkFeature("bulk") }},
 }
 
 // joined returns lines, each with LF at its end.
@@ -94,10 +94,10 @@ type bulkAnswer struct {
 
 // bulk posts a body to /events/bulk. If the relay stops at its rate limit, bulk waits and posts the lines that have no
 // result yet. It returns any other stop.
-func (p *probe) bulk(what string, body []byte) bulkAnswer { return p.bulkTo("", what, body) }
+func (p *relayProbe) bulk(what string, body []byte) bulkAnswer { return p.bulkTo("", what, body) }
 
 // bulkTo is bulk with a query.
-func (p *probe) bulkTo(query, what string, body []byte) (b bulkAnswer) {
+func (p *relayProbe) bulkTo(query, what string, body []byte) (b bulkAnswer) {
 	for deadline := time.Now().Add(rateLimitTimeout); ; {
 		b.answer = p.call(what, http.MethodPost, "/events/bulk"+query, nil, body, 0)
 		p.expect(`status 200 with {"ok":true,"results":[…]}`)
@@ -129,14 +129,14 @@ func (p *probe) bulkTo(query, what string, body []byte) (b bulkAnswer) {
 }
 
 // checkResults ends the check unless the results are these, and the relay has not stopped.
-func (p *probe) checkResults(b bulkAnswer, want ...wantedLine) {
+func (p *relayProbe) checkResults(b bulkAnswer, want ...wantedLine) {
 	p.checkFirstResults(b, want...)
 	if b.stopped != nil {
 		p.failf("the relay has stopped: %s", b.stopped)
 	}
 }
 
-func (p *probe) checkFirstResults(b bulkAnswer, want ...wantedLine) {
+func (p *relayProbe) checkFirstResults(b bulkAnswer, want ...wantedLine) {
 	p.expect("%d results: %+v", len(want), want)
 	if len(b.results) != len(want) {
 		p.failf("the answer has %d results: %s", len(b.results), b)
@@ -153,7 +153,7 @@ func (p *probe) checkFirstResults(b bulkAnswer, want ...wantedLine) {
 	}
 }
 
-func bulkResults(p *probe) {
+func bulkResults(p *relayProbe) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	request := func() signedMessage { return p.request(client, agent).sign(client) }
 	first, second, third := request(), request(), request()
@@ -166,7 +166,7 @@ func bulkResults(p *probe) {
 	p.checkInOrder(p.events("cursor", "0", "recipient", agent.did(), "timeout", "0"), first, second, third)
 }
 
-func bulkStops(p *probe) {
+func bulkStops(p *relayProbe) {
 	limit := 128 << 10
 	var document struct {
 		Limits struct{ BodyBytes int } `json:"limits"`

@@ -11,9 +11,9 @@ import (
 const aliases = overHTTP + " (aliases for existing clients)"
 
 // clientChecks test what existing clients use that the specification does not define.
-var clientChecks = []Check{
+var clientChecks = []relayCheck{
 	{Number: "X-30", Title: "POST and GET /v1/messages work like POST and GET /events",
-		Cites: aliases, run: func(p *probe) {
+		Cites: aliases, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			signed := p.request(client, agent).sign(client)
 			p.checkAccepted(p.call(signed.what, "POST", "/v1/messages", nil, signed.body, 0), signed)
@@ -23,7 +23,7 @@ var clientChecks = []Check{
 			p.checkInbox(agent, signed)
 		}},
 	{Number: "X-31", Title: "GET /v1/agents and /v1/agents/{did} work like GET /agents and /agents/{did}",
-		Cites: aliases, run: func(p *probe) {
+		Cites: aliases, run: func(p *relayProbe) {
 			agent, intent := p.actor("an agent"), newID("intent")
 			p.postAccepted(agent, p.manifest(agent, "cap", intent))
 			p.checkAgents(p.call("", "GET", "/v1/agents"+query("intent", intent), nil, nil, 0), agent)
@@ -48,7 +48,7 @@ func checkDID(text string) error {
 // The real SDK names thread and recipient in a REQUEST and in no other message. Here the REQUEST has neither, so that
 // the thread is identified only by request_id.
 type sdk struct {
-	p     *probe
+	p     *relayProbe
 	actor actor
 	since string
 }
@@ -102,7 +102,7 @@ func (s *sdk) waitFor(typ, request string) {
 	s.p.failf("it was not received; the next since would be %s", s.since)
 }
 
-func sdkConversation(p *probe) {
+func sdkConversation(p *relayProbe) {
 	client, agent := &sdk{
 		p,
 		p.actor("the client"),

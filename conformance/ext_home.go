@@ -9,9 +9,9 @@ import (
 
 // homeChecks test meta.home, meta.re and meta.continues, which bind a message to one relay and to the messages before it
 // (PROTOCOL §1). They run only if the relay has the feature home.
-var homeChecks = []Check{
+var homeChecks = []relayCheck{
 	{Number: "X-85", Title: "A message is accepted if meta.home is this relay, and with hashes in meta.re and meta.continues",
-		Cites: wireForm + "meta.home", run: ifFeature("home", func(p *probe, document answer) {
+		Cites: wireForm + "meta.home", run: ifFeature("home", func(p *relayProbe, document answer) {
 			hash := strings.Repeat("0a", 32)
 			own := map[string]string{"did": document.text("did"), "url": "https://relay.invalid"} // only the did decides
 			accepts(variant{what: "this relay's did in meta.home", edit: set("meta.home", own)},
@@ -19,7 +19,7 @@ var homeChecks = []Check{
 				variant{what: "a hash in meta.continues", edit: set("meta.continues", hash)})(p)
 		})},
 	{Number: "X-86", Title: "A message whose meta.home is another relay is refused with the reason home, and not stored",
-		Cites: wireForm + "meta.home", run: ifFeature("home", func(p *probe, _ answer) {
+		Cites: wireForm + "meta.home", run: ifFeature("home", func(p *relayProbe, _ answer) {
 			client := p.actor("a client")
 			home := map[string]string{"did": p.actor("another relay").did(), "url": "https://relay.invalid"}
 			other := variant{what: "another relay in meta.home", edit: set("meta.home", home)}
@@ -34,7 +34,7 @@ var homeChecks = []Check{
 			refuses(refused(http.StatusForbidden, envelope.CodeForbidden), other)(p)
 		})},
 	{Number: "X-87", Title: "Another form of meta.home, meta.re or meta.continues is refused",
-		Cites: wireForm + "meta.home", run: ifFeature("home", func(p *probe, document answer) {
+		Cites: wireForm + "meta.home", run: ifFeature("home", func(p *relayProbe, document answer) {
 			did, hash := document.text("did"), strings.Repeat("0a", 32)
 			refuses(invalid,
 				variant{what: "only a did in meta.home", edit: set("meta.home", map[string]string{"did": did})},

@@ -15,7 +15,7 @@ import (
 const privateReads = "PROTOCOL §8"
 
 // privateChecks test signed reads. X-33 also tests open relays, which must ignore Authorization.
-var privateChecks = []Check{
+var privateChecks = []relayCheck{
 	{Number: "X-33",
 		Title: "An open relay ignores Authorization; a private relay refuses an invalid one with 401 UNAUTHORIZED",
 		Cites: privateReads, run: authorizationHeader},
@@ -49,8 +49,8 @@ var privateChecks = []Check{
 
 // ifPrivate returns a check that runs only if the relay has private reads. It passes for an open relay, because X-33
 // tests the rule for open relays.
-func ifPrivate(run func(*probe)) func(*probe) {
-	return func(p *probe) {
+func ifPrivate(run func(*relayProbe)) func(*relayProbe) {
+	return func(p *relayProbe) {
 		if p.relay.signer.audience == "" {
 			p.note("not applicable, because the relay is open")
 			return
@@ -68,7 +68,7 @@ func unauthorized() refusal {
 
 // read sends a read with a token of reader. The changes are made to the token before it is signed. If reader is the
 // zero actor, the read has no token.
-func (p *probe) read(what string, reader actor, target string, changes ...func(map[string]any)) answer {
+func (p *relayProbe) read(what string, reader actor, target string, changes ...func(map[string]any)) answer {
 	header := withoutToken()
 	if reader.name != "" {
 		header.Set("Authorization", "Agora "+p.token(reader, target, changes...))
@@ -78,7 +78,7 @@ func (p *probe) read(what string, reader actor, target string, changes ...func(m
 }
 
 // token returns a token for a GET of target. The changes are made before it is signed.
-func (p *probe) token(reader actor, target string, changes ...func(map[string]any)) string {
+func (p *relayProbe) token(reader actor, target string, changes ...func(map[string]any)) string {
 	full, err := url.Parse(p.relay.baseURL + target)
 	if err != nil {
 		panic(err) // cannot happen: the checks give valid targets
@@ -109,7 +109,7 @@ func setMember(name string, value any) func(map[string]any) {
 }
 
 // checkUnauthorized ends the check unless a is a 401 with the right error and the header WWW-Authenticate.
-func (p *probe) checkUnauthorized(a answer) {
+func (p *relayProbe) checkUnauthorized(a answer) {
 	p.checkRefused(a, unauthorized())
 	p.expect("WWW-Authenticate: Agora")
 	if scheme, _, _ := strings.Cut(a.header.Get("WWW-Authenticate"), " "); !strings.EqualFold(scheme, "Agora") {
@@ -117,11 +117,11 @@ func (p *probe) checkUnauthorized(a answer) {
 	}
 }
 
-func (p *probe) inboxTarget(of actor, pairs ...string) string {
+func (p *relayProbe) inboxTarget(of actor, pairs ...string) string {
 	return "/events" + query(append([]string{"cursor", "0", "timeout", "0", "recipient", of.did()}, pairs...)...)
 }
 
-func authorizationHeader(p *probe) {
+func authorizationHeader(p *relayProbe) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	sent := p.postAccepted(client, p.request(client, agent))
 	target := p.inboxTarget(agent)
@@ -135,7 +135,7 @@ func authorizationHeader(p *probe) {
 	p.checkEvents(p.checkPage(a), sent)
 }
 
-func inboxOwner(p *probe) {
+func inboxOwner(p *relayProbe) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	sent := p.postAccepted(client, p.request(client, agent))
 	target := p.inboxTarget(agent)
@@ -145,7 +145,7 @@ func inboxOwner(p *probe) {
 	p.checkUnauthorized(p.read("a read with broadcast=true", client, p.inboxTarget(agent, "broadcast", "true")))
 }
 
-func withoutRecipient(p *probe) {
+func withoutRecipient(p *relayProbe) {
 	client, agent, stranger := p.actor("a client"), p.actor("an agent"), p.actor("a stranger")
 	open := p.postAccepted(client, p.request(client, actor{}))
 	direct := p.postAccepted(client, p.request(client, agent))
@@ -163,7 +163,7 @@ func withoutRecipient(p *probe) {
 
 // checkSameAnswer ends the check unless the answer a is the same as absent, the one for something that does not exist. The
 // header Date may differ.
-func (p *probe) checkSameAnswer(a, absent answer) {
+func (p *relayProbe) checkSameAnswer(a, absent answer) {
 	p.expect("the same answer as for what does not exist: %s", absent)
 	header, other := a.header.Clone(), absent.header.Clone()
 	header.Del("Date")
@@ -175,7 +175,7 @@ func (p *probe) checkSameAnswer(a, absent answer) {
 	}
 }
 
-func hiddenThread(p *probe) {
+func hiddenThread(p *relayProbe) {
 	t := p.conversation()
 	t.play("c.REQUEST a.OFFER c.ACCEPT>a")
 	for _, name := range []string{"c", "a"} {
@@ -189,7 +189,7 @@ func hiddenThread(p *probe) {
 	}
 }
 
-func hiddenThreadPosts(p *probe) {
+func hiddenThreadPosts(p *relayProbe) {
 	t := p.conversation()
 	t.play("c.REQUEST>a a.OFFER")
 	for _, move := range []string{"s.OFFER", "s.ACCEPT>a", "s.RESULT", "s.ERROR", "s.CANCEL"} {
@@ -203,7 +203,7 @@ func hiddenThreadPosts(p *probe) {
 	}
 }
 
-func competingOffers(p *probe) {
+func competingOffers(p *relayProbe) {
 	t := p.conversation()
 	t.play("c.REQUEST a.OFFER b.OFFER")
 	for _, name := range []string{"a", "b"} {
@@ -220,7 +220,7 @@ func competingOffers(p *probe) {
 	p.checkRefused(p.read("", t.actors["b"], "/threads/"+t.thread), noThread)
 }
 
-func tokenScope(p *probe) {
+func tokenScope(p *relayProbe) {
 	reader := p.actor("a reader")
 	target := p.inboxTarget(reader)
 	for what, change := range map[string]func(map[string]any){
@@ -237,7 +237,7 @@ func tokenScope(p *probe) {
 	p.checkPage(p.read("", reader, target))
 }
 
-func tokenTime(p *probe) {
+func tokenTime(p *relayProbe) {
 	reader := p.actor("a reader")
 	target := p.inboxTarget(reader)
 	for _, off := range []time.Duration{-65 * time.Second, 65 * time.Second, -time.Hour, 10 * 365 * 24 * time.Hour} {
@@ -253,7 +253,7 @@ func tokenTime(p *probe) {
 	)
 }
 
-func tokenReuse(p *probe) {
+func tokenReuse(p *relayProbe) {
 	reader, other := p.actor("a reader"), p.actor("another reader")
 	target, nonce := "/agents?limit=1", envelope.NewNonce()
 	token := http.Header{"Authorization": {"Agora " + p.token(reader, target, setMember("nonce", nonce))}}
@@ -272,7 +272,7 @@ func tokenReuse(p *probe) {
 	}
 }
 
-func malformedTokens(p *probe) {
+func malformedTokens(p *relayProbe) {
 	reader, other := p.actor("a reader"), p.actor("another reader")
 	const target = "/agents?limit=1"
 	for what, change := range map[string]func(map[string]any){
@@ -305,7 +305,7 @@ func malformedTokens(p *probe) {
 	}
 }
 
-func hiddenEvents(p *probe) {
+func hiddenEvents(p *relayProbe) {
 	const hold = 4 * time.Second
 	client, agent := p.actor("a client"), p.actor("an agent")
 	m := p.request(client, agent)
@@ -329,7 +329,7 @@ func hiddenEvents(p *probe) {
 	}
 }
 
-func encryptedCursors(p *probe) {
+func encryptedCursors(p *relayProbe) {
 	reader, client := p.actor("a reader"), p.actor("a client")
 	target := p.inboxTarget(reader)
 	first, second := p.read("", reader, target), p.read("", reader, target)

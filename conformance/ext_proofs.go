@@ -6,10 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/mod/sumdb/tlog"
-
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
+	"golang.org/x/mod/sumdb/tlog"
 )
 
 // Sections of PROOFS.md.
@@ -21,7 +20,7 @@ const (
 
 // proofChecks test what a relay with the feature proofs proves. Each check verifies every proof and checkpoint that it
 // reads, see probe.checkProof and probe.checkpoint.
-var proofChecks = []Check{
+var proofChecks = []relayCheck{
 	{Number: "X-71", Title: "The well-known document names the log, and has the text of its leaf 0",
 		Cites: proofsAtRelay + "; " + proofsLog, run: ifProofs(logStart)},
 	{Number: "X-72", Title: "The receipt of a new message has a valid proof, by this relay, of this message and arrival",
@@ -48,12 +47,12 @@ var proofChecks = []Check{
 	{Number: "X-83", Title: "POST /events/bulk?proofs=true proves each new message, and only then",
 		Cites: proofsAtRelay, run: ifProofs(bulkProofs)},
 	{Number: "X-84", Title: "A private relay shows the proof of a directed message only to its parties",
-		Cites: proofsAtRelay, run: ifProofs(func(p *probe, log provedLog) {
-			ifPrivate(func(p *probe) { privateProofs(p, log) })(p)
+		Cites: proofsAtRelay, run: ifProofs(func(p *relayProbe, log provedLog) {
+			ifPrivate(func(p *relayProbe) { privateProofs(p, log) })(p)
 		})},
 }
 
-func logStart(p *probe, log provedLog) {
+func logStart(p *relayProbe, log provedLog) {
 	start, err := proof.ParseStart(log.start)
 	p.expect("log.start is the text of a start, whose line previous names another log or none")
 	if err != nil || start.Previous != nil && start.Previous.Origin == log.origin {
@@ -70,7 +69,7 @@ func logStart(p *probe, log provedLog) {
 	}
 }
 
-func receiptProof(p *probe, log provedLog) {
+func receiptProof(p *relayProbe, log provedLog) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	p.postProved(log, p.request(client, agent).sign(client))
 	for _, ahead := range []time.Duration{-4 * time.Minute, 4 * time.Minute} {
@@ -83,7 +82,7 @@ func receiptProof(p *probe, log provedLog) {
 	}
 }
 
-func growingIndex(p *probe, log provedLog) {
+func growingIndex(p *relayProbe, log provedLog) {
 	client := p.actor("a client")
 	last := p.postProved(log, p.requestOf(client))
 	for range 5 {
@@ -96,7 +95,7 @@ func growingIndex(p *probe, log provedLog) {
 	}
 }
 
-func leafRequest(p *probe, log provedLog) {
+func leafRequest(p *relayProbe, log provedLog) {
 	for _, moves := range [][]string{{"c.REQUEST", "a.OFFER", "b.OFFER", "c.ACCEPT>a", "a.RESULT"},
 		{"c.REQUEST>a", "a.ERROR"}, {"c.REQUEST>a", "a.OFFER", "c.CANCEL>a"}} {
 		t := p.conversation()
@@ -120,7 +119,7 @@ func leafRequest(p *probe, log provedLog) {
 	}
 }
 
-func duplicateLeaf(p *probe, log provedLog) {
+func duplicateLeaf(p *relayProbe, log provedLog) {
 	client := p.actor("a client")
 	sent := p.postProved(log, p.requestOf(client))
 	for range 2 {
@@ -148,7 +147,7 @@ func duplicateLeaf(p *probe, log provedLog) {
 	p.checkSameLeaf(p.readProof(log, client, raced), won)
 }
 
-func proofRead(p *probe, log provedLog) {
+func proofRead(p *relayProbe, log provedLog) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	for _, m := range []message{p.request(client, agent), p.request(client, actor{}),
 		p.manifest(client, "cap", newID("intent"))} {
@@ -161,7 +160,7 @@ func proofRead(p *probe, log provedLog) {
 
 // provedIsStored looks for a relay that signs a receipt before it stores the message. A client can see that the message,
 // its proof or the tree of the receipt is not there yet. It cannot see whether they are on disk.
-func provedIsStored(p *probe, log provedLog) {
+func provedIsStored(p *relayProbe, log provedLog) {
 	client := p.actor("a client")
 	for range 3 {
 		agent := p.actor("an agent")
@@ -173,7 +172,7 @@ func provedIsStored(p *probe, log provedLog) {
 	}
 }
 
-func noProof(p *probe, log provedLog) {
+func noProof(p *relayProbe, log provedLog) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	sent := p.postProved(log, p.request(client, agent).sign(client))
 	refusedMessage := p.request(client, agent).sign(agent)
@@ -200,7 +199,7 @@ func noProof(p *probe, log provedLog) {
 	}
 }
 
-func differentSalts(p *probe, log provedLog) {
+func differentSalts(p *relayProbe, log provedLog) {
 	client := p.actor("a client")
 	messages := make([]signedMessage, 12)
 	for i := range messages {
@@ -219,7 +218,7 @@ func differentSalts(p *probe, log provedLog) {
 	}
 }
 
-func publishing(p *probe, log provedLog) {
+func publishing(p *relayProbe, log provedLog) {
 	const longest = 30 * time.Second
 	if log.publish > longest {
 		p.end(NotTested, "the relay publishes a checkpoint only every %v", log.publish)
@@ -253,7 +252,7 @@ func publishing(p *probe, log provedLog) {
 	p.checkRefused(p.call("a parameter", http.MethodGet, log.target("checkpoint?x=1"), nil, nil, 0), invalid)
 }
 
-func oneTree(p *probe, log provedLog) {
+func oneTree(p *relayProbe, log provedLog) {
 	client := p.actor("a client")
 	trees := []proof.Checkpoint{p.published(log)}
 	for range 4 {
@@ -263,7 +262,7 @@ func oneTree(p *probe, log provedLog) {
 	p.checkOneTree(log, append(trees, p.published(log))...)
 }
 
-func tileAnswers(p *probe, log provedLog) {
+func tileAnswers(p *relayProbe, log provedLog) {
 	client := p.actor("a client")
 	size := p.postProved(log, p.requestOf(client)).Checkpoint.Size
 	width := int(min(size, tileWidth))
@@ -286,7 +285,7 @@ func tileAnswers(p *probe, log provedLog) {
 	}
 }
 
-func bulkProofs(p *probe, log provedLog) {
+func bulkProofs(p *relayProbe, log provedLog) {
 	if !hasFeature(p.document(), "bulk") {
 		p.end(NotTested, `the well-known document does not list the feature "bulk"`)
 	}
@@ -312,7 +311,7 @@ func bulkProofs(p *probe, log provedLog) {
 	p.checkRefused(p.call("proofs=x", http.MethodPost, "/events/bulk?proofs=x", nil, joined(first.body), 0), invalid)
 }
 
-func privateProofs(p *probe, log provedLog) {
+func privateProofs(p *relayProbe, log provedLog) {
 	client, agent, stranger := p.actor("a client"), p.actor("an agent"), p.actor("a stranger")
 	open := p.postProved(log, p.request(client, actor{}).sign(client))
 	direct := p.postProved(log, p.request(client, agent).sign(client))
@@ -331,12 +330,12 @@ func privateProofs(p *probe, log provedLog) {
 }
 
 // requestOf returns a signed REQUEST to a new agent.
-func (p *probe) requestOf(client actor) signedMessage {
+func (p *relayProbe) requestOf(client actor) signedMessage {
 	return p.request(client, p.actor("an agent")).sign(client)
 }
 
 // checkOneTree ends the check unless the tiles and all these checkpoints are of one tree.
-func (p *probe) checkOneTree(log provedLog, checkpoints ...proof.Checkpoint) {
+func (p *relayProbe) checkOneTree(log provedLog, checkpoints ...proof.Checkpoint) {
 	bySize := func(a, b proof.Checkpoint) int { return cmp.Compare(a.Size, b.Size) }
 	newest := slices.MaxFunc(checkpoints, bySize)
 	hashes := p.treeOf(log, newest)

@@ -7,14 +7,14 @@ import (
 )
 
 // receiptChecks test the answers to POST /events.
-var receiptChecks = []Check{
+var receiptChecks = []relayCheck{
 	{Number: "X-1",
 		Title: "A receipt has cursor, duplicate, expiresAt = ts + ttl, and thread with id, client and state",
 		Cites: overHTTP + " (POST /events)", run: receipt},
 	{Number: "X-2", Title: "thread.state in the receipts follows the state of the thread",
 		Cites: overHTTP + " (POST /events); §4", run: receiptStates},
 	{Number: "X-3", Title: "The receipt of a duplicate has the cursor and the expiresAt of the first receipt",
-		Cites: overHTTP + "; §3", run: func(p *probe) {
+		Cites: overHTTP + "; §3", run: func(p *relayProbe) {
 			client := p.actor("a client")
 			signed := p.request(client, actor{}).sign(client)
 			first := p.post("a REQUEST", signed.body)
@@ -32,7 +32,7 @@ var receiptChecks = []Check{
 		Title: "A ttl above the relay's maximum is cut to the maximum, and expiresAt in the receipt shows it",
 		Cites: "PROTOCOL §1 meta.ttl", run: longestLifetime},
 	{Number: "X-5", Title: "A message whose meta.relay names this relay is accepted",
-		Cites: "PROTOCOL §1 meta.relay", run: func(p *probe) {
+		Cites: "PROTOCOL §1 meta.relay", run: func(p *relayProbe) {
 			own := p.document().text("url")
 			if own == "" {
 				p.end(Skipped, "/.well-known/agora.json does not name the relay's url")
@@ -43,7 +43,7 @@ var receiptChecks = []Check{
 		}},
 }
 
-func receipt(p *probe) {
+func receipt(p *relayProbe) {
 	client := p.actor("a client")
 	m := p.request(client, actor{})
 	signed := m.sign(client)
@@ -65,7 +65,7 @@ func receipt(p *probe) {
 	}
 }
 
-func receiptStates(p *probe) {
+func receiptStates(p *relayProbe) {
 	t := p.conversation()
 	for _, turn := range [][2]string{{"c.REQUEST>a", "PENDING"}, {"a.OFFER", "PENDING"}, {"c.ACCEPT>a", "ACTIVE"},
 		{"a.RESULT", "COMPLETED"}, {"a.ERROR", "ERROR"}} {
@@ -80,7 +80,7 @@ func receiptStates(p *probe) {
 	}
 }
 
-func longestLifetime(p *probe) {
+func longestLifetime(p *relayProbe) {
 	client := p.actor("a client")
 	m := p.request(client, actor{})
 	set("meta.ttl", 2_000_000_000)(m) // 63 years
@@ -102,12 +102,12 @@ func longestLifetime(p *probe) {
 const cursorRule = delivery + "cursor"
 
 // cursorChecks test readers that use the cursor.
-var cursorChecks = []Check{
+var cursorChecks = []relayCheck{
 	{Number: "X-6",
 		Title: "A reader that follows the cursor from 0 in small pages receives each event exactly once and in order",
 		Cites: cursorRule, run: cursorPages},
 	{Number: "X-7", Title: "A poll with the cursor of an empty answer is held until a new event arrives",
-		Cites: cursorRule, wait: second, run: func(p *probe) {
+		Cites: cursorRule, wait: second, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			empty := p.poll("cursor", "0", "recipient", agent.did(), "timeout", "0")
 			p.checkEvents(p.checkPage(empty))
@@ -122,7 +122,7 @@ var cursorChecks = []Check{
 		Cites: cursorRule, wait: 6 * second,
 		run: cursorSoak},
 	{Number: "X-9", Title: "The cursor in the answer to a poll with since can be used for the next poll",
-		Cites: cursorRule, run: func(p *probe) {
+		Cites: cursorRule, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			first := p.postAccepted(client, p.requestAhead(client, agent, 0))
 			a := p.poll("since", p.hourAgo(), "recipient", agent.did(), "timeout", "0")
@@ -134,7 +134,7 @@ var cursorChecks = []Check{
 		Cites: cursorRule + "; §5 (malformed)", run: refusesCursors},
 	{Number: "X-11",
 		Title: "broadcast=true adds broadcasts to the events of a recipient, and a broadcast wakes its held poll",
-		Cites: overHTTP + " (broadcast=true adds them)", wait: second, run: func(p *probe) {
+		Cites: overHTTP + " (broadcast=true adds them)", wait: second, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			broadcast := p.postAccepted(client, p.request(client, actor{}))
 			direct := p.postAccepted(client, p.request(client, agent))
@@ -157,7 +157,7 @@ var cursorChecks = []Check{
 }
 
 // sentTo posts n messages with different timestamps, which are not in the order of their arrival.
-func (p *probe) sentTo(agent actor, n int) (sent []signedMessage) {
+func (p *relayProbe) sentTo(agent actor, n int) (sent []signedMessage) {
 	client := p.actor("a client")
 	for i := range n {
 		sent = append(sent, p.postAccepted(client, p.requestAhead(client, agent, time.Duration(i%3)*-10*time.Second)))
@@ -165,14 +165,14 @@ func (p *probe) sentTo(agent actor, n int) (sent []signedMessage) {
 	return sent
 }
 
-func cursorPages(p *probe) {
+func cursorPages(p *relayProbe) {
 	agent := p.actor("an agent")
 	p.checkPages(p.sentTo(agent, 7), "cursor", "0", "recipient", agent.did(), "timeout", "0")
 }
 
 // checkPages reads all pages of at most two events, each with the cursor of the page before it as the value of the first
 // parameter. It ends the check unless they have exactly these messages, in this order.
-func (p *probe) checkPages(want []signedMessage, start, cursor string, parameters ...string) {
+func (p *relayProbe) checkPages(want []signedMessage, start, cursor string, parameters ...string) {
 	got := 0
 	for got < len(want) {
 		a := p.poll(append([]string{start, cursor, "limit", "2"}, parameters...)...)
@@ -194,7 +194,7 @@ func (p *probe) checkPages(want []signedMessage, start, cursor string, parameter
 	p.checkEvents(p.events(append([]string{start, cursor}, parameters...)...))
 }
 
-func cursorSoak(p *probe) {
+func cursorSoak(p *relayProbe) {
 	agent := p.actor("an agent")
 	f := p.follow(agent, readLoop{timeout: "3", limit: "4", cursor: true})
 	var sent []signedMessage
@@ -215,13 +215,13 @@ func cursorSoak(p *probe) {
 	}
 }
 
-func refusesCursors(p *probe) {
+func refusesCursors(p *relayProbe) {
 	for _, cursor := range []string{"abc", "", "-1", "1e3", "0 "} {
 		p.checkRefused(p.poll("cursor", cursor, "recipient", p.actor("a reader").did(), "timeout", "0"), invalid)
 	}
 }
 
-func lastTS(p *probe) {
+func lastTS(p *relayProbe) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	since := p.hourAgo()
 	empty := p.poll("since", since, "recipient", agent.did(), "timeout", "0")
@@ -240,12 +240,12 @@ func lastTS(p *probe) {
 const threadPath = overHTTP + " (GET /threads/{id})"
 
 // recordChecks test the records of threads.
-var recordChecks = []Check{
+var recordChecks = []relayCheck{
 	{Number: "X-14", Title: "GET /threads/{id} returns the thread's state, parties, transitions and envelopes",
 		Cites: threadPath, run: threadRecord},
 	{Number: "X-15",
 		Title: "client selects one of several threads with the same id, and without client it is the oldest",
-		Cites: threadPath, run: func(p *probe) {
+		Cites: threadPath, run: func(p *relayProbe) {
 			t := p.conversation()
 			t.play("c.REQUEST>a s.REQUEST>b a.OFFER")
 			p.checkClient(p.thread(t, ""), t.actors["c"])
@@ -254,11 +254,11 @@ var recordChecks = []Check{
 			p.checkRefused(p.thread(t, t.actors["b"].did()), noThread)
 		}},
 	{Number: "X-16", Title: "GET /threads/{id} for a thread that does not exist is answered with 404 THREAD_NOT_FOUND",
-		Cites: threadPath, run: func(p *probe) {
+		Cites: threadPath, run: func(p *relayProbe) {
 			p.checkRefused(p.call("", "GET", "/threads/"+newID("thread"), nil, nil, 0), noThread)
 		}},
 	{Number: "X-17", Title: "The record of a thread outlives its envelopes and counts those that have expired",
-		Cites: threadPath + "; §4", wait: 7 * second, run: func(p *probe) {
+		Cites: threadPath + "; §4", wait: 7 * second, run: func(p *relayProbe) {
 			t := p.conversation()
 			m, client := t.message("c.REQUEST>a")
 			expiringSoon(m)
@@ -275,7 +275,7 @@ var recordChecks = []Check{
 		}},
 }
 
-func (p *probe) thread(t *conversation, client string) answer {
+func (p *relayProbe) thread(t *conversation, client string) answer {
 	target := "/threads/" + t.thread
 	if client != "" {
 		target += query("client", client)
@@ -283,14 +283,14 @@ func (p *probe) thread(t *conversation, client string) answer {
 	return p.call("", "GET", target, nil, nil, 0)
 }
 
-func (p *probe) checkClient(a answer, client actor) {
+func (p *relayProbe) checkClient(a answer, client actor) {
 	p.expect("the thread of %s", client.name)
 	if got := a.object("thread").text("client"); a.status != 200 || got != client.did() {
 		p.failf("%s", a)
 	}
 }
 
-func threadRecord(p *probe) {
+func threadRecord(p *relayProbe) {
 	t := p.conversation()
 	messages := t.play("c.REQUEST a.OFFER b.OFFER c.ACCEPT>a a.RESULT")
 	a := p.thread(t, "")

@@ -14,7 +14,7 @@ import (
 const streaming = overHTTP + " (server-sent events)"
 
 // streamChecks test GET /events with Accept: text/event-stream.
-var streamChecks = []Check{
+var streamChecks = []relayCheck{
 	{Number: "X-55", Title: "A stream has the Content-Type text/event-stream, is not cached or buffered, and varies by Accept",
 		Cites: streaming, run: ifStreams(streamHeader)},
 	{Number: "X-56", Title: "A stream without a position has only later events, each at once and as it was signed",
@@ -36,13 +36,13 @@ var streamChecks = []Check{
 }
 
 // ifStreams returns a check that runs only if the relay announces streams.
-func ifStreams(run func(*probe)) func(*probe) {
-	return ifFeature("sse", func(p *probe, _ answer) { run(p) })
+func ifStreams(run func(*relayProbe)) func(*relayProbe) {
+	return ifFeature("sse", func(p *relayProbe, _ answer) { run(p) })
 }
 
 // eventStream is an open stream of events.
 type eventStream struct {
-	p      *probe
+	p      *relayProbe
 	answer answer         // its header; and its body, if it is not a stream
 	lines  chan frameLine // is closed at the end of the stream
 	lastID string
@@ -59,11 +59,11 @@ type frameLine struct {
 const quietTime = 700 * time.Millisecond
 
 // stream opens GET /events with these parameters. header is added.
-func (p *probe) stream(header http.Header, pairs ...string) *eventStream {
+func (p *relayProbe) stream(header http.Header, pairs ...string) *eventStream {
 	return p.openStream(header, "/events"+query(pairs...))
 }
 
-func (p *probe) openStream(header http.Header, target string) *eventStream {
+func (p *relayProbe) openStream(header http.Header, target string) *eventStream {
 	header = header.Clone()
 	if header == nil {
 		header = http.Header{}
@@ -80,7 +80,7 @@ func (p *probe) openStream(header http.Header, target string) *eventStream {
 	}
 }
 
-func (p *probe) tryStream(header http.Header, target string) *eventStream {
+func (p *relayProbe) tryStream(header http.Header, target string) *eventStream {
 	ctx, cancel := context.WithCancel(p.ctx)
 	s := &eventStream{p: p, lines: make(chan frameLine), close: cancel}
 	p.relay.requests.Add(1)
@@ -214,7 +214,7 @@ func (s *eventStream) resume(pairs ...string) *eventStream {
 	return s.p.stream(http.Header{"Last-Event-Id": {s.lastID}}, pairs...).begin()
 }
 
-func streamHeader(p *probe) {
+func streamHeader(p *relayProbe) {
 	s := p.stream(nil, "recipient", p.actor("a reader").did()).begin()
 	p.expect("Cache-Control: no-store or no-cache, X-Accel-Buffering: no, and Accept in Vary")
 	h := s.answer.header
@@ -224,7 +224,7 @@ func streamHeader(p *probe) {
 	}
 }
 
-func streamFromNow(p *probe) {
+func streamFromNow(p *relayProbe) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	p.sentTo(agent, 2)
 	s := p.stream(nil, "recipient", agent.did()).begin()
@@ -245,7 +245,7 @@ func streamFromNow(p *probe) {
 	}
 }
 
-func streamFromPosition(p *probe) {
+func streamFromPosition(p *relayProbe) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	sent := p.sentTo(agent, 5)
 	middle := p.poll("cursor", "0", "recipient", agent.did(), "timeout", "0", "limit", "2").text("cursor")
@@ -269,7 +269,7 @@ func streamFromPosition(p *probe) {
 	s.wantEvents(later)
 }
 
-func streamResumes(p *probe) {
+func streamResumes(p *relayProbe) {
 	agent := p.actor("an agent")
 	parameters := []string{"cursor", "0", "recipient", agent.did()}
 	sent := p.sentTo(agent, 4)
@@ -287,7 +287,7 @@ func streamResumes(p *probe) {
 	s.resume(parameters...).wantEvents(more...)
 }
 
-func streamFirstID(p *probe) {
+func streamFirstID(p *relayProbe) {
 	agent := p.actor("an agent")
 	p.sentTo(agent, 1)
 	s := p.stream(nil, "recipient", agent.did()).begin()
@@ -306,7 +306,7 @@ func streamFirstID(p *probe) {
 	s.resume("recipient", agent.did()).wantEvents(sent...)
 }
 
-func streamRefusals(p *probe) {
+func streamRefusals(p *relayProbe) {
 	reader := p.actor("a reader").did()
 	for _, c := range []struct {
 		id    string
@@ -325,7 +325,7 @@ func streamRefusals(p *probe) {
 	}
 }
 
-func pageByAccept(p *probe) {
+func pageByAccept(p *relayProbe) {
 	reader := p.actor("a reader").did()
 	for _, accept := range []string{"*/*", "application/json", "application/json, text/event-stream", "text/html, */*;q=0.8",
 		"text/event-stream;q=0, */*", "text/event-stream;q=0.5, application/json"} {
@@ -335,7 +335,7 @@ func pageByAccept(p *probe) {
 	}
 }
 
-func streamKeepsAlive(p *probe) {
+func streamKeepsAlive(p *relayProbe) {
 	s := p.stream(nil, "recipient", p.actor("a reader").did()).begin()
 	for started := time.Now(); ; {
 		if _, ok := s.line(quietTime); !ok {
@@ -350,7 +350,7 @@ func streamKeepsAlive(p *probe) {
 	}
 }
 
-func privateStream(p *probe) {
+func privateStream(p *relayProbe) {
 	client, agent, stranger := p.actor("a client"), p.actor("an agent"), p.actor("a stranger")
 	target := "/events" + query("cursor", "0", "sender", client.did())
 	earlier := p.postAccepted(client, p.request(client, agent))

@@ -36,7 +36,7 @@ type follower struct {
 const maxPolls = 200
 
 // follow starts to read the inbox of reader. The reading ends with the check, or when stop is called.
-func (p *probe) follow(reader actor, loop readLoop) *follower {
+func (p *relayProbe) follow(reader actor, loop readLoop) *follower {
 	ctx, cancel := context.WithCancel(p.ctx)
 	f := &follower{
 		readLoop: loop,
@@ -165,7 +165,7 @@ func (f *follower) state(messages []signedMessage) (missing []signedMessage, pol
 
 // checkReceived waits until f has received all messages. It ends the check if f stops reading, or if no event is
 // received for 6 seconds and the pause between polls.
-func (p *probe) checkReceived(f *follower, messages []signedMessage) {
+func (p *relayProbe) checkReceived(f *follower, messages []signedMessage) {
 	defer f.stop()
 	for {
 		missing, polls, stopReason := f.state(messages)

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"io"
 	"net"
@@ -111,16 +110,6 @@ type hook struct {
 	changed chan struct{} // has an element after a call has begun or ended
 }
 
-// hook returns a new URL that the hub can call. All calls get the same reply.
-func (h *hubProbe) hook(reply hookReply) *hook {
-	return h.hookWith(func(int) hookReply { return reply })
-}
-
-// hookWith is hook with a reply for each call. Calls have numbers from 1.
-func (h *hubProbe) hookWith(reply func(call int) hookReply) *hook {
-	return h.hub.hooks.add("/"+strings.ToLower(rand.Text()), reply)
-}
-
 // add returns the hook with this path. It replies to each call with what reply returns for its number, from 1.
 func (s *hookServer) add(path string, reply func(call int) hookReply) *hook {
 	name := path[strings.LastIndexByte(path, '/')+1:]
@@ -130,9 +119,6 @@ func (s *hookServer) add(path string, reply func(call int) hookReply) *hook {
 	s.mu.Unlock()
 	return k
 }
-
-// listenAt gives the agent a the endpoint of the hook.
-func (h *hubProbe) listenAt(a *hubAgent, k *hook) { h.rotate(a, set("endpoint", k.url)) }
 
 func (k *hook) serve(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxAnswer))
@@ -235,5 +221,18 @@ func (p *probe) wantNoMoreCalls(k *hook, n int) {
 	p.expect("%d calls of the webhook and no more", n)
 	if calls := k.seen(); len(calls) != n {
 		p.failf("%d calls", len(calls))
+	}
+}
+
+// replyWith is a reply with this status to each delivery.
+func replyWith(status int) hookReply { return hookReply{status: status} }
+
+// replyFirst returns replies: the first delivery gets one, and all others get replyOK.
+func replyFirst(reply hookReply) func(call int) hookReply {
+	return func(call int) hookReply {
+		if call == 1 {
+			return reply
+		}
+		return replyOK
 	}
 }

@@ -156,7 +156,7 @@ func (run *hubRun) check(p *probe, c hubCheck) {
 		p.end(NotTested, "%s", c.needs)
 	}
 	run.agora.need(p, c.needs)
-	h := &hubProbe{gatewayProbe: gatewayProbe{p, &run.pace, holdOfHub, run.agora}, hub: run}
+	h := &hubProbe{gatewayProbe: gatewayProbe{probe: p, pace: &run.pace, hold: holdOfHub, agora: run.agora}, hub: run}
 	defer h.release()
 	c.run(h)
 }

@@ -7,10 +7,9 @@ import (
 	"unicode/utf16"
 )
 
-// astral is a character that has two UTF-16 code units and four bytes. wide has one code unit and three bytes. control
-// has one code unit, and six characters in JSON.
+// wide is a character that has one UTF-16 code unit and three bytes. control has one code unit, and six characters in
+// JSON.
 const (
-	astral  = "\U0001F600"
 	wide    = "中"
 	control = "\x01"
 )

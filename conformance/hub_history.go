@@ -23,7 +23,7 @@ var hubHistoryChecks = []hubCheck{
 			for _, row := range []answer{queued, h.rowOf(bob, m)} {
 				h.want(row.number("id") >= 1 && row.text("sender_id") == alice.id &&
 					row.text("receiver_id") == bob.id && sameJSON(row.members["envelope"], m.envelope) &&
-					hubTimeForm.MatchString(row.text("timestamp")), row,
+					timeForm.MatchString(row.text("timestamp")), row,
 					"id, sender_id %q, receiver_id %q, the envelope and a timestamp in milliseconds", alice.id, bob.id)
 			}
 		}},

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"crypto/rand"
 	"fmt"
 	"net"
 	"net/http"
@@ -325,3 +326,16 @@ var hubLaneChecks = []hubCheck{
 			h.wantNoMoreCalls(k, 1)
 		}},
 }
+
+// hook returns a new URL that the hub can call. All calls get the same reply.
+func (h *hubProbe) hook(reply hookReply) *hook {
+	return h.hookWith(func(int) hookReply { return reply })
+}
+
+// hookWith is hook with a reply for each call. Calls have numbers from 1.
+func (h *hubProbe) hookWith(reply func(call int) hookReply) *hook {
+	return h.hub.hooks.add("/"+strings.ToLower(rand.Text()), reply)
+}
+
+// listenAt gives the agent a the endpoint of the hook.
+func (h *hubProbe) listenAt(a *hubAgent, k *hook) { h.rotate(a, set("endpoint", k.url)) }

@@ -204,7 +204,7 @@ func hubWrapper(h *hubProbe) {
 				answered.object("error").text("message") != ""
 		}
 		if !present || !right || success != (answered.status < 300) ||
-			!hubTimeForm.MatchString(answered.object("metadata").text("timestamp")) ||
+			!timeForm.MatchString(answered.object("metadata").text("timestamp")) ||
 			!strings.HasPrefix(answered.header.Get("Content-Type"), "application/json") {
 			h.failf("%s: %s", fmt.Sprint(answered.header["Content-Type"]), answered)
 		}

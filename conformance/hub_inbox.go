@@ -118,7 +118,7 @@ func (h *hubProbe) wantMessageBytes(f frame, data answer, m sentMessage) {
 	}
 	want := fmt.Sprintf(`{"id":%s,"trace_id":%q,"sender_id":%q,"envelope":%s,"timestamp":%q}`, f.id, m.trace, m.from.id,
 		data.members["envelope"], data.text("timestamp"))
-	if f.data != want || !hubTimeForm.MatchString(data.text("timestamp")) {
+	if f.data != want || !timeForm.MatchString(data.text("timestamp")) {
 		h.failf("%q", f.raw)
 	}
 }

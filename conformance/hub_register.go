@@ -202,7 +202,7 @@ var hubRegisterChecks = []hubCheck{
 // wantRegistration ends the check unless r is the registration of a new agent of the run.
 func (h *hubProbe) wantRegistration(a, r answer, id string) {
 	h.want(r.text("agent_id") == id && sameJSON(r.members["agent_card"], card()) &&
-		hubTimeForm.MatchString(r.text("registered_at")), a,
+		timeForm.MatchString(r.text("registered_at")), a,
 		"a registration with the agent_id, the agent_card, and registered_at in milliseconds")
 }
 

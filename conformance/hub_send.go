@@ -88,7 +88,7 @@ func (h *hubProbe) wantGrowing(rows []answer, atLeast int) {
 		h.failf("%d rows", len(rows))
 	}
 	for i, row := range rows {
-		if !hubTimeForm.MatchString(row.text("timestamp")) || row.number("id") < 1 || i > 0 &&
+		if !timeForm.MatchString(row.text("timestamp")) || row.number("id") < 1 || i > 0 &&
 			(row.number("id") <= rows[i-1].number("id") || row.text("timestamp") <= rows[i-1].text("timestamp")) {
 			h.failf("%s", describeRows(rows[max(0, i-1):i+1]))
 		}

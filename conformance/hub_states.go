@@ -99,7 +99,7 @@ var hubAckChecks = []hubCheck{
 			}
 			h.ack(bob, map[string]any{"up_to": rows[1].number("id")}, 2)
 			row := h.wantState(sent[0], "delivered")
-			h.want(hubTimeForm.MatchString(row.text("acknowledged_at")), row, "acknowledged_at, in milliseconds")
+			h.want(timeForm.MatchString(row.text("acknowledged_at")), row, "acknowledged_at, in milliseconds")
 			h.wantState(sent[1], "delivered")
 			h.keepsState(sent[2], "sent")
 		}},

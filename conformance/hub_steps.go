@@ -1,11 +1,8 @@
 package conformance
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -89,8 +86,6 @@ func (h *hubProbe) wantNotYours(a answer) { h.wantError(a, http.StatusForbidden,
 func (h *hubProbe) wantTaken(a answer)    { h.wantError(a, http.StatusConflict, "ERR_AGENT_ID_TAKEN") }
 func (h *hubProbe) wantNoAgent(a answer)  { h.wantError(a, http.StatusNotFound, "ERR_AGENT_NOT_FOUND") }
 
-var hubTimeForm = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`)
-
 // envelopeOf returns a good envelope.
 func envelopeOf(from *hubAgent, text string) map[string]any {
 	return map[string]any{"chorus_version": "0.4", "sender_id": from.id, "original_text": text, "sender_culture": "en"}
@@ -156,27 +151,6 @@ func (h *hubProbe) wantDelivery(m sentMessage, status int, delivery, state strin
 		`status %d with data that has "delivery":%q and "state":%q`, status, delivery, state)
 }
 
-// parseRow returns a JSON object as an answer that has only members.
-func parseRow(raw json.RawMessage) answer {
-	row := answer{body: raw}
-	if json.Unmarshal(raw, &row.members) != nil {
-		row.members = nil
-	}
-	return row
-}
-
-// describeRows returns rows for the report.
-func describeRows(rows []answer) string {
-	var list []string
-	for _, row := range rows {
-		list = append(list, excerpt(row.body, 200))
-	}
-	if len(list) == 0 {
-		return "no rows"
-	}
-	return strings.Join(list, "\n")
-}
-
 // rows ends the check unless a is a list in a wrapper. It returns the elements.
 func (h *hubProbe) rows(a answer) (rows []answer) {
 	h.wantData(a, http.StatusOK)
@@ -235,12 +209,6 @@ func (h *hubProbe) wantRow(m sentMessage, within time.Duration, what string, rig
 			h.failf("%s", excerpt(row.body, 600))
 		}
 	}
-}
-
-// sameJSON reports whether two values are the same JSON.
-func sameJSON(raw json.RawMessage, want any) bool {
-	var a, b any
-	return json.Unmarshal(raw, &a) == nil && json.Unmarshal(canonical(want), &b) == nil && reflect.DeepEqual(a, b)
 }
 
 // countStatus returns how many of the answers have the status.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -37,15 +36,6 @@ func parseFrame(raw string, at time.Time) frame {
 	}
 	return f
 }
-
-// quiet is how long nothing must come where a check expects that nothing comes.
-const quiet = 400 * time.Millisecond
-
-// maxFrame is the longest frame that a check reads, and maxFrames the most frames that it has not looked at.
-const (
-	maxFrame  = 1 << 20
-	maxFrames = 4096
-)
 
 // hubStream is an open inbox stream.
 type hubStream struct {
@@ -117,13 +107,6 @@ func (h *hubProbe) beginOnce(
 	a.body, a.err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	a.members = parseRow(a.body).members
 	return nil, a
-}
-
-func describeHeader(header http.Header) string {
-	if id := header.Get("Last-Event-ID"); id != "" {
-		return " with Last-Event-ID: " + strconv.Quote(id)
-	}
-	return ""
 }
 
 // follow reads the stream until it ends.

@@ -151,7 +151,7 @@ func (run *jobsRun) check(p *probe, c jobsCheck) {
 		p.end(NotTested, "%s", c.needs)
 	}
 	run.agora.need(p, c.needs)
-	h := &jobsProbe{gatewayProbe: gatewayProbe{p, &run.pace, holdOfWait, run.agora}, registry: run}
+	h := &jobsProbe{gatewayProbe: gatewayProbe{probe: p, pace: &run.pace, hold: holdOfWait, agora: run.agora}, registry: run}
 	passed := false
 	defer func() { h.release(passed) }()
 	c.run(h)

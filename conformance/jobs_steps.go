@@ -54,7 +54,7 @@ var (
 	numberForm       = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$`)
 	amountForm       = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]{0,5}[1-9])?$`)
 	scoreForm        = regexp.MustCompile(`^[0-9]+\.[0-9]{1,2}$`)
-	jobsTimeForm     = hubTimeForm
+	jobsTimeForm     = timeForm
 	jobCallbackForm  = regexp.MustCompile(`^https?://.+(/cb/tok_[A-Za-z0-9_-]{43})$`)
 	uuidForm         = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )
@@ -72,9 +72,6 @@ func newUUID() string {
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
-
-// newName returns a new name for an account or a skill.
-func newName() string { return "kit-" + strings.ToLower(rand.Text()[:12]) }
 
 // isJobsRateLimit reports whether the registry limits the rate of requests, and not the number of something.
 func isJobsRateLimit(a answer) bool {

@@ -9,10 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/mod/sumdb/tlog"
-
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
+	"golang.org/x/mod/sumdb/tlog"
 )
 
 // The steps of proofChecks.
@@ -30,8 +29,8 @@ func (l provedLog) target(part string) string {
 }
 
 // ifProofs returns a check that runs only if the relay announces proofs.
-func ifProofs(run func(*probe, provedLog)) func(*probe) {
-	return ifFeature("proofs", func(p *probe, document answer) {
+func ifProofs(run func(*relayProbe, provedLog)) func(*relayProbe) {
+	return ifFeature("proofs", func(p *relayProbe, document answer) {
 		log := document.object("log")
 		p.expect("the member log with origin, which is the DID of the relay, / and an epoch; start and publishSeconds")
 		origin, err := proof.ParseOrigin(log.text("origin"))
@@ -55,18 +54,18 @@ type provedMessage struct {
 }
 
 // postProved posts a new message. The relay must accept and prove it.
-func (p *probe) postProved(log provedLog, signed signedMessage) provedMessage {
+func (p *relayProbe) postProved(log provedLog, signed signedMessage) provedMessage {
 	return p.checkReceipt(p.post(signed.what, signed.body), signed, log)
 }
 
 // checkReceipt ends the check unless a is the receipt of a new message, with a valid proof.
-func (p *probe) checkReceipt(a answer, signed signedMessage, log provedLog) provedMessage {
+func (p *relayProbe) checkReceipt(a answer, signed signedMessage, log provedLog) provedMessage {
 	p.checkAccepted(a, signed)
 	return p.checkProof(a.text("proof"), signed, log)
 }
 
 // checkProof ends the check unless text is the valid proof of a message by the relay with this log.
-func (p *probe) checkProof(text string, signed signedMessage, log provedLog) provedMessage {
+func (p *relayProbe) checkProof(text string, signed signedMessage, log provedLog) provedMessage {
 	p.expect("a valid proof of %s in the log %s", signed.id, log.origin)
 	e, err := envelope.Parse(signed.body, maxAnswer)
 	if err != nil {
@@ -90,7 +89,7 @@ func (p *probe) checkProof(text string, signed signedMessage, log provedLog) pro
 }
 
 // checkNoProof ends the check if an answer, or the result of a line, has a proof.
-func (p *probe) checkNoProof(a answer) {
+func (p *relayProbe) checkNoProof(a answer) {
 	p.expect("no member proof")
 	if _, present := a.members["proof"]; present {
 		p.failf("the answer has a proof: %s", a)
@@ -102,12 +101,12 @@ func proofTarget(sender actor, id string) string {
 }
 
 // readProof reads the proof of a message by sender.
-func (p *probe) readProof(log provedLog, sender actor, signed signedMessage) provedMessage {
+func (p *relayProbe) readProof(log provedLog, sender actor, signed signedMessage) provedMessage {
 	return p.checkProof(p.checkText(p.call("", http.MethodGet, proofTarget(sender, signed.id), nil, nil, 0)), signed, log)
 }
 
 // checkSameLeaf ends the check unless a proof that was read is of the same leaf as that of the receipt.
-func (p *probe) checkSameLeaf(read, receipt provedMessage) {
+func (p *relayProbe) checkSameLeaf(read, receipt provedMessage) {
 	p.expect("the leaf of the receipt, at its index %d: %q", receipt.Index, receipt.Extra)
 	if read.Extra != receipt.Extra || read.Index != receipt.Index {
 		p.failf("another leaf, at the index %d: %q", read.Index, read.Extra)
@@ -115,7 +114,7 @@ func (p *probe) checkSameLeaf(read, receipt provedMessage) {
 }
 
 // checkText ends the check unless a is a text, which it returns.
-func (p *probe) checkText(a answer) string {
+func (p *relayProbe) checkText(a answer) string {
 	p.expect("status 200 with the Content-Type text/plain; charset=utf-8 and Cache-Control no-store")
 	kind, parameters, err := mime.ParseMediaType(a.header.Get("Content-Type"))
 	if a.err != nil || a.status != http.StatusOK || err != nil || kind != "text/plain" ||
@@ -126,7 +125,7 @@ func (p *probe) checkText(a answer) string {
 }
 
 // published returns the published checkpoint.
-func (p *probe) published(log provedLog) proof.Checkpoint {
+func (p *relayProbe) published(log provedLog) proof.Checkpoint {
 	text := p.checkText(p.call("", http.MethodGet, log.target("checkpoint"), nil, nil, 0))
 	p.expect("a checkpoint of the log %s, signed by the relay", log.origin)
 	c, err := proof.ParseCheckpoint(text)
@@ -145,7 +144,7 @@ const (
 )
 
 // tile reads a tile.
-func (p *probe) tile(log provedLog, t tlog.Tile) []byte {
+func (p *relayProbe) tile(log provedLog, t tlog.Tile) []byte {
 	path := strings.TrimPrefix(t.Path(), fmt.Sprintf("tile/%d/", t.H))
 	a := p.call("", http.MethodGet, log.target("tile/"+path), nil, nil, 0)
 	p.expect("status 200 with the Content-Type application/octet-stream, %d hashes, and Cache-Control for ever", t.W)
@@ -159,7 +158,7 @@ func (p *probe) tile(log provedLog, t tlog.Tile) []byte {
 
 // logTiles reads tiles for package tlog. If the relay does not have one, the check ends.
 type logTiles struct {
-	p   *probe
+	p   *relayProbe
 	log provedLog
 }
 
@@ -177,6 +176,6 @@ func (t logTiles) SaveTiles([]tlog.Tile, [][]byte) {}
 
 // treeOf returns the hashes of the tree of a checkpoint. It reads them from the tiles. If those have another root, it
 // returns an error.
-func (p *probe) treeOf(log provedLog, c proof.Checkpoint) tlog.HashReader {
+func (p *relayProbe) treeOf(log provedLog, c proof.Checkpoint) tlog.HashReader {
 	return tlog.TileHashReader(tlog.Tree{N: c.Size, Hash: c.Root}, logTiles{p, log})
 }

@@ -8,13 +8,9 @@ import (
 	"math/big"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/agora-relay/agora/didkey"
 )
-
-// second is short for time.Second, the unit of the waits in checks.
-const second = time.Second
 
 // Functions that write the same JSON and the same keys in other ways.
 

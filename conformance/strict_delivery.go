@@ -10,9 +10,9 @@ const delivery = "PROTOCOL §7 "
 
 // deliveryChecks test readers that poll with since = the ts of the last event. No event may be lost, whatever the
 // clocks of the senders show. No reader may be answered in a hot loop.
-var deliveryChecks = []Check{
+var deliveryChecks = []relayCheck{
 	{Number: "S-109", Title: "Events are delivered in the order of their arrival, not of their ts",
-		Cites: delivery + "(delivery order is the sequence)", run: func(p *probe) {
+		Cites: delivery + "(delivery order is the sequence)", run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			var sent []signedMessage
 			for _, ahead := range []time.Duration{20, -40, 60, 0, -80} {
@@ -21,7 +21,7 @@ var deliveryChecks = []Check{
 			p.checkInOrder(p.events("since", p.hourAgo(), "recipient", agent.did(), "timeout", "0"), sent...)
 		}},
 	{Number: "S-110", Title: "A new event with a ts before the reader's since is delivered at once",
-		Cites: delivery + "since 1 (news)", run: func(p *probe) {
+		Cites: delivery + "since 1 (news)", run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			first := p.postAccepted(client, p.requestAhead(client, agent, 0))
 			late := p.postAccepted(client, p.requestAhead(client, agent, -2*time.Minute))
@@ -30,7 +30,7 @@ var deliveryChecks = []Check{
 			p.checkAtOnce(a.took)
 		}},
 	{Number: "S-111", Title: "A new event with a ts before the reader's since wakes a held poll",
-		Cites: delivery + "since 1 (hold until news)", wait: 3 * second, run: func(p *probe) {
+		Cites: delivery + "since 1 (hold until news)", wait: 3 * second, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			first := p.postAccepted(client, p.requestAhead(client, agent, 0))
 			p.sleep(2 * second) // longer than the second for which the relay waits for events with an equal ts
@@ -41,7 +41,7 @@ var deliveryChecks = []Check{
 		}},
 	{Number: "S-112", Title: "A new event whose ts equals the reader's since is delivered within about a second",
 		Cites: delivery + "since 1 (equal timestamps)",
-		wait:  2 * second, run: func(p *probe) {
+		wait:  2 * second, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			first := p.requestAhead(client, agent, 0)
 			sent := p.postAccepted(client, first)
@@ -63,7 +63,7 @@ var deliveryChecks = []Check{
 		wait:  7 * second, run: idleReader("decreasing timestamps", -time.Minute)},
 	{Number: "S-115",
 		Title: "A page does not end between events with the same ts; it may have more events than limit instead",
-		Cites: delivery + "since 3", run: func(p *probe) {
+		Cites: delivery + "since 3", run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			var sent []signedMessage
 			ts := formatTime(p.now())
@@ -94,7 +94,7 @@ var deliveryChecks = []Check{
 		run: soak(soakOptions{wholeSeconds: true, skew: 2 * time.Second, limit: 3, pause: 1500 * time.Millisecond})},
 	{Number: "S-121", Title: "A held poll is not answered because of an event for another recipient",
 		Cites: delivery + "Long poll (wake only the waiters whose filter matches)",
-		wait:  2 * second, run: func(p *probe) {
+		wait:  2 * second, run: func(p *relayProbe) {
 			client, agent, other := p.actor("a client"), p.actor("an agent"), p.actor("another agent")
 			held := p.pollInBackground("since", p.hourAgo(), "recipient", agent.did(), "timeout", "9")
 			p.postAccepted(client, p.request(client, other))
@@ -104,7 +104,7 @@ var deliveryChecks = []Check{
 			p.checkWoken(held, time.Now(), sent)
 		}},
 	{Number: "S-122", Title: "All polls that wait for an event are answered with it",
-		Cites: delivery + "Long poll", wait: second, run: func(p *probe) {
+		Cites: delivery + "Long poll", wait: second, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			m := p.request(client, agent)
 			var held []*poller
@@ -119,7 +119,7 @@ var deliveryChecks = []Check{
 			}
 		}},
 	{Number: "S-123", Title: "A held poll does not delay other polls",
-		Cites: delivery + "Long poll", wait: second, run: func(p *probe) {
+		Cites: delivery + "Long poll", wait: second, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			held := p.pollInBackground("since", p.hourAgo(), "recipient", p.actor("a reader").did(), "timeout", "9")
 			sent := p.postAccepted(client, p.request(client, agent))
@@ -131,7 +131,7 @@ var deliveryChecks = []Check{
 }
 
 // requestAhead returns a REQUEST, not signed yet, from a sender whose clock is ahead by this duration.
-func (p *probe) requestAhead(from, to actor, ahead time.Duration) message {
+func (p *relayProbe) requestAhead(from, to actor, ahead time.Duration) message {
 	m := p.request(from, to)
 	combine(set("ts", formatTime(p.now().Add(ahead))), set("meta.ttl", 600))(m)
 	return m
@@ -151,8 +151,8 @@ func names(messages []signedMessage) string {
 // idleReader returns a check of a reader that has received all events and keeps polling as the specification
 // describes. A negative step is the difference between the timestamps of the events. Otherwise all timestamps are
 // equal.
-func idleReader(what string, step time.Duration) func(*probe) {
-	return func(p *probe) {
+func idleReader(what string, step time.Duration) func(*relayProbe) {
+	return func(p *relayProbe) {
 		client, agent := p.actor("a client"), p.actor("an agent")
 		now := p.now()
 		var sent []signedMessage
@@ -192,8 +192,8 @@ const (
 )
 
 // soak returns a check in which several senders post to one reader, which uses the specification's loop.
-func soak(s soakOptions) func(*probe) {
-	return func(p *probe) {
+func soak(s soakOptions) func(*relayProbe) {
+	return func(p *relayProbe) {
 		agent := p.actor("an agent")
 		loop := readLoop{timeout: "3", pause: s.pause}
 		if s.limit > 0 {

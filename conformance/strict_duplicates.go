@@ -18,10 +18,10 @@ var (
 )
 
 // duplicateChecks test retries, which are safe, and the reuse of an id for another message, which is refused.
-var duplicateChecks = []Check{
+var duplicateChecks = []relayCheck{
 	{Number: "S-50",
 		Title: "A retry of the same message is answered with 200 and duplicate true, and the message is stored once",
-		Cites: duplicates, run: func(p *probe) {
+		Cites: duplicates, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			signed := p.request(client, agent).sign(client)
 			p.checkDuplicate(p.post("a REQUEST for the first time", signed.body), signed, false)
@@ -37,7 +37,7 @@ var duplicateChecks = []Check{
 			p.checkInbox(agent, signed)
 		}},
 	{Number: "S-51", Title: "A retry is recognized before the thread rules are applied",
-		Cites: duplicates, run: func(p *probe) {
+		Cites: duplicates, run: func(p *relayProbe) {
 			t := p.conversation()
 			messages := t.play("c.REQUEST>a a.OFFER c.ACCEPT>a a.RESULT")
 			for _, signed := range messages {
@@ -47,7 +47,7 @@ var duplicateChecks = []Check{
 			p.checkInbox(t.actors["a"], messages[0], messages[2])
 		}},
 	{Number: "S-52", Title: "A different message with a used id is refused with 409 DUPLICATE_ID, and never delivered",
-		Cites: duplicates, run: func(p *probe) {
+		Cites: duplicates, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			first := p.postAccepted(client, p.request(client, agent))
 			for range 2 {
@@ -59,7 +59,7 @@ var duplicateChecks = []Check{
 			p.checkInbox(agent, first)
 		}},
 	{Number: "S-53", Title: "Messages from different senders may have the same id, and none blocks or replaces another",
-		Cites: duplicates, run: func(p *probe) {
+		Cites: duplicates, run: func(p *relayProbe) {
 			agent := p.actor("an agent")
 			var sent []signedMessage
 			id := newID("msg")
@@ -83,7 +83,7 @@ var duplicateChecks = []Check{
 			}
 		}},
 	{Number: "S-54", Title: "The id of a refused message is not remembered",
-		Cites: duplicates + "; §4 (a refused message is not stored, its id not remembered)", run: func(p *probe) {
+		Cites: duplicates + "; §4 (a refused message is not stored, its id not remembered)", run: func(p *relayProbe) {
 			t := p.conversation()
 			t.play("c.REQUEST a.OFFER")
 			early := t.signed("a.RESULT")
@@ -93,7 +93,7 @@ var duplicateChecks = []Check{
 			p.checkDuplicate(p.post(early.what, early.body), early, false)
 		}},
 	{Number: "S-55", Title: "An id is still remembered after its message has expired",
-		Cites: duplicates + " (30 minutes, through TTL purge)", wait: 7 * second, run: func(p *probe) {
+		Cites: duplicates + " (30 minutes, through TTL purge)", wait: 7 * second, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			m := p.request(client, agent)
 			expiringSoon(m)
@@ -109,7 +109,7 @@ var duplicateChecks = []Check{
 
 // checkDuplicate ends the check unless the message was accepted and its receipt has the member duplicate with this
 // value.
-func (p *probe) checkDuplicate(a answer, signed signedMessage, want bool) {
+func (p *relayProbe) checkDuplicate(a answer, signed signedMessage, want bool) {
 	p.checkAccepted(a, signed)
 	p.expect(`"duplicate":%v`, want)
 	if got, present := a.flag("duplicate"); !present || got != want {
@@ -118,10 +118,10 @@ func (p *probe) checkDuplicate(a answer, signed signedMessage, want bool) {
 }
 
 // raceChecks test concurrent posts and large numbers of posts.
-var raceChecks = []Check{
+var raceChecks = []relayCheck{
 	{Number: "S-56",
 		Title: "If a message is posted many times at once, one receipt has duplicate false and it is stored once",
-		Cites: duplicates, run: func(p *probe) {
+		Cites: duplicates, run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			signed := p.request(client, agent).sign(client)
 			first := 0
@@ -139,7 +139,7 @@ var raceChecks = []Check{
 			p.checkInbox(agent, signed)
 		}},
 	{Number: "S-57", Title: "If several ACCEPTs are posted at once, exactly one is accepted",
-		Cites: "PROTOCOL §4 (two ACCEPTs that race)", run: func(p *probe) {
+		Cites: "PROTOCOL §4 (two ACCEPTs that race)", run: func(p *relayProbe) {
 			t := p.conversation()
 			t.play("c.REQUEST a.OFFER b.OFFER")
 			answers := p.postConcurrently(8,
@@ -161,7 +161,7 @@ var raceChecks = []Check{
 	{Number: "S-58", Title: "A thread accepts 100 OFFERs, and refuses the next one with RATE_LIMITED and Retry-After",
 		Cites: "PROTOCOL §4 (PENDING, OFFER)", wait: second, run: offerLimit},
 	{Number: "S-59", Title: "Every message that was answered with 200 is delivered",
-		Cites: "PROTOCOL §5 (a 200 means: on disk, and it will be delivered)", run: func(p *probe) {
+		Cites: "PROTOCOL §5 (a 200 means: on disk, and it will be delivered)", run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			messages := make([]signedMessage, 60)
 			for i := range messages {
@@ -178,7 +178,7 @@ var raceChecks = []Check{
 }
 
 // postConcurrently posts n messages, up to eight at a time, and returns the answers in the order of the messages.
-func (p *probe) postConcurrently(n int, messageOf func(i int) signedMessage) []answer {
+func (p *relayProbe) postConcurrently(n int, messageOf func(i int) signedMessage) []answer {
 	messages := make([]signedMessage, n)
 	for i := range messages {
 		messages[i] = messageOf(i)
@@ -197,7 +197,7 @@ func (p *probe) postConcurrently(n int, messageOf func(i int) signedMessage) []a
 	return answers
 }
 
-func offerLimit(p *probe) {
+func offerLimit(p *relayProbe) {
 	t := p.conversation()
 	t.play("c.REQUEST")
 	var messages []signedMessage

@@ -13,7 +13,7 @@ import (
 var stale = refused(http.StatusBadRequest, envelope.CodeStaleTimestamp)
 
 // fieldChecks test the rows of the table in PROTOCOL §1, from version to meta.
-var fieldChecks = []Check{
+var fieldChecks = []relayCheck{
 	{Number: "S-19", Title: "version must be the string \"1.0\"", Cites: wireForm + "version", run: refuses(
 		refused(http.StatusBadRequest, envelope.CodeUnsupportedVersion),
 		variant{what: "version 1.1", edit: set("version", "1.1")},
@@ -174,7 +174,7 @@ var fieldChecks = []Check{
 }
 
 // signatureChecks test the member sig, and that a message has no effect before its signature is verified.
-var signatureChecks = []Check{
+var signatureChecks = []relayCheck{
 	{Number: "S-39", Title: "sig must be exactly 86 characters of unpadded base64url that re-encode to the same text",
 		Cites: wireForm + "sig", run: refuses(badSignature,
 			variant{what: "a sig with padding", sign: resigned(func(sig string) string { return sig + "==" })},
@@ -199,7 +199,7 @@ var signatureChecks = []Check{
 		Title: "A message with an invalid signature has no effect: its id stays free and its thread does not change",
 		Cites: wireForm + "(cheap checks come first, no side effect before the signature)", run: forgery},
 	{Number: "S-42", Title: "The cheap checks come before the signature check",
-		Cites: wireForm + "(size → depth → JSON → fields → window → DID → signature)", run: func(p *probe) {
+		Cites: wireForm + "(size → depth → JSON → fields → window → DID → signature)", run: func(p *relayProbe) {
 			forged := func(edit func(message)) []byte {
 				client := p.actor("a client")
 				m := p.request(client, actor{})
@@ -235,7 +235,7 @@ func withTSEnding(tail string) func(message) {
 	return func(m message) { m["ts"] = m["ts"].(string)[:len("2006-01-02T15:04:05")] + tail }
 }
 
-func staleDetailsNow(p *probe) {
+func staleDetailsNow(p *relayProbe) {
 	client := p.actor("a client")
 	m := p.request(client, actor{})
 	shiftTS(-time.Hour)(m)
@@ -247,7 +247,7 @@ func staleDetailsNow(p *probe) {
 	}
 }
 
-func threadByRequest(p *probe) {
+func threadByRequest(p *relayProbe) {
 	t := p.conversation()
 	t.thread = t.request
 	var sent []signedMessage
@@ -323,7 +323,7 @@ func raisedS(m message, from actor) signedMessage {
 	return withSig(base64.RawURLEncoding.EncodeToString(sig))(m, from)
 }
 
-func forgery(p *probe) {
+func forgery(p *relayProbe) {
 	t := p.conversation()
 	t.play("c.REQUEST>a a.OFFER")
 	m, client := t.message("c.ACCEPT>a")

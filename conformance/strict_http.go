@@ -13,12 +13,12 @@ const overHTTP = "PROTOCOL §5"
 var notFound = refused(http.StatusNotFound, envelope.CodeNotFound)
 
 // httpChecks test statuses, headers and the form of answers.
-var httpChecks = []Check{
+var httpChecks = []relayCheck{
 	{Number: "S-90",
 		Title: "A refusal has an HTTP error status and the members ok (false), error, message and retryable",
 		Cites: overHTTP + " (error shape)", run: errorShape},
 	{Number: "S-91", Title: "An unknown path is answered with 404 NOT_FOUND in JSON",
-		Cites: overHTTP + " (every answer is JSON)", run: func(p *probe) {
+		Cites: overHTTP + " (every answer is JSON)", run: func(p *relayProbe) {
 			for _, path := range []string{"/nothing-is-here", "/events/1", "/health/x"} {
 				p.checkRefused(p.call("", "GET", path, nil, nil, 0), notFound)
 			}
@@ -33,7 +33,7 @@ var httpChecks = []Check{
 		Cites: overHTTP + " (never redirect)", run: neverRedirects},
 	{Number: "S-93",
 		Title: "A method that a path does not support is refused with 405 METHOD_NOT_ALLOWED and an Allow header",
-		Cites: overHTTP + " (METHOD_NOT_ALLOWED)", run: func(p *probe) {
+		Cites: overHTTP + " (METHOD_NOT_ALLOWED)", run: func(p *relayProbe) {
 			for _, asked := range []struct{ method, path, allowed string }{
 				{"PUT", "/events", "POST"}, {"DELETE", "/events", "GET"}, {"PATCH", "/events", "GET"},
 				{"POST", "/health", "GET"}, {"DELETE", "/health", "GET"},
@@ -48,7 +48,7 @@ var httpChecks = []Check{
 			}
 		}},
 	{Number: "S-94", Title: "A body with any Content-Encoding is refused with 415 UNSUPPORTED_MEDIA_TYPE",
-		Cites: overHTTP + " (UNSUPPORTED_MEDIA_TYPE)", run: func(p *probe) {
+		Cites: overHTTP + " (UNSUPPORTED_MEDIA_TYPE)", run: func(p *relayProbe) {
 			for _, encoding := range []string{"gzip", "br", "identity"} {
 				client := p.actor("a client")
 				body := p.request(client, actor{}).sign(client).body
@@ -58,7 +58,7 @@ var httpChecks = []Check{
 			}
 		}},
 	{Number: "S-95", Title: "A body above the size limit is refused with 413 PAYLOAD_TOO_LARGE, whatever its content",
-		Cites: overHTTP + " (PAYLOAD_TOO_LARGE)", run: func(p *probe) {
+		Cites: overHTTP + " (PAYLOAD_TOO_LARGE)", run: func(p *relayProbe) {
 			limit := max(envelope.DefaultMaxBytes,
 				int(p.document().object("limits").number("bodyBytes")))
 			if limit > 2<<20 {
@@ -67,7 +67,7 @@ var httpChecks = []Check{
 			p.postRefused(tooLarge, "a body of spaces, one byte above the limit", []byte(strings.Repeat(" ", limit+1)))
 		}},
 	{Number: "S-96", Title: "Every answer is a JSON object and has the Content-Type application/json",
-		Cites: overHTTP + " (every answer is JSON)", run: func(p *probe) {
+		Cites: overHTTP + " (every answer is JSON)", run: func(p *relayProbe) {
 			for _, asked := range [][2]string{{"GET", "/health"}, {"GET", "/nothing-is-here"}, {"POST", "/events"},
 				{"PUT", "/events"}, {"GET", "/events"}} {
 				a := p.call("", asked[0], asked[1], nil, []byte("{}"), 0)
@@ -80,7 +80,7 @@ var httpChecks = []Check{
 		}},
 }
 
-func errorShape(p *probe) {
+func errorShape(p *relayProbe) {
 	client := p.actor("a client")
 	good := p.postAccepted(client, p.request(client, actor{}))
 	again := p.request(client, actor{})
@@ -110,7 +110,7 @@ func errorShape(p *probe) {
 	}
 }
 
-func neverRedirects(p *probe) {
+func neverRedirects(p *relayProbe) {
 	client := p.actor("a client")
 	for _, path := range []string{"//events", "/events/", "/v1//messages", "//health", "/health/", "/./events",
 		"/x/../events"} {
@@ -125,9 +125,9 @@ func neverRedirects(p *probe) {
 
 // parameterChecks test the parameters of GET /events. A relay must refuse parameters that it does not understand, and
 // must not ignore them.
-var parameterChecks = []Check{
+var parameterChecks = []relayCheck{
 	{Number: "S-97", Title: "A poll with timeout=0 is answered at once, and timeout may be a fraction of a second",
-		Cites: overHTTP + " (timeout)", run: func(p *probe) {
+		Cites: overHTTP + " (timeout)", run: func(p *relayProbe) {
 			reader := p.actor("a reader").did()
 			for _, timeout := range []string{"0", "0.5", "0.0"} {
 				a := p.poll("since", p.hourAgo(), "recipient", reader, "timeout", timeout)
@@ -141,7 +141,7 @@ var parameterChecks = []Check{
 	{Number: "S-98", Title: "A timeout that is negative or not a decimal number is refused",
 		Cites: overHTTP + " (timeout; anything else → 400)",
 		run:   refusesPolls("timeout", "-1", "abc", "", "1s", "NaN", "0x10", "1,5")},
-	{Number: "S-99", Title: "A timeout above 60 is treated as 60", Cites: overHTTP + " (timeout)", run: func(p *probe) {
+	{Number: "S-99", Title: "A timeout above 60 is treated as 60", Cites: overHTTP + " (timeout)", run: func(p *relayProbe) {
 		client, agent := p.actor("a client"), p.actor("an agent")
 		sent := p.postAccepted(client, p.request(client, agent))
 		p.checkEvents(
@@ -153,7 +153,7 @@ var parameterChecks = []Check{
 		)
 	}},
 	{Number: "S-100", Title: "limit must be a whole number from 1 to 1000",
-		Cites: overHTTP + " (limit)", run: func(p *probe) {
+		Cites: overHTTP + " (limit)", run: func(p *relayProbe) {
 			refusesPolls("limit", "0", "1001", "-1", "abc", "", "1.5", "99999999999999999999")(p)
 			reader := p.actor("a reader").did()
 			for _, limit := range []string{"1", "1000"} {
@@ -163,13 +163,13 @@ var parameterChecks = []Check{
 	{Number: "S-101", Title: "A page has at most limit events, and hasMore tells whether there are more",
 		Cites: overHTTP + " (limit)", run: limitBounds},
 	{Number: "S-102", Title: "An unknown parameter is refused",
-		Cites: overHTTP + " (a silently dropped recipient would return everyone's mail)", run: func(p *probe) {
+		Cites: overHTTP + " (a silently dropped recipient would return everyone's mail)", run: func(p *relayProbe) {
 			for _, name := range []string{"recipent", "Recipient", "foo", "offset"} {
 				p.checkRefused(p.poll("since", p.hourAgo(), name, p.actor("a reader").did(), "timeout", "0"), invalid)
 			}
 		}},
 	{Number: "S-103", Title: "A repeated parameter is refused",
-		Cites: overHTTP + " (unknown, repeated or malformed)", run: func(p *probe) {
+		Cites: overHTTP + " (unknown, repeated or malformed)", run: func(p *relayProbe) {
 			for _, name := range []string{"recipient", "since", "timeout"} {
 				value := map[string]string{"recipient": p.actor("a reader").did(), "since": p.hourAgo(), "timeout": "0"}
 				pairs := []string{name, value[name]}
@@ -180,7 +180,7 @@ var parameterChecks = []Check{
 			}
 		}},
 	{Number: "S-104", Title: "A malformed query string or parameter value is refused",
-		Cites: overHTTP + " (unknown, repeated or malformed)", run: func(p *probe) {
+		Cites: overHTTP + " (unknown, repeated or malformed)", run: func(p *relayProbe) {
 			malformed := refused(http.StatusBadRequest, envelope.CodeInvalidRequest, envelope.CodeInvalidDID)
 			reader := p.actor("a reader").did()
 			for what, tail := range map[string]string{
@@ -200,13 +200,13 @@ var parameterChecks = []Check{
 		Cites: overHTTP + "; §1 ts", run: refusesPolls("since", "yesterday", "", "2026-02-02", "1767225600",
 			"2026-02-02T15:30:00", "2026-02-02 15:30:00Z", "2026-13-02T15:30:00Z")},
 	{Number: "S-106", Title: "A poll without since and cursor is refused",
-		Cites: overHTTP + " (since or cursor is required)", run: func(p *probe) {
+		Cites: overHTTP + " (since or cursor is required)", run: func(p *relayProbe) {
 			p.checkRefused(
 				p.call("", "GET", "/events"+query("recipient", p.actor("a reader").did(), "timeout", "0"), nil, nil, 0),
 				invalid)
 		}},
 	{Number: "S-107", Title: "Filters match exactly: ids that differ only in case are different threads",
-		Cites: overHTTP + " (filters are exact)", run: func(p *probe) {
+		Cites: overHTTP + " (filters are exact)", run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			id := newID("Thread")
 			upper := p.postAccepted(client, p.message("REQUEST", client, agent, id, newID("req")))
@@ -216,7 +216,7 @@ var parameterChecks = []Check{
 			p.checkEvents(p.events("since", p.hourAgo(), "thread", id[:len(id)-1], "timeout", "0"))
 		}},
 	{Number: "S-108", Title: "A poll with recipient returns no broadcasts",
-		Cites: overHTTP + " (recipient=X alone does not match broadcasts)", run: func(p *probe) {
+		Cites: overHTTP + " (recipient=X alone does not match broadcasts)", run: func(p *relayProbe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
 			broadcast := p.postAccepted(client, p.request(client, actor{}))
 			direct := p.postAccepted(client, p.request(client, agent))
@@ -226,8 +226,8 @@ var parameterChecks = []Check{
 }
 
 // refusesPolls returns a check that polls once with each value of the parameter. The relay must refuse each poll.
-func refusesPolls(name string, values ...string) func(*probe) {
-	return func(p *probe) {
+func refusesPolls(name string, values ...string) func(*relayProbe) {
+	return func(p *relayProbe) {
 		reader := p.actor("a reader").did()
 		for _, value := range values {
 			parameters := map[string]string{"since": p.hourAgo(), "timeout": "0", name: value}
@@ -240,7 +240,7 @@ func refusesPolls(name string, values ...string) func(*probe) {
 	}
 }
 
-func limitBounds(p *probe) {
+func limitBounds(p *relayProbe) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	const all = 7
 	for i := range all {

@@ -10,7 +10,7 @@ import (
 const didRules = "PROTOCOL §2"
 
 // identityChecks test the rules for did:key. Each key has exactly one valid did.
-var identityChecks = []Check{
+var identityChecks = []relayCheck{
 	{Number: "S-43", Title: "A did:key that is not in the multibase base58-btc is refused",
 		Cites: didRules, run: refuses(invalidDID,
 			variant{what: "the sender's key in hexadecimal", edit: respell(hexDID)},
@@ -109,7 +109,7 @@ func identitySignature(m message, from actor) signedMessage {
 	return withSig(base64.RawURLEncoding.EncodeToString(sig))(m, from)
 }
 
-func longDID(p *probe) {
+func longDID(p *relayProbe) {
 	client := p.actor("a client")
 	m := p.request(client, actor{})
 	set("sender.id", "did:key:z6Mk"+strings.Repeat("z", 100_000))(m)

@@ -20,7 +20,7 @@ const wireForm = "PROTOCOL §1 "
 
 // jsonChecks test the text of bodies. Most refused bodies have a valid signature over what a careless parser would
 // read, so a relay with a careless parser accepts them and fails the check.
-var jsonChecks = []Check{
+var jsonChecks = []relayCheck{
 	{Number: "S-1",
 		Title: "An envelope may be posted alone or inside {\"envelope\":{…}}, and is delivered alone",
 		Cites: wireForm + "body", run: accepts(
@@ -172,7 +172,7 @@ func listed(count int, number string) string {
 	return "[" + strings.Repeat(number+",", count-1) + number + "]"
 }
 
-func deliveredCanonical(p *probe) {
+func deliveredCanonical(p *relayProbe) {
 	client, agent := p.actor("a client"), p.actor("an agent")
 	m := p.request(client, agent)
 	hardToEncode(m)
@@ -193,7 +193,7 @@ func deliveredCanonical(p *probe) {
 }
 
 // bodySizes tests bodies at the limit that the relay names, or else at the default limit of PROTOCOL §1.
-func bodySizes(p *probe) {
+func bodySizes(p *relayProbe) {
 	limit := envelope.DefaultMaxBytes
 	known := p.document()
 	if own := known.object("limits").number("bodyBytes"); own >= 1024 {
@@ -216,10 +216,4 @@ func bodySizes(p *probe) {
 			p.postRefused(tooLarge, what, signed.body)
 		}
 	}
-}
-
-// number returns a member that is a number, otherwise 0.
-func (a answer) number(name string) (n float64) {
-	_ = json.Unmarshal(a.members[name], &n) // on an error n stays 0
-	return n
 }

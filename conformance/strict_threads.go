@@ -6,7 +6,7 @@ const threadTable = "PROTOCOL §4 "
 
 // strictThreadChecks returns checks of the table in PROTOCOL §4: who may send which message in which state, and how the
 // relay refuses other messages.
-func strictThreadChecks() []Check {
+func strictThreadChecks() []relayCheck {
 	return append(threadChecks([]threadRule{
 		{number: "S-60", title: "A message to a thread that does not exist is refused with 404 THREAD_NOT_FOUND",
 			cites:   threadTable + "(no thread with this id → 404)",
@@ -91,19 +91,19 @@ func strictThreadChecks() []Check {
 		{number: "S-84", title: "The parties may send their messages without a recipient",
 			cites: threadTable + "(recipient.id, if given)",
 			setup: "c.REQUEST>a a.OFFER>- c.ACCEPT a.RESULT>-"},
-	}), Check{Number: "S-85",
+	}), relayCheck{Number: "S-85",
 		Title: "A stranger's REQUEST with a copied thread id does not change, block or hide the original thread",
 		Cites: threadTable + "(a thread is client DID and thread id)", run: copiedThreadID},
-		Check{Number: "S-86", Title: "OFFER, ACCEPT and RESULT must have the request_id of the REQUEST",
+		relayCheck{Number: "S-86", Title: "OFFER, ACCEPT and RESULT must have the request_id of the REQUEST",
 			Cites: threadTable + "(another one → 400)", run: requestIDs},
-		Check{Number: "S-87",
+		relayCheck{Number: "S-87",
 			Title: "A REQUEST needs an intent, an ERROR needs a code and a message, and a RESULT needs a status",
 			Cites: threadTable + "(REQUEST needs a non-empty intent)", run: payloads},
-		Check{Number: "S-88",
+		relayCheck{Number: "S-88",
 			Title: "The refusal of a message in the wrong state has the thread's state in details.state",
 			Cites: threadTable + "(409 with details.state)", run: stateInDetails},
-		Check{Number: "S-89", Title: "A refused message is not delivered",
-			Cites: threadTable + "(a refused message is not stored, not delivered)", run: func(p *probe) {
+		relayCheck{Number: "S-89", Title: "A refused message is not delivered",
+			Cites: threadTable + "(a refused message is not stored, not delivered)", run: func(p *relayProbe) {
 				t := p.conversation()
 				messages := t.play("c.REQUEST>a a.OFFER")
 				t.refuse(wrongState, "c.REQUEST>a a.OFFER", "a.RESULT")
@@ -114,7 +114,7 @@ func strictThreadChecks() []Check {
 	)
 }
 
-func copiedThreadID(p *probe) {
+func copiedThreadID(p *relayProbe) {
 	t := p.conversation()
 	t.play("c.REQUEST>a")
 	const copied = "c.REQUEST>a"
@@ -132,7 +132,7 @@ func copiedThreadID(p *probe) {
 	t.play("c.ACCEPT>a a.RESULT")
 }
 
-func requestIDs(p *probe) {
+func requestIDs(p *relayProbe) {
 	t := p.conversation()
 	t.play("c.REQUEST>a")
 	wrong := func(move string) {
@@ -151,7 +151,7 @@ func requestIDs(p *probe) {
 	t.play("a.RESULT")
 }
 
-func payloads(p *probe) {
+func payloads(p *relayProbe) {
 	t := p.conversation()
 	bad := func(move string, edits map[string]func(message)) {
 		for what, edit := range edits {
@@ -175,7 +175,7 @@ func payloads(p *probe) {
 	t.play("a.RESULT")
 }
 
-func stateInDetails(p *probe) {
+func stateInDetails(p *relayProbe) {
 	for after, state := range map[string]string{"c.REQUEST a.OFFER": "PENDING",
 		"c.REQUEST a.OFFER c.ACCEPT>a a.RESULT": "COMPLETED", "c.REQUEST a.OFFER a.OFFER c.ERROR": "ERROR"} {
 		t := p.conversation()

@@ -13,12 +13,12 @@ import (
 // are agents, and s is a stranger to the thread. ">-" means no recipient. Without >, a REQUEST and all messages of the
 // client have no recipient, and all other messages have the client as recipient.
 type conversation struct {
-	p               *probe
+	p               *relayProbe
 	actors          map[string]actor
 	thread, request string
 }
 
-func (p *probe) conversation() *conversation {
+func (p *relayProbe) conversation() *conversation {
 	return &conversation{p: p, thread: newID("thread"), request: newID("req"), actors: map[string]actor{
 		"c": p.actor("the client"), "a": p.actor("agent A"), "b": p.actor("agent B"), "s": p.actor("a stranger")}}
 }
@@ -94,15 +94,15 @@ type threadRule struct {
 	then                 string // moves that the relay must accept after the refusals
 }
 
-func threadChecks(list []threadRule) []Check {
-	var checks []Check
+func threadChecks(list []threadRule) []relayCheck {
+	var checks []relayCheck
 	for _, rule := range list {
-		checks = append(checks, Check{Number: rule.number, Title: rule.title, Cites: rule.cites, run: rule.run})
+		checks = append(checks, relayCheck{Number: rule.number, Title: rule.title, Cites: rule.cites, run: rule.run})
 	}
 	return checks
 }
 
-func (rule threadRule) run(p *probe) {
+func (rule threadRule) run(p *relayProbe) {
 	t := p.conversation()
 	t.play(rule.setup)
 	t.refuse(rule.want, rule.setup, rule.refused)
@@ -118,7 +118,7 @@ type poller struct {
 }
 
 // pollInBackground starts a poll and waits half a second, so that the poll reaches the relay.
-func (p *probe) pollInBackground(pairs ...string) *poller {
+func (p *relayProbe) pollInBackground(pairs ...string) *poller {
 	poll := &poller{done: make(chan struct{}), started: time.Now()}
 	p.tasks.Go(func() {
 		defer close(poll.done)
@@ -136,7 +136,7 @@ func (poll *poller) wait() answer {
 }
 
 // checkStillWaiting ends the check if the poll has already been answered.
-func (p *probe) checkStillWaiting(poll *poller, why string) {
+func (p *relayProbe) checkStillWaiting(poll *poller, why string) {
 	select {
 	case <-poll.done:
 		p.expect("the poll is still held: %s", why)
