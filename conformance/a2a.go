@@ -38,18 +38,18 @@ const (
 )
 
 // a2aCheck is a check of an A2A server.
-type a2aCheck = gatewayCheck[*a2aProbe]
+type a2aCheck = GatewayCheck[*a2aProbe]
 
 // a2aThemes returns all tables of checks of an A2A server, in the order of the documentation.
-func a2aThemes() []gatewayTheme[*a2aProbe] {
-	return []gatewayTheme[*a2aProbe]{
-		{"Card", a2aCardChecks},
-		{"Bindings", a2aBindingChecks},
-		{"Tasks", a2aTaskChecks},
-		{"Lists", a2aListChecks},
-		{"Streams", a2aStreamChecks},
-		{"Callers", a2aCallerChecks},
-		{"Limits", a2aLimitChecks},
+func a2aThemes() []GatewayTheme[*a2aProbe] {
+	return []GatewayTheme[*a2aProbe]{
+		{Name: "Card", Checks: a2aCardChecks},
+		{Name: "Bindings", Checks: a2aBindingChecks},
+		{Name: "Tasks", Checks: a2aTaskChecks},
+		{Name: "Lists", Checks: a2aListChecks},
+		{Name: "Streams", Checks: a2aStreamChecks},
+		{Name: "Callers", Checks: a2aCallerChecks},
+		{Name: "Limits", Checks: a2aLimitChecks},
 	}
 }
 
@@ -57,7 +57,7 @@ func a2aThemes() []gatewayTheme[*a2aProbe] {
 const a2aLike = "a2a.stream.resume"
 
 // A2AChecks returns all checks of an A2A server, in the order of the documentation.
-func A2AChecks() []Check { return bindChecks(a2aThemes(), (*a2aRun)(nil).check) }
+func A2AChecks() []Check { return BindChecks(a2aThemes(), (*a2aRun)(nil).check) }
 
 // RunA2A checks the A2A server at baseURL: its card is at /.well-known/agent-card.json below that address. It returns
 // an error if the options are invalid, if baseURL is not a usable address, or if there is no card of A2A 1.0. A server
@@ -67,40 +67,41 @@ func RunA2A(ctx context.Context, baseURL string, o A2AOptions) (Report, error) {
 	if err := o.Check(baseURL); err != nil {
 		return Report{}, err
 	}
-	client, err := newRelayClient(baseURL)
+	client, err := NewRelayClient(baseURL)
 	if err != nil {
 		return Report{}, err
 	}
-	defer client.close()
+	defer client.Close()
 	run := &a2aRun{A2AOptions: o, client: client}
-	run.pace.isLimit, run.pace.free = isRateLimit, func(_, _ string) bool { return false }
-	return gatewayRun{level: A2AServer, checks: bindChecks(a2aThemes(), run.check), like: a2aLike, only: o.Only,
-		timeout: o.Timeout, usual: DefaultA2ATimeout, progress: o.Progress, connect: run.connect,
-		hooks: new(*hookServer)}.run(ctx, client, func(report *Report) {
+	run.pace.IsLimit, run.pace.Free = IsRateLimit, func(_, _ string) bool { return false }
+	return GatewayRun{Level: A2AServer, Checks: BindChecks(a2aThemes(), run.check), Like: a2aLike,
+		Only:    o.Only,
+		Timeout: o.Timeout, Usual: DefaultA2ATimeout, Progress: o.Progress, Connect: run.connect,
+		Hooks: new(*HookServer)}.Run(ctx, client, func(report *Report) {
 		for _, b := range run.bindings {
-			report.Requests += b.client.requests.Load()
+			report.Requests += b.client.Requests.Load()
 		}
 	})
 }
 
 // Check returns the error that RunA2A would return for invalid options or an invalid baseURL. It sends no request.
 func (o A2AOptions) Check(baseURL string) error {
-	return checkGatewayOptions(baseURL, A2AChecks(), o.Only, a2aLike, "", "")
+	return CheckGatewayOptions(baseURL, A2AChecks(), o.Only, a2aLike, "", "")
 }
 
 // a2aRun is what the checks of one run share.
 type a2aRun struct {
 	A2AOptions
-	client   *relayClient // its targets are relative to the server's address
-	card     answer
+	client   *RelayClient // its targets are relative to the server's address
+	card     Answer
 	bindings []*a2aBinding // those of version 1.0 that the card names, in its order; at least one
-	pace     pace
+	pace     Pace
 }
 
 // a2aBinding is an address at which the server speaks A2A 1.0.
 type a2aBinding struct {
 	name   string // JSONRPC or HTTP+JSON
-	client *relayClient
+	client *RelayClient
 
 	mu     sync.Mutex
 	record *a2aRecord // see observe; nil: no check has needed it
@@ -114,29 +115,29 @@ const (
 
 // connect reads the card, and learns where the server speaks A2A 1.0.
 func (run *a2aRun) connect(ctx context.Context) error {
-	run.card = run.client.do(ctx, http.MethodGet, cardTarget, run.header(run.Bearer), nil)
-	if run.card.err != nil {
-		return fmt.Errorf("no A2A server answers at %s: %w", run.client.baseURL, run.card.err)
+	run.card = run.client.Do(ctx, http.MethodGet, cardTarget, run.header(run.Bearer), nil)
+	if run.card.Err != nil {
+		return fmt.Errorf("no A2A server answers at %s: %w", run.client.BaseURL, run.card.Err)
 	}
-	interfaces, _ := run.card.list("supportedInterfaces")
+	interfaces, _ := run.card.List("supportedInterfaces")
 	for _, raw := range interfaces {
-		i := parseRow(raw)
-		name, at := i.text("protocolBinding"), i.text("url")
-		if i.text("protocolVersion") != "1.0" || name != bindingRPC && name != bindingHTTP || run.binding(name) != nil {
+		i := ParseRow(raw)
+		name, at := i.Text("protocolBinding"), i.Text("url")
+		if i.Text("protocolVersion") != "1.0" || name != bindingRPC && name != bindingHTTP || run.binding(name) != nil {
 			continue
 		}
-		if _, err := parseBase(at); err != nil {
+		if _, err := ParseBase(at); err != nil {
 			return fmt.Errorf("the card names an interface that cannot be called: %w", err)
 		}
 		if name == bindingHTTP {
 			at = strings.TrimRight(at, "/")
 		}
-		b := &a2aBinding{name: name, client: &relayClient{baseURL: at, client: run.client.client}}
+		b := &a2aBinding{name: name, client: &RelayClient{BaseURL: at, Client: run.client.Client}}
 		run.bindings = append(run.bindings, b)
 	}
 	if len(run.bindings) == 0 {
 		return fmt.Errorf("the server at %s has no card of A2A 1.0 with JSONRPC or HTTP+JSON: GET %s returned %s",
-			run.client.baseURL, cardTarget, run.card)
+			run.client.BaseURL, cardTarget, run.card)
 	}
 	return nil
 }
@@ -161,10 +162,10 @@ func (run *a2aRun) header(key string) http.Header {
 }
 
 // check runs one check. It reports the check as not tested if the server or the options lack what it needs.
-func (run *a2aRun) check(p *probe, c a2aCheck) {
-	requirements, _ := run.card.list("securityRequirements")
-	signatures, _ := run.card.list("signatures")
-	streaming, _ := run.card.object("capabilities").flag("streaming")
+func (run *a2aRun) check(p *Probe, c a2aCheck) {
+	requirements, _ := run.card.List("securityRequirements")
+	signatures, _ := run.card.List("signatures")
+	streaming, _ := run.card.Object("capabilities").Flag("streaming")
 	missing := map[string]bool{
 		needsBothBindings: len(run.bindings) < 2,
 		needsJSONRPC:      run.binding(bindingRPC) == nil,
@@ -173,15 +174,15 @@ func (run *a2aRun) check(p *probe, c a2aCheck) {
 		needsOtherKey:     run.Bearer == "" || run.Other == "",
 		needsStreaming:    !streaming,
 	}
-	if missing[c.needs] {
-		p.end(NotTested, "%s", c.needs)
+	if missing[c.Needs] {
+		p.End(NotTested, "%s", c.Needs)
 	}
-	c.run(&a2aProbe{gatewayProbe: gatewayProbe{probe: p, pace: &run.pace, hold: holdOfWait}, server: run})
+	c.Run(&a2aProbe{GatewayProbe: GatewayProbe{Probe: p, Pace: &run.pace, Hold: HoldOfWait}, server: run})
 }
 
 // taskOf returns the task in the answer to a message; an answer without members: it is not a task.
-func taskOf(a a2aAnswer) answer {
+func taskOf(a a2aAnswer) Answer {
 	var members map[string]json.RawMessage
-	_ = json.Unmarshal(a.result.members["task"], &members) // on an error it stays nil
-	return answer{members: members, body: a.result.members["task"]}
+	_ = json.Unmarshal(a.result.Members["task"], &members) // on an error it stays nil
+	return Answer{Members: members, Body: a.result.Members["task"]}
 }

@@ -19,61 +19,61 @@ import (
 
 // a2aCardChecks test the card.
 var a2aCardChecks = []a2aCheck{
-	{number: "a2a.card.form", title: "The card has all members that the specification requires",
-		cites: `A2A 1.0 4.4.1, 8.2`,
-		run: func(h *a2aProbe) {
+	{Number: "a2a.card.form", Title: "The card has all members that the specification requires",
+		Cites: `A2A 1.0 4.4.1, 8.2`,
+		Run: func(h *a2aProbe) {
 			a := h.card(nil)
-			h.want(a.err == nil && a.status == http.StatusOK && a.members != nil, a, "status 200 and a JSON object")
+			h.Want(a.Err == nil && a.Status == http.StatusOK && a.Members != nil, a, "status 200 and a JSON object")
 			for _, name := range []string{"name", "description", "version"} {
-				h.want(a.text(name) != "", a, "the card has %s", name)
+				h.Want(a.Text(name) != "", a, "the card has %s", name)
 			}
 			for _, name := range []string{"supportedInterfaces", "skills", "defaultInputModes", "defaultOutputModes"} {
-				list, _ := a.list(name)
-				h.want(len(list) > 0, a, "the card has %s", name)
+				list, _ := a.List(name)
+				h.Want(len(list) > 0, a, "the card has %s", name)
 			}
-			h.want(a.object("capabilities").members != nil, a, "the card has capabilities")
-			skills, _ := a.list("skills")
+			h.Want(a.Object("capabilities").Members != nil, a, "the card has capabilities")
+			skills, _ := a.List("skills")
 			for _, raw := range skills {
-				skill := parseRow(raw)
-				tags, _ := skill.list("tags")
-				named := skill.text("id") != "" && skill.text("name") != "" && skill.text("description") != ""
-				h.want(named && len(tags) > 0, skill, "a skill has id, name, description and tags")
+				skill := ParseRow(raw)
+				tags, _ := skill.List("tags")
+				named := skill.Text("id") != "" && skill.Text("name") != "" && skill.Text("description") != ""
+				h.Want(named && len(tags) > 0, skill, "a skill has id, name, description and tags")
 			}
 		}},
-	{number: "a2a.card.cache", title: "A card with an ETag is answered with 304 to who has it", cites: `A2A 1.0 8.6; A-3`,
-		run: func(h *a2aProbe) {
+	{Number: "a2a.card.cache", Title: "A card with an ETag is answered with 304 to who has it", Cites: `A2A 1.0 8.6; A-3`,
+		Run: func(h *a2aProbe) {
 			first := h.card(nil)
-			tag := first.header.Get("ETag")
+			tag := first.Header.Get("ETag")
 			if tag == "" {
-				h.end(NotTested, "the card has no ETag")
+				h.End(NotTested, "the card has no ETag")
 			}
 			again := h.card(http.Header{"If-None-Match": {tag}})
-			h.want(again.status == http.StatusNotModified && len(again.body) == 0, again, "status 304 without a body")
+			h.Want(again.Status == http.StatusNotModified && len(again.Body) == 0, again, "status 304 without a body")
 			other := h.card(http.Header{"If-None-Match": {`"another"`}})
-			h.want(other.status == http.StatusOK && string(other.body) == string(first.body), other, "the same card again")
+			h.Want(other.Status == http.StatusOK && string(other.Body) == string(first.Body), other, "the same card again")
 		}},
-	{number: "a2a.card.signature", title: "The card has a signature that verifies over the card that is served",
-		cites: `A2A 1.0 8.4; A-4, A-5`, needs: needsSignatures, run: a2aSignature},
+	{Number: "a2a.card.signature", Title: "The card has a signature that verifies over the card that is served",
+		Cites: `A2A 1.0 8.4; A-4, A-5`, Needs: needsSignatures, Run: a2aSignature},
 }
 
 // card reads the card.
-func (h *a2aProbe) card(header http.Header) answer {
-	return h.gatewayProbe.ask("", http.MethodGet, cardTarget, h.server.Bearer, header, nil)
+func (h *a2aProbe) card(header http.Header) Answer {
+	return h.GatewayProbe.Ask("", http.MethodGet, cardTarget, h.server.Bearer, header, nil)
 }
 
 func a2aSignature(h *a2aProbe) {
 	a := h.card(nil)
-	signatures, _ := a.list("signatures")
-	h.expect("one of %d signatures is a JWS over the RFC 8785 form of the card without signatures", len(signatures))
-	payloads, err := a2aPayloads(a.body)
+	signatures, _ := a.List("signatures")
+	h.Expect("one of %d signatures is a JWS over the RFC 8785 form of the card without signatures", len(signatures))
+	payloads, err := a2aPayloads(a.Body)
 	if err != nil {
-		h.failf("the card is not I-JSON: %v", err)
+		h.Failf("the card is not I-JSON: %v", err)
 	}
 	why := "none"
 	for _, raw := range signatures[:min(len(signatures), 16)] {
-		s := parseRow(raw)
+		s := ParseRow(raw)
 		var protected struct{ Alg, Kid, Jku string }
-		text, err := base64.RawURLEncoding.DecodeString(s.text("protected"))
+		text, err := base64.RawURLEncoding.DecodeString(s.Text("protected"))
 		if err != nil || json.Unmarshal(text, &protected) != nil {
 			why = "a protected header that is not base64url of JSON"
 			continue
@@ -83,21 +83,21 @@ func a2aSignature(h *a2aProbe) {
 			why = fmt.Sprintf("the key %q at %q cannot be read", protected.Kid, protected.Jku)
 			continue
 		}
-		signature, _ := base64.RawURLEncoding.DecodeString(s.text("signature"))
+		signature, _ := base64.RawURLEncoding.DecodeString(s.Text("signature"))
 		for _, payload := range payloads {
-			if key([]byte(s.text("protected")+"."+base64.RawURLEncoding.EncodeToString(payload)), signature) {
+			if key([]byte(s.Text("protected")+"."+base64.RawURLEncoding.EncodeToString(payload)), signature) {
 				return
 			}
 		}
 		why = "the signature with the key " + protected.Kid + " is not one over this card"
 	}
-	h.failf("no valid signature: %s", why)
+	h.Failf("no valid signature: %s", why)
 }
 
 // keyOf returns the verification with a key; nil: there is none. A did:key is the key itself. It must be the one at the
 // end of the server's address, if that is one. Other keys come from jku, at the server's own origin.
 func (h *a2aProbe) keyOf(kid, jku string) func(text, signature []byte) bool {
-	at := h.server.client.baseURL
+	at := h.server.client.BaseURL
 	did, err := didkey.Parse("did:key:" + at[strings.LastIndex(at, "/")+1:])
 	if err == nil && !strings.HasPrefix(kid, string(did)+"#") {
 		return nil
@@ -109,14 +109,14 @@ func (h *a2aProbe) keyOf(kid, jku string) func(text, signature []byte) bool {
 		}
 		return func(text, signature []byte) bool { return ed25519.Verify(did.PublicKey(), text, signature) }
 	}
-	root, _ := h.server.client.atRoot()
-	target, ok := strings.CutPrefix(jku, root.baseURL)
+	root, _ := h.server.client.AtRoot()
+	target, ok := strings.CutPrefix(jku, root.BaseURL)
 	if !ok || !strings.HasPrefix(target, "/") {
 		return nil
 	}
-	keys, _ := root.do(h.ctx, http.MethodGet, target, nil, nil).list("keys")
+	keys, _ := root.Do(h.Ctx, http.MethodGet, target, nil, nil).List("keys")
 	for _, raw := range keys {
-		if k := parseRow(raw); k.text("kid") == kid {
+		if k := ParseRow(raw); k.Text("kid") == kid {
 			return jwk(k)
 		}
 	}
@@ -124,13 +124,13 @@ func (h *a2aProbe) keyOf(kid, jku string) func(text, signature []byte) bool {
 }
 
 // jwk returns the verification with a JWK: EdDSA with Ed25519, or ES256. nil: it is another one.
-func jwk(k answer) func(text, signature []byte) bool {
-	x, _ := base64.RawURLEncoding.DecodeString(k.text("x"))
-	y, _ := base64.RawURLEncoding.DecodeString(k.text("y"))
+func jwk(k Answer) func(text, signature []byte) bool {
+	x, _ := base64.RawURLEncoding.DecodeString(k.Text("x"))
+	y, _ := base64.RawURLEncoding.DecodeString(k.Text("y"))
 	switch {
-	case k.text("crv") == "Ed25519" && len(x) == ed25519.PublicKeySize:
+	case k.Text("crv") == "Ed25519" && len(x) == ed25519.PublicKeySize:
 		return func(text, signature []byte) bool { return ed25519.Verify(x, text, signature) }
-	case k.text("crv") == "P-256" && len(x) == 32 && len(y) == 32:
+	case k.Text("crv") == "P-256" && len(x) == 32 && len(y) == 32:
 		public, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), append(append([]byte{4}, x...), y...))
 		if err != nil {
 			return nil
@@ -157,7 +157,7 @@ func a2aPayloads(card []byte) (all [][]byte, err error) {
 	}
 	delete(members, "signatures")
 	for _, value := range []any{members, withoutEmpty(members)} {
-		plain := canonical(value)
+		plain := Canonical(value)
 		all = append(all, plain, escapeASCII(plain))
 	}
 	return all, nil

@@ -13,15 +13,15 @@ import (
 
 // a2aProbe is the context of one running check of an A2A server.
 type a2aProbe struct {
-	gatewayProbe
+	GatewayProbe
 	server *a2aRun
 }
 
 // a2aAnswer is an answer of an operation, in either binding.
 type a2aAnswer struct {
-	answer
+	Answer
 	rpc    bool
-	result answer // what the operation returns; without members: it returned an error
+	result Answer // what the operation returns; without members: it returned an error
 }
 
 // a2aError is an error of the specification.
@@ -43,7 +43,7 @@ var (
 // a2aCall is a request for an operation.
 type a2aCall struct {
 	method string
-	params message
+	params Message
 	key    string // of the caller
 	header http.Header
 }
@@ -63,9 +63,9 @@ func (c a2aCall) targetOf() (verb, target string, body []byte) {
 	}
 	switch c.method {
 	case "SendMessage":
-		return http.MethodPost, "/message:send", canonical(c.params)
+		return http.MethodPost, "/message:send", Canonical(c.params)
 	case "SendStreamingMessage":
-		return http.MethodPost, "/message:stream", canonical(c.params)
+		return http.MethodPost, "/message:stream", Canonical(c.params)
 	case "GetTask":
 		return http.MethodGet, "/tasks/" + id + suffix, nil
 	case "ListTasks":
@@ -77,15 +77,16 @@ func (c a2aCall) targetOf() (verb, target string, body []byte) {
 }
 
 // request returns the HTTP request for an operation in this binding.
-func (b *a2aBinding) request(c a2aCall, header http.Header) retryableRequest {
+func (b *a2aBinding) request(c a2aCall, header http.Header) RetryableRequest {
 	for name, values := range c.header {
 		header[name] = values
 	}
 	if b.name == bindingHTTP {
 		verb, target, body := c.targetOf()
-		return retryableRequest{method: verb, target: target, header: header, body: body}
+		return RetryableRequest{Method: verb, Target: target, Header: header, Body: body}
 	}
-	return retryableRequest{method: http.MethodPost, header: header, body: canonical(message{"jsonrpc": "2.0", "id": "kit",
+	return RetryableRequest{Method: http.MethodPost, Header: header, Body: Canonical(Message{"jsonrpc": "2.0",
+		"id":     "kit",
 		"method": c.method, "params": c.params})}
 }
 
@@ -95,26 +96,27 @@ const a2aHold = time.Minute
 // call sends a request for an operation.
 func (h *a2aProbe) call(b *a2aBinding, c a2aCall) a2aAnswer {
 	r := b.request(c, h.server.header(c.key))
-	r.hold = a2aHold
+	r.Hold = a2aHold
 	return h.exchange(b, r)
 }
 
 // exchange sends a request in a binding.
-func (h *a2aProbe) exchange(b *a2aBinding, r retryableRequest) a2aAnswer {
-	h.noteSent(strings.TrimSpace(fmt.Sprintf("%s %s%s\n%s", r.method, b.client.baseURL, r.target, excerpt(r.body, 700))))
-	h.pace.wait(h.ctx, r.method, r.target)
-	a := a2aAnswer{answer: b.client.doWithRetries(h.ctx, r, h.pace.refused), rpc: b.name == bindingRPC}
+func (h *a2aProbe) exchange(b *a2aBinding, r RetryableRequest) a2aAnswer {
+	h.NoteSent(strings.TrimSpace(fmt.Sprintf("%s %s%s\n%s", r.Method, b.client.BaseURL, r.Target, Excerpt(r.Body,
+		700))))
+	h.Pace.Wait(h.Ctx, r.Method, r.Target)
+	a := a2aAnswer{Answer: b.client.DoWithRetries(h.Ctx, r, h.Pace.Refused), rpc: b.name == bindingRPC}
 	switch {
 	case a.rpc:
-		a.result = parseRow(a.members["result"])
-	case a.status < 300:
-		a.result = answer{members: a.members, body: a.body}
+		a.result = ParseRow(a.Members["result"])
+	case a.Status < 300:
+		a.result = Answer{Members: a.Members, Body: a.Body}
 	}
 	return a
 }
 
 // ask calls an operation as the first caller. It must succeed.
-func (h *a2aProbe) ask(b *a2aBinding, method string, params message) a2aAnswer {
+func (h *a2aProbe) ask(b *a2aBinding, method string, params Message) a2aAnswer {
 	a := h.call(b, a2aCall{method: method, params: params, key: h.server.Bearer})
 	h.wantResult(a)
 	return a
@@ -122,44 +124,47 @@ func (h *a2aProbe) ask(b *a2aBinding, method string, params message) a2aAnswer {
 
 // wantResult ends the check unless the operation has returned something.
 func (h *a2aProbe) wantResult(a a2aAnswer) {
-	if isRateLimit(a.answer) {
-		h.end(Skipped, "the server takes no more messages for now: %s", a)
+	if IsRateLimit(a.Answer) {
+		h.End(Skipped, "the server takes no more messages for now: %s", a)
 	}
-	h.want(a.err == nil && a.status < 300 && a.result.members != nil, a.answer, "a result")
+	h.Want(a.Err == nil && a.Status < 300 && a.result.Members != nil, a.Answer, "a result")
 }
 
 // refuse calls an operation as the first caller. It must return this error.
-func (h *a2aProbe) refuse(b *a2aBinding, method string, params message, e a2aError) {
+func (h *a2aProbe) refuse(b *a2aBinding, method string, params Message, e a2aError) {
 	h.wantRefused(h.call(b, a2aCall{method: method, params: params, key: h.server.Bearer}), e)
 }
 
 // wantRefused ends the check unless a is this error.
 func (h *a2aProbe) wantRefused(a a2aAnswer, e a2aError) {
-	refused := a.object("error")
+	refused := a.Object("error")
 	var code int
-	_ = json.Unmarshal(refused.members["code"], &code) // on an error it stays 0
+	_ = json.Unmarshal(refused.Members["code"], &code) // on an error it stays 0
 	holds := code == e.code
 	details := "data"
 	if !a.rpc {
-		holds, details = slices.Contains(e.status, a.status), "details"
+		holds, details = slices.Contains(e.status, a.Status), "details"
 	}
 	if e.reason != "" && holds {
-		list, _ := refused.list(details)
-		holds = slices.ContainsFunc(list, func(raw json.RawMessage) bool { return parseRow(raw).text("reason") == e.reason })
+		list, _ := refused.List(details)
+		holds = slices.ContainsFunc(list, func(raw json.RawMessage) bool {
+			return ParseRow(raw).Text(
+				"reason") == e.reason
+		})
 	}
-	h.want(a.err == nil && holds, a.answer,
+	h.Want(a.Err == nil && holds, a.Answer,
 		"%s: the code %d in JSON-RPC, the status %v in HTTP+JSON, and an ErrorInfo with the reason %q",
 		e.name, e.code, e.status, e.reason)
 }
 
 // said returns the params of a message with a new messageId. more are further members of the message.
-func said(text string, more message) message {
-	m := message{"messageId": "kit-" + strings.ToLower(rand.Text()), "role": "ROLE_USER",
-		"parts": []any{message{"text": text}}}
+func said(text string, more Message) Message {
+	m := Message{"messageId": "kit-" + strings.ToLower(rand.Text()), "role": "ROLE_USER",
+		"parts": []any{Message{"text": text}}}
 	for name, value := range more {
 		m[name] = value
 	}
-	return message{"message": m}
+	return Message{"message": m}
 }
 
 // What the kit says. An agent that takes the second one's time lets the kit open streams and cancel.
@@ -169,27 +174,27 @@ const (
 )
 
 // send sends a text and returns the task. The call returns at once.
-func (h *a2aProbe) send(b *a2aBinding, key string, more message) answer {
+func (h *a2aProbe) send(b *a2aBinding, key string, more Message) Answer {
 	return h.sendText(b, key, helloOfKit, more)
 }
 
-func (h *a2aProbe) sendText(b *a2aBinding, key, text string, more message) answer {
+func (h *a2aProbe) sendText(b *a2aBinding, key, text string, more Message) Answer {
 	params := said(text, more)
-	params["configuration"] = message{"returnImmediately": true}
+	params["configuration"] = Message{"returnImmediately": true}
 	a := h.call(b, a2aCall{method: "SendMessage", params: params, key: key})
 	h.wantResult(a)
-	if a.result.members["message"] != nil {
-		h.end(NotTested, "this agent answers with messages, not with tasks")
+	if a.result.Members["message"] != nil {
+		h.End(NotTested, "this agent answers with messages, not with tasks")
 	}
 	task := taskOf(a)
-	h.want(task.text("id") != "" && task.text("contextId") != "" && stateOf(task) != "", a.answer,
+	h.Want(task.Text("id") != "" && task.Text("contextId") != "" && stateOf(task) != "", a.Answer,
 		"a task with id, contextId and status.state")
 	return task
 }
 
 // stateOf returns the state of a task, without TASK_STATE_.
-func stateOf(task answer) string {
-	return strings.TrimPrefix(task.object("status").text("state"), "TASK_STATE_")
+func stateOf(task Answer) string {
+	return strings.TrimPrefix(task.Object("status").Text("state"), "TASK_STATE_")
 }
 
 // isOver reports whether a task never changes again.
@@ -201,17 +206,17 @@ func isOver(state string) bool {
 func isAsking(state string) bool { return state == "INPUT_REQUIRED" || state == "AUTH_REQUIRED" }
 
 // over returns a task that never changes again. A task that the agent does not end is canceled.
-func (h *a2aProbe) over(b *a2aBinding) answer {
+func (h *a2aProbe) over(b *a2aBinding) Answer {
 	task := h.send(b, h.server.Bearer, nil)
-	id := task.text("id")
+	id := task.Text("id")
 	for deadline := time.Now().Add(patienceOfKit); !isOver(stateOf(task)); {
 		if isAsking(stateOf(task)) || time.Now().After(deadline) {
-			task = h.ask(b, "CancelTask", message{"id": id}).result
-			h.want(stateOf(task) == "CANCELED", task, "the task is canceled")
+			task = h.ask(b, "CancelTask", Message{"id": id}).result
+			h.Want(stateOf(task) == "CANCELED", task, "the task is canceled")
 			break
 		}
-		h.sleep(100 * time.Millisecond)
-		task = h.ask(b, "GetTask", message{"id": id}).result
+		h.Sleep(100 * time.Millisecond)
+		task = h.ask(b, "GetTask", Message{"id": id}).result
 	}
 	return task
 }

@@ -9,15 +9,16 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 )
 
 // a2aEvent is an event of a stream.
 type a2aEvent struct {
 	id     string // of the event in the stream; empty: it has none
 	kind   string // task, message, statusUpdate or artifactUpdate; empty: it is none of them
-	inner  answer // the member with this name
+	inner  Answer // the member with this name
 	result string // the canonical form of the whole object, without what JSON-RPC adds
-	error  answer // the object, if it is an error
+	error  Answer // the object, if it is an error
 }
 
 // state returns the state that the event shows; empty: none.
@@ -32,35 +33,35 @@ type a2aStream struct {
 }
 
 // open sends a request for a stream as the first caller. The answer may be a refusal.
-func (h *a2aProbe) open(ctx context.Context, b *a2aBinding, method string, params message,
+func (h *a2aProbe) open(ctx context.Context, b *a2aBinding, method string, params Message,
 	header http.Header) *a2aStream {
 	r := b.request(a2aCall{method: method, params: params, header: header}, h.server.header(h.server.Bearer))
-	r.header.Set("Accept", "text/event-stream")
-	h.noteSent(strings.TrimSpace(fmt.Sprintf("%s %s%s%s\n%s", r.method, b.client.baseURL, r.target,
-		describeHeader(header), excerpt(r.body, 700))))
-	s := &a2aStream{events: make(chan a2aEvent, maxFrames), answer: a2aAnswer{rpc: b.name == bindingRPC}}
-	b.client.requests.Add(1)
-	req, err := b.client.newRequest(ctx, r.method, r.target, r.header, r.body)
+	r.Header.Set("Accept", "text/event-stream")
+	h.NoteSent(strings.TrimSpace(fmt.Sprintf("%s %s%s%s\n%s", r.Method, b.client.BaseURL, r.Target,
+		DescribeHeader(header), Excerpt(r.Body, 700))))
+	s := &a2aStream{events: make(chan a2aEvent, MaxFrames), answer: a2aAnswer{rpc: b.name == bindingRPC}}
+	b.client.Requests.Add(1)
+	req, err := b.client.NewRequest(ctx, r.Method, r.Target, r.Header, r.Body)
 	if err != nil {
-		s.answer.err = err
+		s.answer.Err = err
 		close(s.events)
 		return s
 	}
-	resp, err := b.client.client.Do(req)
+	resp, err := b.client.Client.Do(req)
 	if err != nil {
-		s.answer.err = err
+		s.answer.Err = err
 		close(s.events)
 		return s
 	}
-	s.answer.status, s.answer.header = resp.StatusCode, resp.Header
+	s.answer.Status, s.answer.Header = resp.StatusCode, resp.Header
 	media, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	if resp.StatusCode == http.StatusOK && media == "text/event-stream" {
-		h.tasks.Go(func() { s.follow(resp.Body) })
+		h.Tasks.Go(func() { s.follow(resp.Body) })
 		return s
 	}
 	defer func() { _ = resp.Body.Close() }() // it is only read
-	s.answer.body, s.answer.err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	s.answer.members = parseRow(s.answer.body).members
+	s.answer.Body, s.answer.Err = io.ReadAll(io.LimitReader(resp.Body, MaxAnswer))
+	s.answer.Members = ParseRow(s.answer.Body).Members
 	close(s.events)
 	return s
 }
@@ -70,7 +71,7 @@ func (s *a2aStream) follow(body io.ReadCloser) {
 	defer close(s.events)
 	defer func() { _ = body.Close() }() // it was only read
 	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, maxFrame)
+	lines.Buffer(nil, MaxFrame)
 	id, data := "", ""
 	for lines.Scan() {
 		name, value, _ := strings.Cut(lines.Text(), ":")
@@ -83,8 +84,8 @@ func (s *a2aStream) follow(body io.ReadCloser) {
 		case lines.Text() == "" && data != "":
 			e := parseA2AEvent(id, data, s.answer.rpc)
 			s.all = append(s.all, e)
-			if len(s.all) > maxFrames {
-				s.ended = fmt.Errorf("more than %d events", maxFrames)
+			if len(s.all) > MaxFrames {
+				s.ended = fmt.Errorf("more than %d events", MaxFrames)
 				return
 			}
 			s.events <- e // the channel has room for all
@@ -95,20 +96,20 @@ func (s *a2aStream) follow(body io.ReadCloser) {
 }
 
 func parseA2AEvent(id, data string, rpc bool) a2aEvent {
-	object, failed := parseRow([]byte(data)), answer{}
-	if object.members["error"] != nil {
+	object, failed := ParseRow([]byte(data)), Answer{}
+	if object.Members["error"] != nil {
 		failed = object
 	}
 	if rpc {
-		object = parseRow(object.members["result"])
+		object = ParseRow(object.Members["result"])
 	}
 	e := a2aEvent{id: id, result: data, error: failed}
-	if object.members != nil {
-		e.result = string(canonical(object.members))
+	if object.Members != nil {
+		e.result = string(Canonical(object.Members))
 	}
 	for _, kind := range []string{"task", "message", "statusUpdate", "artifactUpdate"} {
-		if object.members[kind] != nil && len(object.members) == 1 {
-			e.kind, e.inner = kind, parseRow(object.members[kind])
+		if object.Members[kind] != nil && len(object.Members) == 1 {
+			e.kind, e.inner = kind, ParseRow(object.Members[kind])
 		}
 	}
 	return e
@@ -135,22 +136,22 @@ func (s *a2aStream) rest(ctx context.Context) {
 
 // refusal returns the answer of a stream that was not opened: the answer itself, or an error as the first event.
 func (s *a2aStream) refusal(ctx context.Context) a2aAnswer {
-	if first, ok := s.next(ctx); ok && first.error.members != nil {
+	if first, ok := s.next(ctx); ok && first.error.Members != nil {
 		a := s.answer
-		a.members, a.body = first.error.members, first.error.body
+		a.Members, a.Body = first.error.Members, first.error.Body
 		return a
 	}
 	return s.answer
 }
 
 // shows reports whether a stream was opened.
-func (s *a2aStream) shows() bool { return s != nil && len(s.all) > 0 && s.all[0].error.members == nil }
+func (s *a2aStream) shows() bool { return s != nil && len(s.all) > 0 && s.all[0].error.Members == nil }
 
 // a2aRecord is what streams of one task have shown: the one of SendStreamingMessage, one of SubscribeToTask that was
 // opened after the first event, and one that was opened with the id of the first event after the second one had come.
 type a2aRecord struct {
 	main, second, resumed *a2aStream // second and resumed may be nil
-	task                  answer     // as GetTask shows it after the stream
+	task                  Answer     // as GetTask shows it after the stream
 	whole                 bool       // main has ended by itself
 }
 
@@ -165,7 +166,7 @@ func (h *a2aProbe) observe(b *a2aBinding) *a2aRecord {
 }
 
 func (h *a2aProbe) newRecord(b *a2aBinding) *a2aRecord {
-	ctx, cancel := context.WithTimeoutCause(h.ctx, patienceOfKit, errors.New("the stream did not end in time"))
+	ctx, cancel := context.WithTimeoutCause(h.Ctx, patienceOfKit, errors.New("the stream did not end in time"))
 	r := &a2aRecord{main: h.open(ctx, b, "SendStreamingMessage", said(slowOfKit, nil), nil)}
 	defer func() {
 		cancel()
@@ -176,23 +177,23 @@ func (h *a2aProbe) newRecord(b *a2aBinding) *a2aRecord {
 		}
 	}()
 	first, _ := r.main.next(ctx)
-	id := first.inner.text("id")
+	id := first.inner.Text("id")
 	if first.kind != "task" || id == "" {
 		r.main.rest(ctx)
 		r.whole = ctx.Err() == nil
 		return r
 	}
-	r.second = h.open(ctx, b, "SubscribeToTask", message{"id": id}, nil)
+	r.second = h.open(ctx, b, "SubscribeToTask", Message{"id": id}, nil)
 	if _, ok := r.main.next(ctx); ok && first.id != "" {
-		r.resumed = h.open(ctx, b, "SubscribeToTask", message{"id": id}, http.Header{"Last-Event-Id": {first.id}})
+		r.resumed = h.open(ctx, b, "SubscribeToTask", Message{"id": id}, http.Header{"Last-Event-Id": {first.id}})
 	}
 	r.main.rest(ctx)
 	r.whole = ctx.Err() == nil
-	read := func() answer {
-		return h.call(b, a2aCall{method: "GetTask", params: message{"id": id}, key: h.server.Bearer}).result
+	read := func() Answer {
+		return h.call(b, a2aCall{method: "GetTask", params: Message{"id": id}, key: h.server.Bearer}).result
 	}
 	if r.task = read(); isAsking(stateOf(r.task)) { // the others end only when the task is over
-		h.call(b, a2aCall{method: "CancelTask", params: message{"id": id}, key: h.server.Bearer})
+		h.call(b, a2aCall{method: "CancelTask", params: Message{"id": id}, key: h.server.Bearer})
 	}
 	for _, s := range []*a2aStream{r.second, r.resumed} {
 		if s != nil {
@@ -206,18 +207,18 @@ func (h *a2aProbe) newRecord(b *a2aBinding) *a2aRecord {
 // wrong.
 func (h *a2aProbe) ofTask(b *a2aBinding) (r *a2aRecord, events []a2aEvent) {
 	r = h.observe(b)
-	if h.ctx.Err() != nil {
-		h.stopped()
+	if h.Ctx.Err() != nil {
+		h.Stopped()
 	}
-	h.describe("SendStreamingMessage in %s, and SubscribeToTask after its first and its second event", b.name)
+	h.Describe("SendStreamingMessage in %s, and SubscribeToTask after its first and its second event", b.name)
 	switch {
 	case !r.whole:
-		h.end(Skipped, "the stream of SendStreamingMessage did not end within %v", patienceOfKit)
+		h.End(Skipped, "the stream of SendStreamingMessage did not end within %v", patienceOfKit)
 	case len(r.main.all) == 1 && r.main.all[0].kind == "message":
-		h.end(NotTested, "this agent answers with messages, not with tasks")
+		h.End(NotTested, "this agent answers with messages, not with tasks")
 	case len(r.main.all) < 2:
-		h.expect("a stream with a task and its updates")
-		h.failf("%s%s", r.main.answer, describeEvents(r.main.all))
+		h.Expect("a stream with a task and its updates")
+		h.Failf("%s%s", r.main.answer, describeEvents(r.main.all))
 	}
 	return r, r.main.all
 }
@@ -226,50 +227,50 @@ func (h *a2aProbe) ofTask(b *a2aBinding) (r *a2aRecord, events []a2aEvent) {
 func describeEvents(events []a2aEvent) string {
 	var lines []string
 	for _, e := range events {
-		lines = append(lines, fmt.Sprintf("id %q: %s", e.id, excerpt([]byte(e.result), 200)))
+		lines = append(lines, fmt.Sprintf("id %q: %s", e.id, Excerpt([]byte(e.result), 200)))
 	}
 	return strings.Join(lines[:min(len(lines), 20)], "\n")
 }
 
 // a2aStreamChecks test streams.
 var a2aStreamChecks = []a2aCheck{
-	{number: "a2a.stream.first",
-		title: "A stream begins with the task or a message, and then has updates of that task",
-		cites: `A2A 1.0 3.1.2; A-30`, needs: needsStreaming, wait: second, run: a2aFirstEvent},
-	{number: "a2a.stream.end",
-		title: "A stream ends with the state in which the task is over or asks, as GetTask shows it",
-		cites: `A2A 1.0 3.1.2, 3.5.2; A-31`, needs: needsStreaming, wait: second, run: a2aLastEvent},
-	{number: "a2a.stream.artifacts", title: "The pieces of artifacts on a stream make the artifacts of the task",
-		cites: `A2A 1.0 4.2.2`, needs: needsStreaming, wait: second, run: a2aPieces},
-	{number: "a2a.stream.two", title: "Two streams of a task have the same events in the same order",
-		cites: `A2A 1.0 3.5.2; A-30`, needs: needsStreaming, wait: second, run: func(h *a2aProbe) {
+	{Number: "a2a.stream.first",
+		Title: "A stream begins with the task or a message, and then has updates of that task",
+		Cites: `A2A 1.0 3.1.2; A-30`, Needs: needsStreaming, Wait: time.Second, Run: a2aFirstEvent},
+	{Number: "a2a.stream.end",
+		Title: "A stream ends with the state in which the task is over or asks, as GetTask shows it",
+		Cites: `A2A 1.0 3.1.2, 3.5.2; A-31`, Needs: needsStreaming, Wait: time.Second, Run: a2aLastEvent},
+	{Number: "a2a.stream.artifacts", Title: "The pieces of artifacts on a stream make the artifacts of the task",
+		Cites: `A2A 1.0 4.2.2`, Needs: needsStreaming, Wait: time.Second, Run: a2aPieces},
+	{Number: "a2a.stream.two", Title: "Two streams of a task have the same events in the same order",
+		Cites: `A2A 1.0 3.5.2; A-30`, Needs: needsStreaming, Wait: time.Second, Run: func(h *a2aProbe) {
 			for _, b := range h.server.bindings {
 				r, events := h.ofTask(b)
 				if !r.second.shows() {
-					h.end(NotTested, "the agent ended its task before a second stream could be opened")
+					h.End(NotTested, "the agent ended its task before a second stream could be opened")
 				}
 				h.wantTail(withoutIDs(events), withoutIDs(r.second.all), 0)
 			}
 		}},
-	{number: "a2a.stream.resume", title: "A stream that is opened with Last-Event-ID misses nothing and repeats nothing",
-		cites: `A-32`, needs: needsStreaming, wait: second, run: func(h *a2aProbe) {
+	{Number: "a2a.stream.resume", Title: "A stream that is opened with Last-Event-ID misses nothing and repeats nothing",
+		Cites: `A-32`, Needs: needsStreaming, Wait: time.Second, Run: func(h *a2aProbe) {
 			for _, b := range h.server.bindings {
 				r, events := h.ofTask(b)
 				switch {
 				case events[0].id == "":
-					h.end(NotTested, "the events have no id, so a stream cannot be resumed")
+					h.End(NotTested, "the events have no id, so a stream cannot be resumed")
 				case !r.resumed.shows():
-					h.end(NotTested, "the agent ended its task before the stream could be resumed")
+					h.End(NotTested, "the agent ended its task before the stream could be resumed")
 				}
 				h.wantTail(events, r.resumed.all, len(events)-1)
 			}
 		}},
-	{number: "a2a.stream.over", title: "A task that is over or unknown has no stream", cites: `A2A 1.0 3.1.6; A-31`,
-		needs: needsStreaming, wait: second, run: func(h *a2aProbe) {
-			id := h.over(h.server.bindings[0]).text("id")
+	{Number: "a2a.stream.over", Title: "A task that is over or unknown has no stream", Cites: `A2A 1.0 3.1.6; A-31`,
+		Needs: needsStreaming, Wait: time.Second, Run: func(h *a2aProbe) {
+			id := h.over(h.server.bindings[0]).Text("id")
 			for _, b := range h.server.bindings {
-				h.wantRefused(h.open(h.ctx, b, "SubscribeToTask", message{"id": id}, nil).refusal(h.ctx), a2aUnsupported)
-				h.wantRefused(h.open(h.ctx, b, "SubscribeToTask", message{"id": unknownA2ATask}, nil).refusal(h.ctx), a2aNoTask)
+				h.wantRefused(h.open(h.Ctx, b, "SubscribeToTask", Message{"id": id}, nil).refusal(h.Ctx), a2aUnsupported)
+				h.wantRefused(h.open(h.Ctx, b, "SubscribeToTask", Message{"id": unknownA2ATask}, nil).refusal(h.Ctx), a2aNoTask)
 			}
 		}},
 }
@@ -277,20 +278,20 @@ var a2aStreamChecks = []a2aCheck{
 func a2aFirstEvent(h *a2aProbe) {
 	for _, b := range h.server.bindings {
 		r := h.observe(b)
-		h.describe("SendStreamingMessage in %s", b.name)
-		h.expect("text/event-stream with a task or a message first, and then statusUpdate or artifactUpdate of that task")
+		h.Describe("SendStreamingMessage in %s", b.name)
+		h.Expect("text/event-stream with a task or a message first, and then statusUpdate or artifactUpdate of that task")
 		if len(r.main.all) == 0 {
-			h.failf("%s", r.main.answer)
+			h.Failf("%s", r.main.answer)
 		}
 		first := r.main.all[0]
 		holds := first.kind == "task" && stateOf(first.inner) != "" || first.kind == "message" && len(r.main.all) == 1
 		for _, e := range r.main.all[1:] {
 			holds = holds && (e.kind == "statusUpdate" || e.kind == "artifactUpdate") &&
-				e.inner.text("taskId") == first.inner.text("id") &&
-				e.inner.text("contextId") == first.inner.text("contextId")
+				e.inner.Text("taskId") == first.inner.Text("id") &&
+				e.inner.Text("contextId") == first.inner.Text("contextId")
 		}
 		if !holds {
-			h.failf("%s", describeEvents(r.main.all))
+			h.Failf("%s", describeEvents(r.main.all))
 		}
 	}
 }
@@ -298,11 +299,11 @@ func a2aFirstEvent(h *a2aProbe) {
 func a2aLastEvent(h *a2aProbe) {
 	for _, b := range h.server.bindings {
 		r, events := h.ofTask(b)
-		h.expect("the last event, and no other, shows the state of the task, %s, which is over or asks", stateOf(r.task))
+		h.Expect("the last event, and no other, shows the state of the task, %s, which is over or asks", stateOf(r.task))
 		for i, e := range events {
 			last, ends := i == len(events)-1, isOver(e.state()) || isAsking(e.state())
 			if last != ends || last && e.state() != stateOf(r.task) {
-				h.failf("%s", describeEvents(r.main.all))
+				h.Failf("%s", describeEvents(r.main.all))
 			}
 		}
 	}
@@ -319,35 +320,35 @@ func a2aPieces(h *a2aProbe) {
 			if e.kind != "artifactUpdate" {
 				continue
 			}
-			id := e.inner.object("artifact").text("artifactId")
-			if more, _ := e.inner.flag("append"); !more {
+			id := e.inner.Object("artifact").Text("artifactId")
+			if more, _ := e.inner.Flag("append"); !more {
 				streamed[id] = ""
 			}
-			streamed[id] += textOfParts(e.inner.object("artifact"))
+			streamed[id] += textOfParts(e.inner.Object("artifact"))
 		}
-		h.expect("the texts of the artifacts on the stream: %v", streamed)
-		if got := artifactTexts(r.task); string(canonical(got)) != string(canonical(streamed)) {
-			h.failf("GetTask: %v", got)
+		h.Expect("the texts of the artifacts on the stream: %v", streamed)
+		if got := artifactTexts(r.task); string(Canonical(got)) != string(Canonical(streamed)) {
+			h.Failf("GetTask: %v", got)
 		}
 	}
 }
 
 // artifactTexts returns the texts of a task's artifacts, by their ids.
-func artifactTexts(task answer) map[string]string {
+func artifactTexts(task Answer) map[string]string {
 	texts := map[string]string{}
-	artifacts, _ := task.list("artifacts")
+	artifacts, _ := task.List("artifacts")
 	for _, raw := range artifacts {
-		a := parseRow(raw)
-		texts[a.text("artifactId")] = textOfParts(a)
+		a := ParseRow(raw)
+		texts[a.Text("artifactId")] = textOfParts(a)
 	}
 	return texts
 }
 
 // textOfParts returns the texts of an artifact.
-func textOfParts(artifact answer) (text string) {
-	parts, _ := artifact.list("parts")
+func textOfParts(artifact Answer) (text string) {
+	parts, _ := artifact.List("parts")
 	for _, raw := range parts {
-		text += parseRow(raw).text("text")
+		text += ParseRow(raw).Text("text")
 	}
 	return text
 }
@@ -364,7 +365,7 @@ func withoutIDs(events []a2aEvent) (plain []a2aEvent) {
 // wantTail ends the check unless a stream, whose events are got, has a task and then the last of the events of another
 // stream: exactly n, or any number if n is 0. It may have more after them.
 func (h *a2aProbe) wantTail(events, got []a2aEvent, n int) {
-	h.expect("the task, and then the last of these events:\n%s", describeEvents(events))
+	h.Expect("the task, and then the last of these events:\n%s", describeEvents(events))
 	same := func(a, b a2aEvent) bool { return a.id == b.id && a.result == b.result }
 	last := events[len(events)-1]
 	end := slices.IndexFunc(got, func(e a2aEvent) bool { return same(e, last) })
@@ -374,6 +375,6 @@ func (h *a2aProbe) wantTail(events, got []a2aEvent, n int) {
 	}
 	if got[0].kind != "task" || end < 1 || n > 0 && len(tail) != n || len(tail) > len(events) ||
 		!slices.EqualFunc(events[len(events)-len(tail):], tail, same) {
-		h.failf("%s", describeEvents(got))
+		h.Failf("%s", describeEvents(got))
 	}
 }

@@ -15,82 +15,82 @@ import (
 // This file has what the kits for hubs and for registries of jobs share about agents whose endpoint is their DID. Such an
 // agent gets its work as sealed REQUESTs from the gateways of a relay.
 
-// agoraTheme is the theme of the checks that need the key of an agent.
-const agoraTheme = "Agora"
+// AgoraTheme is the theme of the checks that need the key of an agent.
+const AgoraTheme = "Agora"
 
 // Reasons why a check of the theme Agora is not tested.
 const (
-	needsDID      = "this needs the key file of an agent with a DID (--key)"
+	NeedsDID      = "this needs the key file of an agent with a DID (--key)"
 	needsGateways = "this needs the main listener of a relay, whose /.well-known/agora.json has the DID of its gateways"
 )
 
-// agoraPart is what a run knows of the relay of its gateway, and of the agent with a DID that the run plays.
-type agoraPart struct {
-	root     *relayClient // its targets are relative to the root of the gateway's server
-	prefix   string       // the path of the gateway's address; empty: it has none
-	agent    actor        // the zero actor: the run has none
+// AgoraPart is what a run knows of the relay of its gateway, and of the agent with a DID that the run plays.
+type AgoraPart struct {
+	Root     *RelayClient // its targets are relative to the root of the gateway's server
+	Prefix   string       // the path of the gateway's address; empty: it has none
+	Agent    Actor        // the zero actor: the run has none
 	required bool         // without an agent, the checks that need one fail
 
-	audience string // of signed calls; empty: the server is no relay
+	Audience string // of signed calls; empty: the server is no relay
 	gateway  string // the DID of the relay's gateways; empty: it has none
 }
 
-// newAgoraPart returns the part for a gateway. key may be the zero Key.
-func newAgoraPart(client *relayClient, key didkey.Key, required bool) *agoraPart {
-	part := &agoraPart{required: required}
-	part.root, part.prefix = client.atRoot()
-	part.root.signer = readSigner{keys: map[string]didkey.Key{}, threads: map[string][2]string{}}
+// NewAgoraPart returns the part for a gateway. key may be the zero Key.
+func NewAgoraPart(client *RelayClient, key didkey.Key, required bool) *AgoraPart {
+	part := &AgoraPart{required: required}
+	part.Root, part.Prefix = client.AtRoot()
+	part.Root.Signer = readSigner{keys: map[string]didkey.Key{}, threads: map[string][2]string{}}
 	if key.DID() != "" {
-		part.agent = actor{"the agent", key}
-		part.root.signer.addKey(key)
+		part.Agent = Actor{"the agent", key}
+		part.Root.Signer.addKey(key)
 	}
 	return part
 }
 
-// connect reads the well-known document of the relay, if the gateway's server is one.
-func (part *agoraPart) connect(ctx context.Context) {
-	document := part.root.do(ctx, http.MethodGet, "/.well-known/agora.json", nil, nil)
-	part.audience, part.gateway = document.text("url"), document.object("gateways").text("did")
-	if document.text("reads") == "parties" {
-		part.root.signer.audience = part.audience
+// Connect reads the well-known document of the relay, if the gateway's server is one.
+func (part *AgoraPart) Connect(ctx context.Context) {
+	document := part.Root.Do(ctx, http.MethodGet, "/.well-known/agora.json", nil, nil)
+	part.Audience, part.gateway = document.Text("url"), document.Object("gateways").Text("did")
+	if document.Text("reads") == "parties" {
+		part.Root.Signer.Audience = part.Audience
 	}
 }
 
-// need ends a check that needs an agent if the run has none.
-func (part *agoraPart) need(p *probe, needs string) {
+// Need ends a check that needs an agent if the run has none.
+func (part *AgoraPart) Need(p *Probe, needs string) {
 	switch {
-	case needs != needsDID:
+	case needs != NeedsDID:
 	case part.gateway == "":
-		p.end(NotTested, needsGateways)
-	case part.agent.name != "":
+		p.End(NotTested, needsGateways)
+	case part.Agent.Name != "":
 	case part.required:
-		p.describe("nothing")
-		p.expect("a run with all its options, because this is CI")
-		p.end(Failed, needsDID)
+		p.Describe("nothing")
+		p.Expect("a run with all its options, because this is CI")
+		p.End(Failed, NeedsDID)
 	default:
-		p.end(NotTested, needsDID)
+		p.End(NotTested, NeedsDID)
 	}
 }
 
-// token returns the token of a signed call. change may change the call before it is signed; nil: it does not.
-func (part *agoraPart) token(from actor, method, target string, body []byte, now time.Time, change func(*envelope.Call),
+// Token returns the token of a signed call. change may change the call before it is signed; nil: it does not.
+func (part *AgoraPart) Token(from Actor, method, target string, body []byte, now time.Time, change func(*envelope.Call),
 ) (string, error) {
-	call := envelope.Call{Read: envelope.Read{Audience: part.audience, Method: method, Target: part.prefix + target,
+	call := envelope.Call{Read: envelope.Read{Audience: part.Audience, Method: method, Target: part.Prefix + target,
 		TS: now}, Body: sha256.Sum256(body)}
 	if change != nil {
 		change(&call)
 	}
-	return call.Sign(from.key)
+	return call.Sign(from.Key)
 }
 
-// sign sends a signed call of an identity. change may change the call before it is signed, and edit the token.
-func (p *gatewayProbe) sign(from actor, method, target string, body any, change func(*envelope.Call),
+// Sign sends a signed call of an identity. change may change the call before it is signed, and edit the token.
+func (p *GatewayProbe) Sign(from Actor, method, target string, body any, change func(*envelope.Call),
 	edit func(token string) string,
-) answer {
-	text := encodeBody(body)
-	token, err := p.agora.token(from, method, target, text, p.now(), change)
+) Answer {
+	text := EncodeBody(body)
+	token, err := p.Agora.Token(from, method, target, text, p.Now(), change)
 	if err != nil {
-		p.end(Skipped, "cannot sign a call: %v", err)
+		p.End(Skipped, "cannot sign a call: %v", err)
 	}
 	if edit != nil {
 		token = edit(token)
@@ -99,21 +99,21 @@ func (p *gatewayProbe) sign(from actor, method, target string, body any, change 
 	if text != nil {
 		sent = text
 	}
-	return p.ask("signed by "+from.did(), method, target, "", http.Header{"Authorization": {"Agora " + token}}, sent)
+	return p.Ask("signed by "+from.DID(), method, target, "", http.Header{"Authorization": {"Agora " + token}}, sent)
 }
 
-// asAgent sends a signed call of the run's agent.
-func (p *gatewayProbe) asAgent(method, target string, body any) answer {
-	return p.sign(p.agora.agent, method, target, body, nil, nil)
+// AsAgent sends a signed call of the run's agent.
+func (p *GatewayProbe) AsAgent(method, target string, body any) Answer {
+	return p.Sign(p.Agora.Agent, method, target, body, nil, nil)
 }
 
-// endpoint returns the endpoint that names the DID of an agent.
-func (a actor) endpoint() string { return "agora:" + a.did() }
+// Endpoint returns the endpoint that names the DID of an agent.
+func (a Actor) Endpoint() string { return "agora:" + a.DID() }
 
-// work is a REQUEST that the gateway has sent to the run's agent.
-type work struct {
-	sent *envelope.Envelope // as the relay has delivered it
-	says answer             // its payload, decrypted
+// Work is a REQUEST that the gateway has sent to the run's agent.
+type Work struct {
+	Sent *envelope.Envelope // as the relay has delivered it
+	Says Answer             // its payload, decrypted
 }
 
 // requestLife is the ttl of a REQUEST of a gateway (B-2).
@@ -121,20 +121,21 @@ const requestLife = 24 * time.Hour
 
 // fromGateway returns the messages of the gateway to the run's agent, the oldest first. It returns those of the last
 // minutes, which are all that a check needs.
-func (p *gatewayProbe) fromGateway() (all []*envelope.Envelope) {
-	target := "/events" + query("since", formatTime(p.now().Add(-5*time.Minute)), "recipient", p.agora.agent.did(),
-		"sender", p.agora.gateway, "limit", "1000", "timeout", "1")
-	a := p.callAt(p.agora.root, "as the agent", retryableRequest{method: http.MethodGet, target: target, hold: time.Second},
-		isRateLimit)
-	for _, e := range p.checkPage(a) {
-		parsed, err := envelope.Parse(e.raw, maxAnswer)
+func (p *GatewayProbe) fromGateway() (all []*envelope.Envelope) {
+	target := "/events" + Query("since", FormatTime(p.Now().Add(-5*time.Minute)), "recipient", p.Agora.Agent.DID(),
+		"sender", p.Agora.gateway, "limit", "1000", "timeout", "1")
+	a := p.callAt(p.Agora.Root, "as the agent", RetryableRequest{Method: http.MethodGet, Target: target,
+		Hold: time.Second},
+		IsRateLimit)
+	for _, e := range p.CheckPage(a) {
+		parsed, err := envelope.Parse(e.Raw, MaxAnswer)
 		if err == nil {
 			err = parsed.Verify()
 		}
 		if err != nil {
-			p.failf("a message that does not verify: %v: %s", err, excerpt(e.raw, 400))
+			p.Failf("a message that does not verify: %v: %s", err, Excerpt(e.Raw, 400))
 		}
-		if string(parsed.Sender.ID) == p.agora.gateway {
+		if string(parsed.Sender.ID) == p.Agora.gateway {
 			all = append(all, parsed)
 		}
 	}
@@ -142,20 +143,20 @@ func (p *gatewayProbe) fromGateway() (all []*envelope.Envelope) {
 }
 
 // works returns the REQUESTs of the gateway that mine is true for. mine gets the decrypted payload.
-func (p *gatewayProbe) works(mine func(says answer) bool) (all []work) {
+func (p *GatewayProbe) works(mine func(says Answer) bool) (all []Work) {
 	for _, m := range p.fromGateway() {
 		if m.Type != envelope.TypeRequest {
 			continue
 		}
 		payload := m.Payload
 		if m.Sealed() {
-			opened, err := m.Open(p.agora.agent.key)
+			opened, err := m.Open(p.Agora.Agent.Key)
 			if err != nil {
 				continue // then the REQUEST that a check waits for is missing
 			}
 			payload = opened.Payload
 		}
-		if w := (work{m, parseRow(json.RawMessage(payload))}); mine(w.says) {
+		if w := (Work{m, ParseRow(json.RawMessage(payload))}); mine(w.Says) {
 			all = append(all, w)
 		}
 	}
@@ -163,108 +164,109 @@ func (p *gatewayProbe) works(mine func(says answer) bool) (all []work) {
 }
 
 // within is how long a check waits for what the gateway or the relay does with an answer of the agent.
-const within = 2 * promptLimit
+const within = 2 * PromptLimit
 
-// wantWork waits for the one REQUEST that mine is true for. While it waits, it calls look, which may end the check. look may
+// WantWork waits for the one REQUEST that mine is true for. While it waits, it calls look, which may end the check. look may
 // be nil.
-func (p *gatewayProbe) wantWork(what string, mine func(says answer) bool, look func()) work {
-	for deadline := time.Now().Add(within); ; p.sleep(second / 10) {
+func (p *GatewayProbe) WantWork(what string, mine func(says Answer) bool, look func()) Work {
+	for deadline := time.Now().Add(within); ; p.Sleep(time.Second / 10) {
 		if look != nil {
 			look()
 		}
 		all := p.works(mine)
-		p.expect("one REQUEST of %s to the agent for %s, within %v", p.agora.gateway, what, within)
+		p.Expect("one REQUEST of %s to the agent for %s, within %v", p.Agora.gateway, what, within)
 		if len(all) == 1 {
 			return all[0]
 		}
 		if len(all) > 1 || time.Now().After(deadline) {
-			p.failf("%d such REQUESTs", len(all))
+			p.Failf("%d such REQUESTs", len(all))
 		}
 	}
 }
 
-// wantNoWork ends the check if there is a REQUEST that mine is true for, or if one comes in the next moments.
-func (p *gatewayProbe) wantNoWork(what string, mine func(says answer) bool) {
-	p.sleep(quiet)
+// WantNoWork ends the check if there is a REQUEST that mine is true for, or if one comes in the next moments.
+func (p *GatewayProbe) WantNoWork(what string, mine func(says Answer) bool) {
+	p.Sleep(Quiet)
 	all := p.works(mine)
-	p.expect("no REQUEST to the agent for %s", what)
+	p.Expect("no REQUEST to the agent for %s", what)
 	if len(all) > 0 {
-		p.failf("%d such REQUESTs, and the first one says %s", len(all), all[0].says)
+		p.Failf("%d such REQUESTs, and the first one says %s", len(all), all[0].Says)
 	}
 }
 
-// wantForm ends the check unless w is as B-2 says: sealed, with this prefix of its id, which is also that of its thread.
-func (p *gatewayProbe) wantForm(w work, prefix string) {
-	p.expect("a sealed REQUEST; its id and its thread are the same and begin with %q; meta.ttl is %d, and meta.relay has %s",
-		prefix, int(requestLife.Seconds()), p.agora.audience)
-	m := w.sent
+// WantForm ends the check unless w is as B-2 says: sealed, with this prefix of its id, which is also that of its thread.
+func (p *GatewayProbe) WantForm(w Work, prefix string) {
+	p.Expect("a sealed REQUEST; its id and its thread are the same and begin with %q; meta.ttl is %d, and meta.relay has %s",
+		prefix, int(requestLife.Seconds()), p.Agora.Audience)
+	m := w.Sent
 	if !m.Sealed() {
-		p.failf("it is in clear: %s", excerpt(m.Canonical(), 600))
+		p.Failf("it is in clear: %s", Excerpt(m.Canonical(), 600))
 	}
 	if m.ID != m.Thread || len(m.ID) <= len(prefix) || m.ID[:len(prefix)] != prefix || m.TTL != requestLife ||
-		len(m.Relays) != 1 || m.Relays[0] != p.agora.audience || w.says.text("request_id") != m.Thread {
-		p.failf("%s, which says %s", excerpt(m.Canonical(), 600), w.says)
+		len(m.Relays) != 1 || m.Relays[0] != p.Agora.Audience || w.Says.Text("request_id") != m.Thread {
+		p.Failf("%s, which says %s", Excerpt(m.Canonical(), 600), w.Says)
 	}
 }
 
-// say posts an answer of the agent to w, sealed to the gateway.
-func (p *gatewayProbe) say(w work, payload envelope.Payload) signedMessage {
-	m, err := envelope.Draft{Thread: w.sent.Thread, Recipient: w.sent.Sender.ID, TTL: messageTTL * time.Second,
-		Payload: payload, Relays: []string{p.agora.audience}, Seal: true}.Sign(p.agora.agent.key, p.now())
+// Say posts an answer of the agent to w, sealed to the gateway.
+func (p *GatewayProbe) Say(w Work, payload envelope.Payload) SignedMessage {
+	m, err := envelope.Draft{Thread: w.Sent.Thread, Recipient: w.Sent.Sender.ID, TTL: MessageTTL * time.Second,
+		Payload: payload, Relays: []string{p.Agora.Audience}, Seal: true}.Sign(p.Agora.Agent.Key, p.Now())
 	if err != nil {
-		p.end(Skipped, "cannot sign an answer: %v", err)
+		p.End(Skipped, "cannot sign an answer: %v", err)
 	}
-	said := signedMessage{what: fmt.Sprintf("%s of the agent: %s", m.Type, canonical(payload)), id: m.ID, body: m.Canonical()}
-	p.saySigned(said)
+	said := SignedMessage{What: fmt.Sprintf("%s of the agent: %s", m.Type, Canonical(payload)), ID: m.ID,
+		Body: m.Canonical()}
+	p.SaySigned(said)
 	return said
 }
 
-// saySigned posts a message of the agent. The relay must accept it.
-func (p *gatewayProbe) saySigned(said signedMessage) {
-	p.checkAccepted(p.callAt(p.agora.root, said.what, retryableRequest{method: http.MethodPost, target: "/events",
-		body: said.body}, isRateLimit), said)
+// SaySigned posts a message of the agent. The relay must accept it.
+func (p *GatewayProbe) SaySigned(said SignedMessage) {
+	p.CheckAccepted(p.callAt(p.Agora.Root, said.What, RetryableRequest{Method: http.MethodPost, Target: "/events",
+		Body: said.Body}, IsRateLimit), said)
 }
 
-// wantNext waits for a message of this type by the gateway in the thread of w, which must be sealed.
-func (p *gatewayProbe) wantNext(w work, want envelope.Type) {
-	for deadline := time.Now().Add(within); ; p.sleep(second / 10) {
+// WantNext waits for a message of this type by the gateway in the thread of w, which must be sealed.
+func (p *GatewayProbe) WantNext(w Work, want envelope.Type) {
+	for deadline := time.Now().Add(within); ; p.Sleep(time.Second / 10) {
 		var types []envelope.Type
 		for _, m := range p.fromGateway() {
-			if m.Thread == w.sent.Thread && m.Type != envelope.TypeRequest && m.Sealed() {
+			if m.Thread == w.Sent.Thread && m.Type != envelope.TypeRequest && m.Sealed() {
 				types = append(types, m.Type)
 			}
 		}
-		p.expect("a sealed %s of the gateway in the thread %s, within %v", want, w.sent.Thread, within)
+		p.Expect("a sealed %s of the gateway in the thread %s, within %v", want, w.Sent.Thread, within)
 		if len(types) > 0 && types[len(types)-1] == want {
 			return
 		}
 		if time.Now().After(deadline) {
-			p.failf("after the REQUEST there are %v", types)
+			p.Failf("after the REQUEST there are %v", types)
 		}
 	}
 }
 
-// takeOn offers to do the work for nothing, and waits until the gateway has accepted.
-func (p *gatewayProbe) takeOn(w work) {
-	p.say(w, envelope.Offer{RequestID: w.sent.Thread})
-	p.wantNext(w, envelope.TypeAccept)
+// TakeOn offers to do the work for nothing, and waits until the gateway has accepted.
+func (p *GatewayProbe) TakeOn(w Work) {
+	p.Say(w, envelope.Offer{RequestID: w.Sent.Thread})
+	p.WantNext(w, envelope.TypeAccept)
 }
 
-// succeed reports a RESULT with this output.
-func (p *gatewayProbe) succeed(w work, output any) signedMessage {
+// Succeed reports a RESULT with this output.
+func (p *GatewayProbe) Succeed(w Work, output any) SignedMessage {
 	text, err := json.Marshal(output)
 	if err != nil {
 		panic(err) // cannot happen: it is a value of this package
 	}
-	return p.say(w, envelope.Result{RequestID: w.sent.Thread, Status: "success", Output: text})
+	return p.Say(w, envelope.Result{RequestID: w.Sent.Thread, Status: "success", Output: text})
 }
 
-// fail reports an ERROR.
-func (p *gatewayProbe) fail(w work, code envelope.AgentCode, text string) {
-	p.say(w, envelope.Failure{RequestID: w.sent.Thread, Code: code, Message: text})
+// Fail reports an ERROR.
+func (p *GatewayProbe) Fail(w Work, code envelope.AgentCode, text string) {
+	p.Say(w, envelope.Failure{RequestID: w.Sent.Thread, Code: code, Message: text})
 }
 
-// pricedOffer returns an OFFER with a price.
-func pricedOffer(w work, amount float64, currency string) envelope.Offer {
-	return envelope.Offer{RequestID: w.sent.Thread, Price: &envelope.Price{Amount: amount, Currency: currency}}
+// PricedOffer returns an OFFER with a price.
+func PricedOffer(w Work, amount float64, currency string) envelope.Offer {
+	return envelope.Offer{RequestID: w.Sent.Thread, Price: &envelope.Price{Amount: amount, Currency: currency}}
 }

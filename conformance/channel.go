@@ -35,25 +35,25 @@ const DefaultChannelTimeout = 3 * time.Minute
 const needsAgent = "this needs a server for deliveries that the service can call (--webhook-listen)"
 
 // channelCheck is a check of a channel service.
-type channelCheck = gatewayCheck[*channelProbe]
+type channelCheck = GatewayCheck[*channelProbe]
 
 // channelThemes returns all tables of checks of a channel service, in the order of the documentation.
-func channelThemes() []gatewayTheme[*channelProbe] {
-	return []gatewayTheme[*channelProbe]{
-		{"HTTP", channelHTTPChecks},
-		{"Bodies", channelBodyChecks},
-		{"Channels", channelChecks},
-		{"Members", channelMemberChecks},
-		{"Connections", channelConnectionChecks},
-		{"Keys", channelKeyChecks},
-		{"Messages", channelMessageChecks},
-		{"Events", channelEventChecks},
-		{"Deliveries", channelDeliveryChecks},
-		{"Order and failures", channelLaneChecks},
-		{"Callback", channelCallbackChecks},
-		{"Loop guard", channelLoopChecks},
-		{"MCP", channelMCPChecks},
-		{"Limits", channelLimitChecks},
+func channelThemes() []GatewayTheme[*channelProbe] {
+	return []GatewayTheme[*channelProbe]{
+		{Name: "HTTP", Checks: channelHTTPChecks},
+		{Name: "Bodies", Checks: channelBodyChecks},
+		{Name: "Channels", Checks: channelChecks},
+		{Name: "Members", Checks: channelMemberChecks},
+		{Name: "Connections", Checks: channelConnectionChecks},
+		{Name: "Keys", Checks: channelKeyChecks},
+		{Name: "Messages", Checks: channelMessageChecks},
+		{Name: "Events", Checks: channelEventChecks},
+		{Name: "Deliveries", Checks: channelDeliveryChecks},
+		{Name: "Order and failures", Checks: channelLaneChecks},
+		{Name: "Callback", Checks: channelCallbackChecks},
+		{Name: "Loop guard", Checks: channelLoopChecks},
+		{Name: "MCP", Checks: channelMCPChecks},
+		{Name: "Limits", Checks: channelLimitChecks},
 	}
 }
 
@@ -61,7 +61,7 @@ func channelThemes() []gatewayTheme[*channelProbe] {
 const channelLike = "N-1"
 
 // ChannelChecks returns all checks of a channel service, in the order of the documentation.
-func ChannelChecks() []Check { return bindChecks(channelThemes(), (*channelRun)(nil).check) }
+func ChannelChecks() []Check { return BindChecks(channelThemes(), (*channelRun)(nil).check) }
 
 // RunChannel checks the channel service at baseURL, which may have a path. It returns an error if the options are
 // invalid, if baseURL is not a usable address, or if no channel service answers there. A service that violates the
@@ -71,29 +71,29 @@ func RunChannel(ctx context.Context, baseURL string, o ChannelOptions) (Report, 
 	if err := o.Check(baseURL); err != nil {
 		return Report{}, err
 	}
-	client, err := newRelayClient(baseURL)
+	client, err := NewRelayClient(baseURL)
 	if err != nil {
 		return Report{}, err
 	}
-	defer client.close()
+	defer client.Close()
 	run := &channelRun{ChannelOptions: o, client: client, slow: make(chan struct{}, maxSlowAgents),
-		pace: pace{isLimit: isChannelRateLimit, free: isFreeAtChannel}}
-	return gatewayRun{level: ChannelService, checks: bindChecks(channelThemes(), run.check), like: channelLike,
-		only: o.Only, timeout: o.Timeout, usual: DefaultChannelTimeout, progress: o.Progress, listen: o.Listen,
-		listenURL: o.ListenURL, connect: run.connect, hooks: &run.hooks}.run(ctx, client, func(*Report) {})
+		pace: Pace{IsLimit: isChannelRateLimit, Free: isFreeAtChannel}}
+	return GatewayRun{Level: ChannelService, Checks: BindChecks(channelThemes(), run.check), Like: channelLike,
+		Only: o.Only, Timeout: o.Timeout, Usual: DefaultChannelTimeout, Progress: o.Progress, Listen: o.Listen,
+		ListenURL: o.ListenURL, Connect: run.connect, Hooks: &run.hooks}.Run(ctx, client, func(*Report) {})
 }
 
 // Check returns the error that RunChannel would return for invalid options or an invalid baseURL. It sends no request.
 func (o ChannelOptions) Check(baseURL string) error {
-	return checkGatewayOptions(baseURL, ChannelChecks(), o.Only, channelLike, o.Listen, o.ListenURL)
+	return CheckGatewayOptions(baseURL, ChannelChecks(), o.Only, channelLike, o.Listen, o.ListenURL)
 }
 
 // channelRun is what the checks of one run share.
 type channelRun struct {
 	ChannelOptions
-	client *relayClient // its targets are relative to the service's address
-	hooks  *hookServer  // nil: the run does not listen for deliveries
-	pace   pace
+	client *RelayClient // its targets are relative to the service's address
+	hooks  *HookServer  // nil: the run does not listen for deliveries
+	pace   Pace
 	slow   chan struct{} // has an element for each check with a slow agent
 	names  atomic.Int64  // so that each channel has another name
 }
@@ -104,33 +104,33 @@ const maxSlowAgents = 2
 
 // connect checks that a channel service answers. Without a key, nobody can create a channel.
 func (run *channelRun) connect(ctx context.Context) error {
-	a := run.client.do(ctx, http.MethodPost, "/channels", nil, []byte("{}"))
-	if a.err != nil {
-		return fmt.Errorf("no channel service answers at %s: %w", run.client.baseURL, a.err)
+	a := run.client.Do(ctx, http.MethodPost, "/channels", nil, []byte("{}"))
+	if a.Err != nil {
+		return fmt.Errorf("no channel service answers at %s: %w", run.client.BaseURL, a.Err)
 	}
-	if ok, present := a.ok(); ok || !present || a.status == http.StatusNotFound {
+	if ok, present := a.OK(); ok || !present || a.Status == http.StatusNotFound {
 		return fmt.Errorf("the server at %s is not a channel service: POST /channels without a key returned %s",
-			run.client.baseURL, a)
+			run.client.BaseURL, a)
 	}
 	return nil
 }
 
 // check runs one check. It reports the check as not tested if its options are not given.
-func (run *channelRun) check(p *probe, c channelCheck) {
+func (run *channelRun) check(p *Probe, c channelCheck) {
 	missing := map[string]bool{
-		needsOperator: run.OperatorKey == "",
+		NeedsOperator: run.OperatorKey == "",
 		needsAgent:    run.OperatorKey == "" || run.hooks == nil,
-		needsThorough: run.OperatorKey == "" || !run.Thorough,
+		NeedsThorough: run.OperatorKey == "" || !run.Thorough,
 	}
-	if missing[c.needs] {
+	if missing[c.Needs] {
 		if run.OperatorKey == "" {
-			p.end(NotTested, "%s", needsOperator)
+			p.End(NotTested, "%s", NeedsOperator)
 		}
-		p.end(NotTested, "%s", c.needs)
+		p.End(NotTested, "%s", c.Needs)
 	}
-	h := &channelProbe{gatewayProbe: gatewayProbe{probe: p, pace: &run.pace, hold: holdOfWait}, service: run}
+	h := &channelProbe{GatewayProbe: GatewayProbe{Probe: p, Pace: &run.pace, Hold: HoldOfWait}, service: run}
 	defer h.release()
-	c.run(h)
+	c.Run(h)
 }
 
 // origin returns the origin of a URL, or the empty string.

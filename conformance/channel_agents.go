@@ -9,7 +9,7 @@ import (
 
 // channelDelivery is a message as an agent has received it.
 type channelDelivery struct {
-	hookCall
+	HookCall
 	id       string // of the message
 	callback string // the target of the callback, relative to the service's address
 	mcp      string // the target of the MCP server, relative to the service's address; empty: there is none
@@ -23,87 +23,87 @@ var (
 )
 
 // delivery ends the check unless a call is a delivery with a callback. It returns the delivery.
-func (h *channelProbe) delivery(call hookCall) channelDelivery {
-	h.expect("a delivery with a message and a callback such as {B}/channels/ch_…/inbox/tok_…")
-	d := channelDelivery{hookCall: call, id: call.body.object("message").text("id")}
-	found := callbackForm.FindStringSubmatch(call.body.text("callback"))
+func (h *channelProbe) delivery(call HookCall) channelDelivery {
+	h.Expect("a delivery with a message and a callback such as {B}/channels/ch_…/inbox/tok_…")
+	d := channelDelivery{HookCall: call, id: call.Body.Object("message").Text("id")}
+	found := callbackForm.FindStringSubmatch(call.Body.Text("callback"))
 	if found == nil || d.id == "" {
-		h.failf("%s", excerpt(call.body.body, 600))
+		h.Failf("%s", Excerpt(call.Body.Body, 600))
 	}
 	d.callback = found[2]
-	server := call.body.object("mcp")
-	if list, ok := call.body.list("mcp"); ok && len(list) == 1 {
-		server = parseRow(list[0])
+	server := call.Body.Object("mcp")
+	if list, ok := call.Body.List("mcp"); ok && len(list) == 1 {
+		server = ParseRow(list[0])
 	}
-	if call.body.members["mcp"] == nil {
+	if call.Body.Members["mcp"] == nil {
 		return d
 	}
-	h.expect(`mcp has a url such as {B}/mcp/ch_… and the header "Authorization":"Bearer mt_…"`)
-	mcpURL := mcpURLForm.FindStringSubmatch(server.text("url"))
-	key := mcpKeyForm.FindStringSubmatch(server.object("headers").text("Authorization"))
+	h.Expect(`mcp has a url such as {B}/mcp/ch_… and the header "Authorization":"Bearer mt_…"`)
+	mcpURL := mcpURLForm.FindStringSubmatch(server.Text("url"))
+	key := mcpKeyForm.FindStringSubmatch(server.Object("headers").Text("Authorization"))
 	if mcpURL == nil || key == nil {
-		h.failf("%s", excerpt(call.body.body, 600))
+		h.Failf("%s", Excerpt(call.Body.Body, 600))
 	}
-	h.want(mcpURL[1] == found[1], call.body, "callback and mcp have the same address of the service")
+	h.Want(mcpURL[1] == found[1], call.Body, "callback and mcp have the same address of the service")
 	d.mcp, d.token = mcpURL[2], key[1]
 	return d
 }
 
 // received waits until an agent has taken n deliveries, and returns all of them.
 func (h *channelProbe) received(a *agent, n int, within time.Duration) (list []channelDelivery) {
-	for _, call := range h.wantCalls(a.hook, n, within) {
+	for _, call := range h.WantCalls(a.Hook, n, within) {
 		list = append(list, h.delivery(call))
 	}
 	return list
 }
 
 // wantIDs ends the check unless these deliveries are about these events, in this order.
-func (h *channelProbe) wantIDs(list []channelDelivery, events ...answer) {
+func (h *channelProbe) wantIDs(list []channelDelivery, events ...Answer) {
 	var want, got []string
 	for _, e := range events {
-		want = append(want, e.text("id"))
+		want = append(want, e.Text("id"))
 	}
 	for _, d := range list {
 		got = append(got, d.id)
 	}
-	h.expect("deliveries of %s, in this order", strings.Join(want, ", "))
+	h.Expect("deliveries of %s, in this order", strings.Join(want, ", "))
 	if strings.Join(got, " ") != strings.Join(want, " ") {
-		h.failf("deliveries of %s", strings.Join(got, ", "))
+		h.Failf("deliveries of %s", strings.Join(got, ", "))
 	}
 }
 
 // exchange creates a channel with the member alice and the agent bot, and lets alice say something to bot.
 func (h *channelProbe) exchange() (alice *member, bot *agent, d channelDelivery) {
 	alice = h.talk()
-	bot = h.agent(alice.channel, "bot", replyOK)
+	bot = h.agent(alice.channel, "bot", ReplyOK)
 	return alice, bot, h.deliver(alice, bot)
 }
 
 // deliver lets a member say something, and returns how the agent received it. The agent must have received nothing yet.
 func (h *channelProbe) deliver(m *member, a *agent) channelDelivery {
 	h.say(m, "hello, "+a.name)
-	return h.received(a, 1, promptLimit)[0]
+	return h.received(a, 1, PromptLimit)[0]
 }
 
 // report sends an event to the callback of a delivery, without Authorization.
-func (h *channelProbe) report(d channelDelivery, event message) answer {
-	return h.write("", d.callback, event)
+func (h *channelProbe) report(d channelDelivery, event Message) Answer {
+	return h.Write("", d.callback, event)
 }
 
 // wantSeq ends the check unless a is the answer to an accepted event. It returns the number of the event.
-func (h *channelProbe) wantSeq(a answer) float64 {
+func (h *channelProbe) wantSeq(a Answer) float64 {
 	h.wantOK(a, http.StatusOK)
-	h.want(a.number("seq") >= 1, a, `{"ok":true,"seq":…}`)
-	return a.number("seq")
+	h.Want(a.Number("seq") >= 1, a, `{"ok":true,"seq":…}`)
+	return a.Number("seq")
 }
 
 // reported sends an event, which the service must accept, and returns it as it is stored.
-func (h *channelProbe) reported(c *channel, d channelDelivery, event message) answer {
+func (h *channelProbe) reported(c *channel, d channelDelivery, event Message) Answer {
 	return h.eventAt(c, h.wantSeq(h.report(d, event)))
 }
 
-func statusEvent(text string) message  { return message{"type": "status", "status": text} }
-func messageEvent(text string) message { return message{"type": "message", "content": text} }
+func statusEvent(text string) Message  { return Message{"type": "status", "status": text} }
+func messageEvent(text string) Message { return Message{"type": "message", "content": text} }
 
 // beSlow waits until the check may have agents that answer late.
 func (h *channelProbe) beSlow() {
@@ -113,7 +113,7 @@ func (h *channelProbe) beSlow() {
 	select {
 	case h.service.slow <- struct{}{}:
 		h.slow = true
-	case <-h.ctx.Done():
-		h.stopped()
+	case <-h.Ctx.Done():
+		h.Stopped()
 	}
 }

@@ -16,14 +16,14 @@ type channelRequest struct {
 // Everything of ofReaders is for both.
 var (
 	ofManagers = []channelRequest{
-		{"GET", "", nil}, {"PATCH", "", message{"name": "kit-renamed"}}, {"GET", "/members", nil},
-		{"POST", "/members", message{"name": "carol"}}, {"GET", "/connections", nil},
-		{"POST", "/connections", message{"name": "other", "url": exampleURL}},
-		{"PUT", "/connections/bot", message{"mcp": "none"}}, {"DELETE", "/connections/bot", nil},
+		{"GET", "", nil}, {"PATCH", "", Message{"name": "kit-renamed"}}, {"GET", "/members", nil},
+		{"POST", "/members", Message{"name": "carol"}}, {"GET", "/connections", nil},
+		{"POST", "/connections", Message{"name": "other", "url": ExampleURL}},
+		{"PUT", "/connections/bot", Message{"mcp": "none"}}, {"DELETE", "/connections/bot", nil},
 		{"DELETE", "/members/carol", nil}, {"DELETE", "", nil},
 	}
 	ofReaders = []channelRequest{{"GET", "/events", nil}}
-	ofMembers = []channelRequest{{"POST", "/messages", message{"content": "hello"}}}
+	ofMembers = []channelRequest{{"POST", "/messages", Message{"content": "hello"}}}
 )
 
 func everyRequest() []channelRequest {
@@ -31,47 +31,48 @@ func everyRequest() []channelRequest {
 }
 
 // try sends a request of these lists with this Authorization. If it is empty, there is none.
-func (h *channelProbe) try(c *channel, what string, r channelRequest, authorization ...string) answer {
+func (h *channelProbe) try(c *channel, what string, r channelRequest, authorization ...string) Answer {
 	header := http.Header{}
 	if len(authorization) > 0 && authorization[0] != "" {
 		header["Authorization"] = authorization
 	}
-	return h.ask(what, r.method, c.path(r.path), "", header, r.body)
+	return h.Ask(what, r.method, c.path(r.path), "", header, r.body)
 }
 
 // withBot creates a channel with the member alice and the connection bot.
 func (h *channelProbe) withBot() *member {
 	alice := h.talk()
-	h.wantOK(h.connectTo(alice.channel, "bot", exampleURL), http.StatusCreated)
+	h.wantOK(h.connectTo(alice.channel, "bot", ExampleURL), http.StatusCreated)
 	return alice
 }
 
 // wantUntouched ends the check unless the channel of withBot is as it was created.
 func (h *channelProbe) wantUntouched(alice *member) {
-	h.describe("the channel, after the refused requests")
-	h.wantChannel(h.wantOK(h.read(alice.channel.key, alice.path("")), http.StatusOK), alice.channel)
+	h.Describe("the channel, after the refused requests")
+	h.wantChannel(h.wantOK(h.Read(alice.channel.key, alice.path("")), http.StatusOK), alice.channel)
 	h.wantMembers(h.connection(alice.channel, "bot"), connectionOf("bot", "object"))
-	a := h.read(alice.channel.key, alice.path("/members"))
-	list, _ := a.list("members")
+	a := h.Read(alice.channel.key, alice.path("/members"))
+	list, _ := a.List("members")
 	h.entry(a, "members", "alice")
-	h.want(len(list) == 1, a, "one member")
+	h.Want(len(list) == 1, a, "one member")
 	h.wantEvents(alice.channel, 0)
 }
 
 // channelKeyChecks test who may do what.
 var channelKeyChecks = []channelCheck{
-	{number: "N-33", title: "Without a key every request is refused with 401 and WWW-Authenticate: Bearer",
-		cites: `CHANNEL "The service"; GATEWAYS "Keys of callers"; G-25`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-33", Title: "Without a key every request is refused with 401 and WWW-Authenticate: Bearer",
+		Cites: `CHANNEL "The service"; GATEWAYS "Keys of callers"; G-25`, Needs: NeedsOperator,
+		Run: func(h *channelProbe) {
 			alice := h.withBot()
-			h.wantNoKey(h.write("", "/channels", message{"name": "kit"}))
+			h.wantNoKey(h.Write("", "/channels", Message{"name": "kit"}))
 			for _, r := range everyRequest() {
 				h.wantNoKey(h.try(alice.channel, "without a key", r))
 				h.wantNoKey(h.try(unknownChannel, "without a key", r))
 			}
 			h.wantUntouched(alice)
 		}},
-	{number: "N-34", title: "An unknown key, another scheme and a malformed Authorization are refused with 401",
-		cites: `GATEWAYS "Keys of callers"; G-10`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-34", Title: "An unknown key, another scheme and a malformed Authorization are refused with 401",
+		Cites: `GATEWAYS "Keys of callers"; G-10`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.withBot()
 			key := alice.channel.key
 			for _, authorization := range []string{"Bearer " + unknownChannelKey, "Bearer " + unknownMemberKey, "Bearer",
@@ -80,23 +81,23 @@ var channelKeyChecks = []channelCheck{
 				for _, r := range everyRequest() {
 					h.wantNoKey(h.try(alice.channel, "with an invalid Authorization", r, authorization))
 				}
-				h.wantNoKey(h.ask("with an invalid Authorization", http.MethodPost, "/channels", "",
-					http.Header{"Authorization": {authorization}}, message{"name": "kit"}))
+				h.wantNoKey(h.Ask("with an invalid Authorization", http.MethodPost, "/channels", "",
+					http.Header{"Authorization": {authorization}}, Message{"name": "kit"}))
 			}
 			h.wantNoKey(h.try(alice.channel, "two Authorization headers", ofReaders[0], "Bearer "+key,
 				"Bearer "+unknownChannelKey))
 			h.wantUntouched(alice)
 		}},
-	{number: "N-35", title: "The scheme Bearer is case-insensitive",
-		cites: `GATEWAYS "Keys of callers"`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-35", Title: "The scheme Bearer is case-insensitive",
+		Cites: `GATEWAYS "Keys of callers"`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.talk()
 			for _, scheme := range []string{"bearer ", "BEARER ", "bEaReR "} {
 				h.eventsOf(h.try(alice.channel, scheme, ofReaders[0], scheme+alice.channel.key))
 				h.said(h.try(alice.channel, scheme, ofMembers[0], scheme+alice.key), 0)
 			}
 		}},
-	{number: "N-36", title: "The channel's key and the operator's may do everything but post messages (403)",
-		cites: `CHANNEL "The service"; G-10`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-36", Title: "The channel's key and the operator's may do everything but post messages (403)",
+		Cites: `CHANNEL "The service"; G-10`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			for _, own := range []bool{true, false} {
 				alice := h.withBot()
 				key := h.service.OperatorKey
@@ -115,20 +116,20 @@ var channelKeyChecks = []channelCheck{
 				}
 			}
 		}},
-	{number: "N-37", title: "A member's key may post messages and read events, and do nothing else (403)",
-		cites: `CHANNEL "The service"; G-10`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-37", Title: "A member's key may post messages and read events, and do nothing else (403)",
+		Cites: `CHANNEL "The service"; G-10`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.withBot()
 			for _, r := range ofManagers {
 				h.wantForbidden(h.try(alice.channel, "with a member's key", r, "Bearer "+alice.key))
 			}
-			h.wantForbidden(h.write(alice.key, "/channels", message{"name": "kit"}))
+			h.wantForbidden(h.Write(alice.key, "/channels", Message{"name": "kit"}))
 			h.wantUntouched(alice)
 			h.eventsOf(h.try(alice.channel, "", ofReaders[0], "Bearer "+alice.key))
-			h.wantOK(h.remove(alice.channel.key, alice.path("/connections/bot")), http.StatusOK)
+			h.wantOK(h.Remove(alice.channel.key, alice.path("/connections/bot")), http.StatusOK)
 			h.said(h.try(alice.channel, "", ofMembers[0], "Bearer "+alice.key), 0)
 		}},
-	{number: "N-38", title: "Keys of another channel are refused with 403",
-		cites: `GATEWAYS "Keys of callers"; G-10`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-38", Title: "Keys of another channel are refused with 403",
+		Cites: `GATEWAYS "Keys of callers"; G-10`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			alice, mallory := h.withBot(), h.talk()
 			for _, key := range []string{mallory.channel.key, mallory.key} {
 				for _, r := range everyRequest() {
@@ -137,26 +138,26 @@ var channelKeyChecks = []channelCheck{
 			}
 			h.wantUntouched(alice)
 		}},
-	{number: "N-39", title: "Only the operator may create channels",
-		cites: `CHANNEL "The service"; G-10`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-39", Title: "Only the operator may create channels",
+		Cites: `CHANNEL "The service"; G-10`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.talk()
-			h.wantForbidden(h.write(alice.channel.key, "/channels", message{"name": "kit"}))
-			h.wantForbidden(h.write(alice.key, "/channels", message{"name": "kit"}))
-			h.wantNoKey(h.write(unknownChannelKey, "/channels", message{"name": "kit"}))
+			h.wantForbidden(h.Write(alice.channel.key, "/channels", Message{"name": "kit"}))
+			h.wantForbidden(h.Write(alice.key, "/channels", Message{"name": "kit"}))
+			h.wantNoKey(h.Write(unknownChannelKey, "/channels", Message{"name": "kit"}))
 		}},
-	{number: "N-40", title: "A token of a delivery is no key, and a key is no token of a callback",
-		cites: `GATEWAYS "Keys of callers"; G-10`, needs: needsAgent, run: func(h *channelProbe) {
+	{Number: "N-40", Title: "A token of a delivery is no key, and a key is no token of a callback",
+		Cites: `GATEWAYS "Keys of callers"; G-10`, Needs: needsAgent, Run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			tok := d.callback[strings.LastIndexByte(d.callback, '/')+1:]
 			for _, token := range []string{tok, d.token} {
 				for _, r := range everyRequest() {
 					a := h.try(alice.channel, "with a token of a delivery", r, "Bearer "+token)
-					h.want(a.status == http.StatusUnauthorized || a.status == http.StatusForbidden, a,
+					h.Want(a.Status == http.StatusUnauthorized || a.Status == http.StatusForbidden, a,
 						"refused: status 401 or 403")
 				}
 			}
 			for _, key := range []string{alice.key, alice.channel.key, d.token} {
-				h.wantUnknown(h.write("", alice.path("/inbox/"+key), statusEvent("reading")))
+				h.wantUnknown(h.Write("", alice.path("/inbox/"+key), statusEvent("reading")))
 			}
 			h.wantEvents(alice.channel, 1)
 		}},

@@ -10,144 +10,146 @@ import (
 // channelLaneChecks test the order of deliveries, and what failures do. A service waits about 2 seconds before it
 // repeats a delivery, so most of these checks count as waiting ones.
 var channelLaneChecks = []channelCheck{
-	{number: "N-63", title: "A connection gets the messages of its channel one after the other, in order",
-		cites: `CHANNEL "Deliveries"; GATEWAYS "Outbox"; C-2, G-17`, needs: needsAgent, wait: 3 * time.Second, run: laneOrder},
-	{number: "N-64", title: "A slow connection delays no other one", cites: `CHANNEL "Deliveries"; C-3, G-19`,
-		needs: needsAgent, wait: 5 * time.Second, run: func(h *channelProbe) {
+	{Number: "N-63", Title: "A connection gets the messages of its channel one after the other, in order",
+		Cites: `CHANNEL "Deliveries"; GATEWAYS "Outbox"; C-2, G-17`, Needs: needsAgent, Wait: 3 * time.Second,
+		Run: laneOrder},
+	{Number: "N-64", Title: "A slow connection delays no other one", Cites: `CHANNEL "Deliveries"; C-3, G-19`,
+		Needs: needsAgent, Wait: 5 * time.Second, Run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
-			slow := h.agent(alice.channel, "slow", hookReply{after: 2 * promptLimit})
-			quick := h.agent(alice.channel, "quick", replyOK)
-			events := []answer{h.sayTo(2, alice, "first")}
-			h.waitForCalls(slow.hook, 1, promptLimit, func(hookCall) bool { return true })
+			slow := h.agent(alice.channel, "slow", HookReply{After: 2 * PromptLimit})
+			quick := h.agent(alice.channel, "quick", ReplyOK)
+			events := []Answer{h.sayTo(2, alice, "first")}
+			h.WaitForCalls(slow.Hook, 1, PromptLimit, func(HookCall) bool { return true })
 			for i := range 2 {
 				events = append(events, h.sayTo(2, alice, fmt.Sprint(i)))
 			}
-			h.wantIDs(h.received(quick, 3, promptLimit), events...)
-			h.expect("one delivery in progress at the slow connection")
-			if calls := slow.seen(); len(calls) != 1 || !calls[0].ended.IsZero() {
-				h.failf("%d deliveries", len(calls))
+			h.wantIDs(h.received(quick, 3, PromptLimit), events...)
+			h.Expect("one delivery in progress at the slow connection")
+			if calls := slow.Seen(); len(calls) != 1 || !calls[0].Ended.IsZero() {
+				h.Failf("%d deliveries", len(calls))
 			}
 		}},
-	{number: "N-65", title: "After 408, 425, 429 and 5xx a delivery is repeated about 2 seconds later",
-		cites: `CHANNEL "Deliveries"; GATEWAYS "Outbox"; C-6`, needs: needsAgent, wait: 3 * time.Second, run: laneRetried},
-	{number: "N-66", title: "A delivery is not repeated before its Retry-After",
-		cites: `GATEWAYS "Outbox"; G-20`, needs: needsAgent, wait: 6 * time.Second, run: func(h *channelProbe) {
+	{Number: "N-65", Title: "After 408, 425, 429 and 5xx a delivery is repeated about 2 seconds later",
+		Cites: `CHANNEL "Deliveries"; GATEWAYS "Outbox"; C-6`, Needs: needsAgent, Wait: 3 * time.Second, Run: laneRetried},
+	{Number: "N-66", Title: "A delivery is not repeated before its Retry-After",
+		Cites: `GATEWAYS "Outbox"; G-20`, Needs: needsAgent, Wait: 6 * time.Second, Run: func(h *channelProbe) {
 			alice := h.talk()
-			bot := h.agentWith(alice.channel, "bot", nil, replyFirst(hookReply{status: http.StatusTooManyRequests,
-				header: http.Header{"Retry-After": {"5"}}}))
+			bot := h.agentWith(alice.channel, "bot", nil, ReplyFirst(HookReply{Status: http.StatusTooManyRequests,
+				Header: http.Header{"Retry-After": {"5"}}}))
 			h.say(alice, "to a busy agent")
-			calls := h.wantCalls(bot.hook, 2, 5*time.Second+2*promptLimit)
-			h.expect("the second attempt 5 s after the first one")
-			if pause := calls[1].began.Sub(calls[0].ended); pause < 4900*time.Millisecond {
-				h.failf("after %v", pause.Round(time.Millisecond))
+			calls := h.WantCalls(bot.Hook, 2, 5*time.Second+2*PromptLimit)
+			h.Expect("the second attempt 5 s after the first one")
+			if pause := calls[1].Began.Sub(calls[0].Ended); pause < 4900*time.Millisecond {
+				h.Failf("after %v", pause.Round(time.Millisecond))
 			}
 		}},
-	{number: "N-67", title: "A delivery without an answer within 10 seconds is repeated",
-		cites: `GATEWAYS "Requests to other servers"; GATEWAYS "Outbox"; C-6, G-15`, needs: needsAgent,
-		wait: 16 * time.Second, run: func(h *channelProbe) {
+	{Number: "N-67", Title: "A delivery without an answer within 10 seconds is repeated",
+		Cites: `GATEWAYS "Requests to other servers"; GATEWAYS "Outbox"; C-6, G-15`, Needs: needsAgent,
+		Wait: 16 * time.Second, Run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
-			bot := h.agentWith(alice.channel, "bot", nil, replyFirst(hookReply{after: 30 * time.Second}))
+			bot := h.agentWith(alice.channel, "bot", nil, ReplyFirst(HookReply{After: 30 * time.Second}))
 			event := h.say(alice, "to an agent that sleeps")
-			calls := h.waitForCalls(bot.hook, 2, 14*time.Second+promptLimit, func(hookCall) bool { return true })
-			h.expect("a second attempt 11 to 15 seconds after the first one, with the same message")
-			if pause := calls[1].began.Sub(calls[0].began); pause < 10*time.Second || pause > 14*time.Second+promptLimit {
-				h.failf("after %v", pause.Round(time.Second/10))
+			calls := h.WaitForCalls(bot.Hook, 2, 14*time.Second+PromptLimit, func(HookCall) bool { return true })
+			h.Expect("a second attempt 11 to 15 seconds after the first one, with the same message")
+			if pause := calls[1].Began.Sub(calls[0].Began); pause < 10*time.Second || pause > 14*time.Second+PromptLimit {
+				h.Failf("after %v", pause.Round(time.Second/10))
 			}
 			h.wantIDs([]channelDelivery{h.delivery(calls[0]), h.delivery(calls[1])}, event, event)
 		}},
-	{number: "N-68", title: "After another 4xx, or 3xx, the delivery is dead and the next one follows; none is followed",
-		cites: `CHANNEL "Deliveries"; GATEWAYS "Outbox"; C-6, G-18`, needs: needsAgent, run: laneDead},
-	{number: "N-69", title: "After 404 or 410 the connection is revoked and its deliveries are dead, until PUT",
-		cites: `CHANNEL "Deliveries"; C-6`, needs: needsAgent, wait: 3 * time.Second, run: laneRevoked},
-	{number: "N-70", title: "queued counts what waits and what is being tried, and dead what has failed",
-		cites: `CHANNEL "The service"; CHANNEL "Agent inboxes"`, needs: needsAgent, wait: time.Second, run: func(h *channelProbe) {
+	{Number: "N-68", Title: "After another 4xx, or 3xx, the delivery is dead and the next one follows; none is followed",
+		Cites: `CHANNEL "Deliveries"; GATEWAYS "Outbox"; C-6, G-18`, Needs: needsAgent, Run: laneDead},
+	{Number: "N-69", Title: "After 404 or 410 the connection is revoked and its deliveries are dead, until PUT",
+		Cites: `CHANNEL "Deliveries"; C-6`, Needs: needsAgent, Wait: 3 * time.Second, Run: laneRevoked},
+	{Number: "N-70", Title: "queued counts what waits and what is being tried, and dead what has failed",
+		Cites: `CHANNEL "The service"; CHANNEL "Agent inboxes"`, Needs: needsAgent, Wait: time.Second,
+		Run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
-			bot := h.agentWith(alice.channel, "bot", nil, func(call int) hookReply {
+			bot := h.agentWith(alice.channel, "bot", nil, func(call int) HookReply {
 				if call == 1 {
-					return hookReply{after: second}
+					return HookReply{After: time.Second}
 				}
-				return replyWith(http.StatusForbidden)
+				return ReplyWith(http.StatusForbidden)
 			})
 			h.say(alice, "first")
 			h.say(alice, "second")
 			h.wantQueue(alice.channel, "bot", 2, 0)
-			h.wantCalls(bot.hook, 2, promptLimit)
+			h.WantCalls(bot.Hook, 2, PromptLimit)
 			h.wantQueue(alice.channel, "bot", 0, 1)
 		}},
-	{number: "N-71", title: "After PUT, what is queued goes to the new connection string only",
-		cites: `CHANNEL "The service"; C-7`, needs: needsAgent, wait: 4 * time.Second, run: func(h *channelProbe) {
+	{Number: "N-71", Title: "After PUT, what is queued goes to the new connection string only",
+		Cites: `CHANNEL "The service"; C-7`, Needs: needsAgent, Wait: 4 * time.Second, Run: func(h *channelProbe) {
 			alice := h.talk()
-			bot := h.agent(alice.channel, "bot", replyWith(http.StatusServiceUnavailable))
+			bot := h.agent(alice.channel, "bot", ReplyWith(http.StatusServiceUnavailable))
 			first := h.say(alice, "first")
-			h.wantCalls(bot.hook, 1, promptLimit)
+			h.WantCalls(bot.Hook, 1, PromptLimit)
 			second := h.say(alice, "second")
-			old, current := bot.hook, h.inbox(func(int) hookReply { return replyOK })
-			h.sleep(quiet) // the service may not have read the answer yet
-			h.wantConnection(h.wantOK(h.put(alice.channel, "bot", message{"url": current.url, "mcp": "none"}),
+			old, current := bot.Hook, h.inbox(func(int) HookReply { return ReplyOK })
+			h.Sleep(Quiet) // the service may not have read the answer yet
+			h.wantConnection(h.wantOK(h.put(alice.channel, "bot", Message{"url": current.URL, "mcp": "none"}),
 				http.StatusOK), "bot", "active")
-			seen := len(old.seen())
-			bot.hook = current
-			got := h.received(bot, 2, 4*promptLimit)
+			seen := len(old.Seen())
+			bot.Hook = current
+			got := h.received(bot, 2, 4*PromptLimit)
 			h.wantIDs(got, first, second)
-			h.want(got[0].mcp == "" && got[1].mcp == "", got[0].body, "the new form of mcp, which is none")
-			h.wantNoMoreCalls(old, seen)
+			h.Want(got[0].mcp == "" && got[1].mcp == "", got[0].Body, "the new form of mcp, which is none")
+			h.WantNoMoreCalls(old, seen)
 			h.wantQueue(alice.channel, "bot", 0, 0)
 		}},
-	{number: "N-72", title: "After DELETE of a connection it gets no more deliveries",
-		cites: `CHANNEL "The service"`, needs: needsAgent, wait: 3 * time.Second, run: func(h *channelProbe) {
+	{Number: "N-72", Title: "After DELETE of a connection it gets no more deliveries",
+		Cites: `CHANNEL "The service"`, Needs: needsAgent, Wait: 3 * time.Second, Run: func(h *channelProbe) {
 			alice := h.talk()
-			bot := h.agent(alice.channel, "bot", replyWith(http.StatusServiceUnavailable))
+			bot := h.agent(alice.channel, "bot", ReplyWith(http.StatusServiceUnavailable))
 			h.say(alice, "first")
 			h.say(alice, "second")
-			h.wantCalls(bot.hook, 1, promptLimit)
-			h.sleep(quiet) // the service may not have read the answer yet
-			h.wantOK(h.remove(alice.channel.key, alice.path("/connections/bot")), http.StatusOK)
-			seen := len(bot.seen())
+			h.WantCalls(bot.Hook, 1, PromptLimit)
+			h.Sleep(Quiet) // the service may not have read the answer yet
+			h.wantOK(h.Remove(alice.channel.key, alice.path("/connections/bot")), http.StatusOK)
+			seen := len(bot.Seen())
 			h.sayTo(0, alice, "to nobody")
-			again := h.agent(alice.channel, "bot", replyOK)
+			again := h.agent(alice.channel, "bot", ReplyOK)
 			event := h.sayTo(1, alice, "to the new connection")
-			h.sleep(3 * time.Second)
-			h.wantNoMoreCalls(bot.hook, seen)
-			h.wantIDs(h.received(again, 1, promptLimit), event)
-			h.wantNoMoreCalls(again.hook, 1)
+			h.Sleep(3 * time.Second)
+			h.WantNoMoreCalls(bot.Hook, seen)
+			h.wantIDs(h.received(again, 1, PromptLimit), event)
+			h.WantNoMoreCalls(again.Hook, 1)
 		}},
 }
 
 // wantQueue waits until the connection has these counts.
 func (h *channelProbe) wantQueue(c *channel, name string, queued, dead float64) {
-	h.waitForConnection(c, name, fmt.Sprintf(`"queued":%v and "dead":%v`, queued, dead), func(row answer) bool {
-		return row.members["queued"] != nil && row.number("queued") == queued && row.members["dead"] != nil &&
-			row.number("dead") == dead
+	h.waitForConnection(c, name, fmt.Sprintf(`"queued":%v and "dead":%v`, queued, dead), func(row Answer) bool {
+		return row.Members["queued"] != nil && row.Number("queued") == queued && row.Members["dead"] != nil &&
+			row.Number("dead") == dead
 	})
 }
 
 func laneOrder(h *channelProbe) {
 	h.beSlow()
 	alice := h.talk()
-	bot := h.agentWith(alice.channel, "bot", nil, func(call int) hookReply {
+	bot := h.agentWith(alice.channel, "bot", nil, func(call int) HookReply {
 		if call == 3 {
-			return hookReply{status: http.StatusServiceUnavailable, after: quiet / 4}
+			return HookReply{Status: http.StatusServiceUnavailable, After: Quiet / 4}
 		}
-		return hookReply{body: replyOK.body, after: quiet / 4}
+		return HookReply{Body: ReplyOK.Body, After: Quiet / 4}
 	})
 	carol := h.member(alice.channel, "carol")
-	h.inParallel(8, func(i int) answer {
+	h.InParallel(8, func(i int) Answer {
 		m := []*member{alice, carol}[i%2]
-		return h.write(m.key, m.path("/messages"), message{"content": fmt.Sprint(i)})
+		return h.Write(m.key, m.path("/messages"), Message{"content": fmt.Sprint(i)})
 	})
-	got := h.received(bot, 9, 3*promptLimit)
+	got := h.received(bot, 9, 3*PromptLimit)
 	events := h.wantEvents(alice.channel, 8)
 	h.wantIDs(got, slices.Insert(slices.Clone(events), 2, events[2])...)
-	h.expect("one delivery at a time")
+	h.Expect("one delivery at a time")
 	for i, d := range got {
-		if d.overlapped {
-			h.failf("delivery %d began before the one before it had ended", i+1)
+		if d.Overlapped {
+			h.Failf("delivery %d began before the one before it had ended", i+1)
 		}
 	}
-	h.wantNoMoreCalls(bot.hook, 9)
+	h.WantNoMoreCalls(bot.Hook, 9)
 }
 
 func laneRetried(h *channelProbe) {
@@ -157,71 +159,73 @@ func laneRetried(h *channelProbe) {
 	var agents []*agent
 	for _, status := range statuses {
 		agents = append(agents, h.agentWith(alice.channel, fmt.Sprint("bot", status), nil,
-			replyFirst(replyWith(status))))
+			ReplyFirst(ReplyWith(status))))
 	}
 	event := h.sayTo(len(agents), alice, "hello")
 	for i, bot := range agents {
-		h.describe("a message to an agent that first answers %d", statuses[i])
-		got := h.received(bot, 2, 3*promptLimit)
+		h.Describe("a message to an agent that first answers %d", statuses[i])
+		got := h.received(bot, 2, 3*PromptLimit)
 		h.wantIDs(got, event, event)
-		h.expect("the second attempt 1.6 to 2.4 seconds after the first one")
-		if pause := got[1].began.Sub(got[0].ended); pause < 1500*time.Millisecond || pause > 2*promptLimit {
-			h.failf("after %v", pause.Round(time.Millisecond))
+		h.Expect("the second attempt 1.6 to 2.4 seconds after the first one")
+		if pause := got[1].Began.Sub(got[0].Ended); pause < 1500*time.Millisecond || pause > 2*PromptLimit {
+			h.Failf("after %v", pause.Round(time.Millisecond))
 		}
 	}
 	for _, bot := range agents {
 		h.wantQueue(alice.channel, bot.name, 0, 0)
 		row := h.connection(alice.channel, bot.name)
-		h.want(row.text("status") == "active", row, "the status active")
+		h.Want(row.Text("status") == "active", row, "the status active")
 	}
 }
 
 func laneDead(h *channelProbe) {
 	alice := h.talk()
-	elsewhere := h.inbox(func(int) hookReply { return replyOK })
-	location := http.Header{"Location": {elsewhere.url}}
-	bad := []hookReply{replyWith(http.StatusBadRequest), replyWith(http.StatusUnauthorized),
-		replyWith(http.StatusForbidden), replyWith(http.StatusConflict), replyWith(http.StatusUnprocessableEntity),
-		{status: http.StatusFound, header: location}, {status: http.StatusPermanentRedirect, header: location}}
-	bot := h.agentWith(alice.channel, "bot", nil, func(call int) hookReply {
+	elsewhere := h.inbox(func(int) HookReply { return ReplyOK })
+	location := http.Header{"Location": {elsewhere.URL}}
+	bad := []HookReply{ReplyWith(http.StatusBadRequest), ReplyWith(http.StatusUnauthorized),
+		ReplyWith(http.StatusForbidden), ReplyWith(http.StatusConflict),
+		ReplyWith(http.StatusUnprocessableEntity),
+		{Status: http.StatusFound, Header: location}, {Status: http.StatusPermanentRedirect, Header: location}}
+	bot := h.agentWith(alice.channel, "bot", nil, func(call int) HookReply {
 		if call <= len(bad) {
 			return bad[call-1]
 		}
-		return replyOK
+		return ReplyOK
 	})
-	var events []answer
+	var events []Answer
 	for i := range len(bad) + 2 {
 		events = append(events, h.sayTo(1, alice, fmt.Sprint(i)))
 	}
-	h.wantIDs(h.received(bot, len(events), 2*promptLimit), events...)
+	h.wantIDs(h.received(bot, len(events), 2*PromptLimit), events...)
 	h.wantQueue(alice.channel, "bot", 0, float64(len(bad)))
 	row := h.connection(alice.channel, "bot")
-	h.want(row.text("status") == "active", row, "the status active")
-	h.wantNoMoreCalls(bot.hook, len(events))
-	h.wantNoMoreCalls(elsewhere, 0)
+	h.Want(row.Text("status") == "active", row, "the status active")
+	h.WantNoMoreCalls(bot.Hook, len(events))
+	h.WantNoMoreCalls(elsewhere, 0)
 }
 
 func laneRevoked(h *channelProbe) {
 	for _, status := range []int{http.StatusNotFound, http.StatusGone} {
 		alice := h.talk()
 		h.beSlow()
-		bot := h.agent(alice.channel, "bot", hookReply{status: status, after: quiet})
-		other := h.agent(alice.channel, "other", replyOK)
+		bot := h.agent(alice.channel, "bot", HookReply{Status: status, After: Quiet})
+		other := h.agent(alice.channel, "other", ReplyOK)
 		h.sayTo(2, alice, "first")
 		h.sayTo(2, alice, "second")
-		d := h.received(bot, 1, promptLimit)[0]
-		h.waitForConnection(alice.channel, "bot", `"status":"revoked", "queued":0 and "dead":2`, func(row answer) bool {
-			return row.text("status") == "revoked" && row.number("queued") == 0 && row.number("dead") == 2
+		d := h.received(bot, 1, PromptLimit)[0]
+		h.waitForConnection(alice.channel, "bot", `"status":"revoked", "queued":0 and "dead":2`, func(row Answer) bool {
+			return row.Text("status") == "revoked" && row.Number("queued") == 0 && row.Number("dead") == 2
 		})
 		h.wantGone(h.report(d, statusEvent("reading")))
 		h.sayTo(1, alice, "third")
-		h.received(other, 3, promptLimit)
-		h.wantNoMoreCalls(bot.hook, 1)
-		current := h.inbox(func(int) hookReply { return replyOK })
-		h.wantConnection(h.wantOK(h.put(alice.channel, "bot", message{"url": current.url}), http.StatusOK), "bot", "active")
+		h.received(other, 3, PromptLimit)
+		h.WantNoMoreCalls(bot.Hook, 1)
+		current := h.inbox(func(int) HookReply { return ReplyOK })
+		h.wantConnection(h.wantOK(h.put(alice.channel, "bot", Message{"url": current.URL}), http.StatusOK), "bot",
+			"active")
 		event := h.sayTo(2, alice, "fourth")
-		bot.hook = current
-		got := h.received(bot, 1, promptLimit)
+		bot.Hook = current
+		got := h.received(bot, 1, PromptLimit)
 		h.wantIDs(got[len(got)-1:], event)
 	}
 }

@@ -8,37 +8,37 @@ import (
 
 // channelLoopChecks test that agents cannot answer each other for ever.
 var channelLoopChecks = []channelCheck{
-	{number: "N-84", title: "Answers of agents to each other are delivered up to depth 4, and stored beyond it",
-		cites: `CHANNEL "Deliveries"; C-13`, needs: needsAgent, run: loopDepth},
-	{number: "N-85",
-		title: "The 61st message of a channel's agents in a minute is stored, but not delivered; members still are",
-		cites: `CHANNEL "Deliveries"; C-14`, needs: needsAgent, wait: 5 * time.Second, run: loopMinute},
+	{Number: "N-84", Title: "Answers of agents to each other are delivered up to depth 4, and stored beyond it",
+		Cites: `CHANNEL "Deliveries"; C-13`, Needs: needsAgent, Run: loopDepth},
+	{Number: "N-85",
+		Title: "The 61st message of a channel's agents in a minute is stored, but not delivered; members still are",
+		Cites: `CHANNEL "Deliveries"; C-14`, Needs: needsAgent, Wait: 5 * time.Second, Run: loopMinute},
 }
 
 func loopDepth(h *channelProbe) {
 	alice := h.talk()
-	agents := []*agent{h.agent(alice.channel, "ping", replyOK), h.agent(alice.channel, "pong", replyOK)}
+	agents := []*agent{h.agent(alice.channel, "ping", ReplyOK), h.agent(alice.channel, "pong", ReplyOK)}
 	h.sayTo(2, alice, "hello")
-	h.received(agents[1], 1, promptLimit)
+	h.received(agents[1], 1, PromptLimit)
 	got := []int{0, 1} // deliveries of each agent so far
 	for depth := 1; depth <= 5; depth++ {
 		from, to := (depth+1)%2, depth%2 // ping says depth 1, 3 and 5
 		got[from] = max(got[from], 1)
-		all := h.received(agents[from], got[from], promptLimit)
+		all := h.received(agents[from], got[from], PromptLimit)
 		row := h.reported(alice.channel, all[len(all)-1], messageEvent(fmt.Sprint("depth ", depth)))
 		h.wantGenuine(row, agents[from].name, "agent", "callback", depth)
 		if depth <= 4 {
 			got[to]++
-			all = h.received(agents[to], got[to], promptLimit)
+			all = h.received(agents[to], got[to], PromptLimit)
 			h.wantIDs(all[len(all)-1:], row)
 		}
 	}
-	h.describe("the message with depth 5")
-	h.wantNoMoreCalls(agents[0].hook, got[0])
-	h.wantNoMoreCalls(agents[1].hook, got[1])
+	h.Describe("the message with depth 5")
+	h.WantNoMoreCalls(agents[0].Hook, got[0])
+	h.WantNoMoreCalls(agents[1].Hook, got[1])
 	h.wantEvents(alice.channel, 6)
 	event := h.sayTo(2, alice, "hello again")
-	all := h.received(agents[1], got[1]+1, promptLimit)
+	all := h.received(agents[1], got[1]+1, PromptLimit)
 	h.wantIDs(all[len(all)-1:], event)
 	row := h.reported(alice.channel, all[len(all)-1], messageEvent("depth 1 again"))
 	h.wantGenuine(row, "pong", "agent", "callback", 1)
@@ -46,11 +46,11 @@ func loopDepth(h *channelProbe) {
 
 func loopMinute(h *channelProbe) {
 	alice := h.talk()
-	first, second := h.agent(alice.channel, "first", replyOK), h.agent(alice.channel, "second", replyOK)
-	listener := h.agent(alice.channel, "listener", replyOK)
-	events := []answer{h.sayTo(3, alice, "hello")}
-	callbacks := []channelDelivery{h.received(first, 1, promptLimit)[0], h.received(second, 1, promptLimit)[0]}
-	h.received(listener, 1, promptLimit)
+	first, second := h.agent(alice.channel, "first", ReplyOK), h.agent(alice.channel, "second", ReplyOK)
+	listener := h.agent(alice.channel, "listener", ReplyOK)
+	events := []Answer{h.sayTo(3, alice, "hello")}
+	callbacks := []channelDelivery{h.received(first, 1, PromptLimit)[0], h.received(second, 1, PromptLimit)[0]}
+	h.received(listener, 1, PromptLimit)
 	started := time.Now()
 	for i := range 61 {
 		row := h.reported(alice.channel, callbacks[i%2], messageEvent(fmt.Sprint("message ", i+1)))
@@ -59,57 +59,57 @@ func loopMinute(h *channelProbe) {
 		}
 	}
 	if time.Since(started) > 55*time.Second {
-		h.end(Skipped, "61 messages took %v", time.Since(started).Round(time.Second))
+		h.End(Skipped, "61 messages took %v", time.Since(started).Round(time.Second))
 	}
 	events = append(events, h.sayTo(3, alice, "members are still heard"))
 	h.wantEvents(alice.channel, 63)
-	h.wantIDs(h.received(listener, 62, 5*promptLimit), events...)
-	h.wantNoMoreCalls(listener.hook, 62)
+	h.wantIDs(h.received(listener, 62, 5*PromptLimit), events...)
+	h.WantNoMoreCalls(listener.Hook, 62)
 }
 
 // channelLimitChecks test the largest numbers of things. They need hundreds of requests.
 var channelLimitChecks = []channelCheck{
-	{number: "N-97", title: "A channel has at most 200 members", cites: `CHANNEL "The service"; G-25`,
-		needs: needsThorough, run: func(h *channelProbe) {
+	{Number: "N-97", Title: "A channel has at most 200 members", Cites: `CHANNEL "The service"; G-25`,
+		Needs: NeedsThorough, Run: func(h *channelProbe) {
 			c := h.newChannel()
-			add := func(i int) answer {
-				return h.write(c.key, c.path("/members"), message{"name": fmt.Sprint("member-", i)})
+			add := func(i int) Answer {
+				return h.Write(c.key, c.path("/members"), Message{"name": fmt.Sprint("member-", i)})
 			}
 			for range 50 {
-				for _, a := range h.inParallel(4, func(int) answer { return add(int(h.service.names.Add(1))) }) {
+				for _, a := range h.InParallel(4, func(int) Answer { return add(int(h.service.names.Add(1))) }) {
 					h.wantOK(a, http.StatusCreated)
 				}
 			}
 			h.wantLimit(add(0), "members")
-			a := h.read(c.key, c.path("/members"))
-			list, _ := a.list("members")
-			h.want(len(list) == 200, a, "200 members, and not %d", len(list))
+			a := h.Read(c.key, c.path("/members"))
+			list, _ := a.List("members")
+			h.Want(len(list) == 200, a, "200 members, and not %d", len(list))
 		}},
-	{number: "N-98", title: "A channel has at most 50 connections", cites: `CHANNEL "The service"; G-25`,
-		needs: needsThorough, run: func(h *channelProbe) {
+	{Number: "N-98", Title: "A channel has at most 50 connections", Cites: `CHANNEL "The service"; G-25`,
+		Needs: NeedsThorough, Run: func(h *channelProbe) {
 			c := h.newChannel()
 			for i := range 50 {
-				h.wantOK(h.connectTo(c, fmt.Sprint("bot-", i), exampleURL), http.StatusCreated)
+				h.wantOK(h.connectTo(c, fmt.Sprint("bot-", i), ExampleURL), http.StatusCreated)
 			}
-			h.wantLimit(h.connectTo(c, "bot-50", exampleURL), "connections")
-			h.wantOK(h.remove(c.key, c.path("/connections/bot-7")), http.StatusOK)
-			h.wantOK(h.connectTo(c, "bot-50", exampleURL), http.StatusCreated)
+			h.wantLimit(h.connectTo(c, "bot-50", ExampleURL), "connections")
+			h.wantOK(h.Remove(c.key, c.path("/connections/bot-7")), http.StatusOK)
+			h.wantOK(h.connectTo(c, "bot-50", ExampleURL), http.StatusCreated)
 		}},
-	{number: "N-99", title: "A callback takes 600 events in an hour, and then refuses them with 429",
-		cites: `CHANNEL "Callback"; G-25`, needs: needsThorough, run: func(h *channelProbe) {
+	{Number: "N-99", Title: "A callback takes 600 events in an hour, and then refuses them with 429",
+		Cites: `CHANNEL "Callback"; G-25`, Needs: NeedsThorough, Run: func(h *channelProbe) {
 			if h.service.hooks == nil {
-				h.end(NotTested, "%s", needsAgent)
+				h.End(NotTested, "%s", needsAgent)
 			}
 			_, _, d := h.exchange()
 			started := time.Now()
 			for range 150 {
-				for _, a := range h.inParallel(4, func(int) answer { return h.report(d, statusEvent("busy")) }) {
+				for _, a := range h.InParallel(4, func(int) Answer { return h.report(d, statusEvent("busy")) }) {
 					h.wantSeq(a)
 				}
 			}
 			a := h.report(d, statusEvent("one too many"))
 			// Meanwhile the service may have allowed one more in each six seconds.
-			for n := time.Since(started)/(6*time.Second) + 1; a.status == http.StatusOK && n > 0; n-- {
+			for n := time.Since(started)/(6*time.Second) + 1; a.Status == http.StatusOK && n > 0; n-- {
 				a = h.report(d, statusEvent("one too many"))
 			}
 			h.wantLimit(a, "callbackEvents")
@@ -117,8 +117,8 @@ var channelLimitChecks = []channelCheck{
 }
 
 // wantLimit ends the check unless a names this limit and says when to try again.
-func (h *channelProbe) wantLimit(a answer, limit string) {
+func (h *channelProbe) wantLimit(a Answer, limit string) {
 	h.wantError(a, http.StatusTooManyRequests, "RATE_LIMITED")
-	h.want(a.object("details").text("limit") == limit && waitsForSeconds(a), a,
-		"details.limit %q, and the header Retry-After with seconds, instead of %q", limit, a.header.Get("Retry-After"))
+	h.Want(a.Object("details").Text("limit") == limit && WaitsForSeconds(a), a,
+		"details.limit %q, and the header Retry-After with seconds, instead of %q", limit, a.Header.Get("Retry-After"))
 }

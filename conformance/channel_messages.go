@@ -8,118 +8,120 @@ import (
 )
 
 // sayWith posts a message with this Idempotency-Key.
-func (h *channelProbe) sayWith(m *member, id string, body any) answer {
-	return h.ask("Idempotency-Key: "+id, http.MethodPost, m.path("/messages"), m.key,
+func (h *channelProbe) sayWith(m *member, id string, body any) Answer {
+	return h.Ask("Idempotency-Key: "+id, http.MethodPost, m.path("/messages"), m.key,
 		http.Header{"Idempotency-Key": {id}}, body)
 }
 
 // wantReplay ends the check unless a repeats the first answer.
-func (h *channelProbe) wantReplay(a, first answer) {
-	h.want(a.status == first.status && string(a.body) == string(first.body) &&
-		a.header.Get("Idempotent-Replay") == "true", a,
-		"the first answer again, with Idempotent-Replay: true instead of %q: %s", a.header.Get("Idempotent-Replay"),
+func (h *channelProbe) wantReplay(a, first Answer) {
+	h.Want(a.Status == first.Status && string(a.Body) == string(first.Body) &&
+		a.Header.Get("Idempotent-Replay") == "true", a,
+		"the first answer again, with Idempotent-Replay: true instead of %q: %s", a.Header.Get("Idempotent-Replay"),
 		first)
 }
 
 // channelMessageChecks test messages of members.
 var channelMessageChecks = []channelCheck{
-	{number: "N-41", title: "POST messages returns 201 with the whole event and the number of deliveries",
-		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-41", Title: "POST messages returns 201 with the whole event and the number of deliveries",
+		Cites: `CHANNEL "The service"`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.talk()
-			const content = "<你好> & " + astral + " \"'\\\n\x01 e\u0301"
-			a := h.write(alice.key, alice.path("/messages"), message{"content": content})
+			const content = "<你好> & " + Astral + " \"'\\\n\x01 e\u0301"
+			a := h.Write(alice.key, alice.path("/messages"), Message{"content": content})
 			row := h.said(a, 0)
 			h.wantMemberMessage(row, "alice", content)
-			h.want(row.number("seq") == 1, a, "the seq 1")
+			h.Want(row.Number("seq") == 1, a, "the seq 1")
 			h.wantMemberMessage(h.wantEvents(alice.channel, 1)[0], "alice", content)
 			stored := h.events(alice.channel, "")[0]
-			h.want(stored.text("id") == row.text("id") && stored.text("ts") == row.text("ts"), stored,
+			h.Want(stored.Text("id") == row.Text("id") && stored.Text("ts") == row.Text("ts"), stored,
 				"the same event as in the answer to POST")
 		}},
-	{number: "N-42", title: "content has 1 to 32,768 bytes", cites: `CHANNEL "The service"; G-25`, needs: needsOperator,
-		run: func(h *channelProbe) {
+	{Number: "N-42", Title: "content has 1 to 32,768 bytes", Cites: `CHANNEL "The service"; G-25`,
+		Needs: NeedsOperator,
+		Run: func(h *channelProbe) {
 			alice := h.talk()
-			good := append(append(textsOf(32_768), textsOf(1)...), " ", "\n")
+			good := append(append(TextsOf(32_768), TextsOf(1)...), " ", "\n")
 			for _, text := range good {
-				row := h.eventAt(alice.channel, h.say(alice, text).number("seq"))
-				h.want(row.text("content") == text, row, "the content as it was given")
+				row := h.eventAt(alice.channel, h.say(alice, text).Number("seq"))
+				h.Want(row.Text("content") == text, row, "the content as it was given")
 			}
-			bad := append([]any{"", nil}, notTexts...)
-			for _, text := range textsOf(32_769) {
+			bad := append([]any{"", nil}, NotTexts...)
+			for _, text := range TextsOf(32_769) {
 				bad = append(bad, text)
 			}
 			for _, value := range bad {
-				h.wantInvalid(h.write(alice.key, alice.path("/messages"), message{"content": value}))
+				h.wantInvalid(h.Write(alice.key, alice.path("/messages"), Message{"content": value}))
 			}
-			h.wantInvalid(h.write(alice.key, alice.path("/messages"), message{}))
+			h.wantInvalid(h.Write(alice.key, alice.path("/messages"), Message{}))
 			h.wantEvents(alice.channel, len(good))
 		}},
-	{number: "N-43", title: "Members of the body cannot change sender, kind, seq, id, ts, depth or via",
-		cites: `CHANNEL "The service"; GATEWAYS "Bodies and errors"`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-43", Title: "Members of the body cannot change sender, kind, seq, id, ts, depth or via",
+		Cites: `CHANNEL "The service"; GATEWAYS "Bodies and errors"`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.talk()
-			body := message{"content": "hello"}
+			body := Message{"content": "hello"}
 			for name, value := range forged {
 				body[name] = value
 			}
-			row := h.eventAt(alice.channel, h.said(h.write(alice.key, alice.path("/messages"), body), 0).number("seq"))
+			row := h.eventAt(alice.channel, h.said(h.Write(alice.key, alice.path("/messages"), body), 0).Number("seq"))
 			h.wantGenuine(row, "alice", "member", "api", 0)
-			h.want(row.text("type") == "message" && row.text("content") == "hello", row, "a message with its own content")
+			h.Want(row.Text("type") == "message" && row.Text("content") == "hello", row, "a message with its own content")
 		}},
-	{number: "N-44", title: "A repeated Idempotency-Key gets the first answer again, byte for byte",
-		cites: `CHANNEL "The service"; GATEWAYS "Idempotency-Key"; G-21`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-44", Title: "A repeated Idempotency-Key gets the first answer again, byte for byte",
+		Cites: `CHANNEL "The service"; GATEWAYS "Idempotency-Key"; G-21`, Needs: NeedsOperator,
+		Run: func(h *channelProbe) {
 			alice := h.talk()
-			id := newID("repeat")
-			first := h.sayWith(alice, id, message{"content": "once", "x": []any{1, "y"}})
+			id := NewID("repeat")
+			first := h.sayWith(alice, id, Message{"content": "once", "x": []any{1, "y"}})
 			h.said(first, 0)
-			h.want(first.header.Get("Idempotent-Replay") == "", first, "no Idempotent-Replay in the first answer")
+			h.Want(first.Header.Get("Idempotent-Replay") == "", first, "no Idempotent-Replay in the first answer")
 			h.say(alice, "in between")
 			for _, body := range []string{`{"content":"once","x":[1,"y"]}`, ` { "x" : [ 1.0, "\u0079" ], "content":"once"}`} {
 				h.wantReplay(h.sayWith(alice, id, []byte(body)), first)
 			}
 			h.wantEvents(alice.channel, 2)
 		}},
-	{number: "N-45", title: "An Idempotency-Key with another body gets 409, and changes nothing",
-		cites: `GATEWAYS "Idempotency-Key"; G-22`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-45", Title: "An Idempotency-Key with another body gets 409, and changes nothing",
+		Cites: `GATEWAYS "Idempotency-Key"; G-22`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.talk()
-			id := newID("repeat")
-			first := h.sayWith(alice, id, message{"content": "once"})
+			id := NewID("repeat")
+			first := h.sayWith(alice, id, Message{"content": "once"})
 			h.said(first, 0)
-			h.wantConflict(h.sayWith(alice, id, message{"content": "twice"}))
-			h.wantReplay(h.sayWith(alice, id, message{"content": "once"}), first)
+			h.wantConflict(h.sayWith(alice, id, Message{"content": "twice"}))
+			h.wantReplay(h.sayWith(alice, id, Message{"content": "once"}), first)
 			h.wantEvents(alice.channel, 1)
 		}},
-	{number: "N-46", title: "The same Idempotency-Key of two callers is two keys",
-		cites: `GATEWAYS "Idempotency-Key"; G-23`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-46", Title: "The same Idempotency-Key of two callers is two keys",
+		Cites: `GATEWAYS "Idempotency-Key"; G-23`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			alice, other := h.talk(), h.talk()
 			carol := h.member(alice.channel, "carol")
-			id := newID("repeat")
+			id := NewID("repeat")
 			for _, m := range []*member{alice, carol, other} {
-				h.wantMemberMessage(h.said(h.sayWith(m, id, message{"content": "hello"}), 0), m.name, "hello")
+				h.wantMemberMessage(h.said(h.sayWith(m, id, Message{"content": "hello"}), 0), m.name, "hello")
 			}
-			h.wantConflict(h.sayWith(carol, id, message{"content": "twice"}))
+			h.wantConflict(h.sayWith(carol, id, Message{"content": "twice"}))
 			h.wantEvents(alice.channel, 2)
 			h.wantEvents(other.channel, 1)
 		}},
-	{number: "N-47", title: "An Idempotency-Key has 1 to 256 printable characters; a refusal is not kept",
-		cites: `GATEWAYS "Idempotency-Key"; G-24`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-47", Title: "An Idempotency-Key has 1 to 256 printable characters; a refusal is not kept",
+		Cites: `GATEWAYS "Idempotency-Key"; G-24`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.talk()
 			for _, id := range []string{"", strings.Repeat("x", 257), "a\tb", "ä"} {
-				h.wantInvalid(h.sayWith(alice, id, message{"content": "hello"}))
+				h.wantInvalid(h.sayWith(alice, id, Message{"content": "hello"}))
 			}
 			for _, id := range []string{"x", strings.Repeat("x", 256), `a "b" ~!`} {
-				h.wantInvalid(h.sayWith(alice, id, message{"content": ""}))
-				h.said(h.sayWith(alice, id, message{"content": "hello"}), 0)
+				h.wantInvalid(h.sayWith(alice, id, Message{"content": ""}))
+				h.said(h.sayWith(alice, id, Message{"content": "hello"}), 0)
 			}
 			h.wantEvents(alice.channel, 3)
 		}},
-	{number: "N-48", title: "Of several requests with one Idempotency-Key, one posts; all get its answer",
-		cites: `GATEWAYS "Idempotency-Key"; G-21`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-48", Title: "Of several requests with one Idempotency-Key, one posts; all get its answer",
+		Cites: `GATEWAYS "Idempotency-Key"; G-21`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.talk()
-			id := newID("repeat")
-			answers := h.inParallel(8, func(int) answer { return h.sayWith(alice, id, message{"content": "once"}) })
+			id := NewID("repeat")
+			answers := h.InParallel(8, func(int) Answer { return h.sayWith(alice, id, Message{"content": "once"}) })
 			for _, a := range answers {
 				h.said(a, 0)
-				h.want(string(a.body) == string(answers[0].body), a, "the same answer to all: %s", answers[0])
+				h.Want(string(a.Body) == string(answers[0].Body), a, "the same answer to all: %s", answers[0])
 			}
 			h.wantEvents(alice.channel, 1)
 		}},
@@ -130,107 +132,107 @@ var forged = map[string]any{"sender": "mallory", "kind": "operator", "seq": 7_00
 	"depth": -3, "via": "forged"}
 
 // wantGenuine ends the check unless the relay's own members of an event have these values.
-func (h *channelProbe) wantGenuine(row answer, sender, kind, via string, depth int) {
-	h.want(row.text("sender") == sender && row.text("kind") == kind && row.text("via") == via &&
-		sameJSON(row.members["depth"], depth), row, `"sender":%q,"kind":%q,"via":%q,"depth":%d`, sender, kind, via, depth)
-	h.want(row.number("seq") >= 1 && row.number("seq") < 7_000_000 && channelTimeForm.MatchString(row.text("ts")) &&
-		!strings.HasPrefix(row.text("ts"), "2001"), row, "the service's own seq and ts")
+func (h *channelProbe) wantGenuine(row Answer, sender, kind, via string, depth int) {
+	h.Want(row.Text("sender") == sender && row.Text("kind") == kind && row.Text("via") == via &&
+		SameJSON(row.Members["depth"], depth), row, `"sender":%q,"kind":%q,"via":%q,"depth":%d`, sender, kind, via, depth)
+	h.Want(row.Number("seq") >= 1 && row.Number("seq") < 7_000_000 && channelTimeForm.MatchString(row.Text("ts")) &&
+		!strings.HasPrefix(row.Text("ts"), "2001"), row, "the service's own seq and ts")
 }
 
 // wantMemberMessage ends the check unless row is the event of a member's message.
-func (h *channelProbe) wantMemberMessage(row answer, sender, content string) {
+func (h *channelProbe) wantMemberMessage(row Answer, sender, content string) {
 	h.wantMembers(row, map[string]any{"seq": anything, "id": anything, "ts": anything, "sender": sender, "kind": "member",
 		"type": "message", "content": content, "depth": 0, "via": "api"})
 	h.wantGenuine(row, sender, "member", "api", 0)
-	h.want(eventIDForm.MatchString(row.text("id")), row, "an id such as msg_ and 26 characters of base32")
+	h.Want(eventIDForm.MatchString(row.Text("id")), row, "an id such as msg_ and 26 characters of base32")
 }
 
 // channelEventChecks test GET events.
 var channelEventChecks = []channelCheck{
-	{number: "N-49", title: "after selects the events with a larger seq, in order; cursor continues the list",
-		cites: `CHANNEL "The service"`, needs: needsOperator, run: eventPages},
-	{number: "N-50", title: "limit is 1 to 200, and 50 if it is not given",
-		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-49", Title: "after selects the events with a larger seq, in order; cursor continues the list",
+		Cites: `CHANNEL "The service"`, Needs: NeedsOperator, Run: eventPages},
+	{Number: "N-50", Title: "limit is 1 to 200, and 50 if it is not given",
+		Cites: `CHANNEL "The service"`, Needs: NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.talk()
 			h.sayMany(alice, 52)
 			for query, n := range map[string]int{"": 50, "?limit=1": 1, "?limit=51": 51, "?limit=200": 52,
 				"?limit=3&after=50": 2} {
 				rows := h.events(alice.channel, query)
-				h.expect("%d events for %q", n, query)
+				h.Expect("%d events for %q", n, query)
 				if len(rows) != n {
-					h.failf("%d events", len(rows))
+					h.Failf("%d events", len(rows))
 				}
 			}
 			for _, query := range []string{"?limit=0", "?limit=201", "?limit=-1"} {
-				h.wantInvalid(h.read(alice.key, alice.path("/events"+query)))
+				h.wantInvalid(h.Read(alice.key, alice.path("/events"+query)))
 			}
 		}},
-	{number: "N-51", title: "seq counts the events of each channel from 1", cites: `CHANNEL "The service"; C-10`,
-		needs: needsOperator, run: func(h *channelProbe) {
+	{Number: "N-51", Title: "seq counts the events of each channel from 1", Cites: `CHANNEL "The service"; C-10`,
+		Needs: NeedsOperator, Run: func(h *channelProbe) {
 			first, other := h.talk(), h.talk()
 			for i := 1; i <= 3; i++ {
 				for _, m := range []*member{first, other} {
 					row := h.say(m, fmt.Sprint(i))
-					h.want(row.number("seq") == float64(i), row, "the seq %d", i)
+					h.Want(row.Number("seq") == float64(i), row, "the seq %d", i)
 				}
 			}
-			h.inParallel(8, func(i int) answer {
-				return h.write(first.key, first.path("/messages"), message{"content": fmt.Sprint(i)})
+			h.InParallel(8, func(i int) Answer {
+				return h.Write(first.key, first.path("/messages"), Message{"content": fmt.Sprint(i)})
 			})
 			for i, row := range h.wantEvents(first.channel, 11) {
-				h.want(row.number("seq") == float64(i+1), row, "the seq %d", i+1)
+				h.Want(row.Number("seq") == float64(i+1), row, "the seq %d", i+1)
 			}
 			h.wantEvents(other.channel, 3)
 		}},
-	{number: "N-52", title: "wait holds the answer until there is an event", cites: `CHANNEL "The service"`,
-		needs: needsOperator, wait: 2 * time.Second, run: func(h *channelProbe) {
+	{Number: "N-52", Title: "wait holds the answer until there is an event", Cites: `CHANNEL "The service"`,
+		Needs: NeedsOperator, Wait: 2 * time.Second, Run: func(h *channelProbe) {
 			alice := h.talk()
 			h.say(alice, "before")
 			for _, key := range []string{alice.channel.key, alice.key} {
-				var a answer
+				var a Answer
 				for range 3 { // a reader that had to wait for its turn may begin after the message
-					last := h.wantOK(h.read(key, alice.path("/events?limit=200")), http.StatusOK).number("cursor")
-					answered := make(chan answer, 1)
-					h.tasks.Go(func() {
-						answered <- h.read(key, alice.path(fmt.Sprintf("/events?wait=20&after=%d", int(last))))
+					last := h.wantOK(h.Read(key, alice.path("/events?limit=200")), http.StatusOK).Number("cursor")
+					answered := make(chan Answer, 1)
+					h.Tasks.Go(func() {
+						answered <- h.Read(key, alice.path(fmt.Sprintf("/events?wait=20&after=%d", int(last))))
 					})
-					h.sleep(time.Second)
+					h.Sleep(time.Second)
 					row := h.say(alice, "while a reader waits")
 					a = <-answered
 					rows := h.eventsOf(a)
-					h.want(len(rows) == 1 && rows[0].text("id") == row.text("id"), a, "the event %s", row.text("id"))
-					if a.took > 200*time.Millisecond {
+					h.Want(len(rows) == 1 && rows[0].Text("id") == row.Text("id"), a, "the event %s", row.Text("id"))
+					if a.Took > 200*time.Millisecond {
 						break
 					}
 				}
-				h.want(a.took > 200*time.Millisecond && a.took < time.Second+promptLimit, a,
-					"the answer at once after the message, and not after %v", a.took.Round(second/10))
+				h.Want(a.Took > 200*time.Millisecond && a.Took < time.Second+PromptLimit, a,
+					"the answer at once after the message, and not after %v", a.Took.Round(time.Second/10))
 			}
-			a := h.read(alice.key, alice.path("/events?wait=20"))
-			h.want(len(h.eventsOf(a)) >= 3 && a.took < promptLimit, a, "3 events at once, and not after %v", a.took)
+			a := h.Read(alice.key, alice.path("/events?wait=20"))
+			h.Want(len(h.eventsOf(a)) >= 3 && a.Took < PromptLimit, a, "3 events at once, and not after %v", a.Took)
 		}},
-	{number: "N-53", title: "A wait without events ends with an empty list; wait is 0 to 60",
-		cites: `CHANNEL "The service"`, needs: needsOperator, wait: 2 * time.Second, run: func(h *channelProbe) {
+	{Number: "N-53", Title: "A wait without events ends with an empty list; wait is 0 to 60",
+		Cites: `CHANNEL "The service"`, Needs: NeedsOperator, Wait: 2 * time.Second, Run: func(h *channelProbe) {
 			alice := h.talk()
 			for wait, query := range []string{"?wait=0", "?wait=1", "?wait=2"} {
-				a := h.read(alice.key, alice.path("/events"+query))
+				a := h.Read(alice.key, alice.path("/events"+query))
 				least := time.Duration(wait)*time.Second - 200*time.Millisecond
-				h.want(len(h.eventsOf(a)) == 0 && a.took >= least && a.took < least+promptLimit, a,
-					"no events, after %d s and not after %v", wait, a.took.Round(second/10))
+				h.Want(len(h.eventsOf(a)) == 0 && a.Took >= least && a.Took < least+PromptLimit, a,
+					"no events, after %d s and not after %v", wait, a.Took.Round(time.Second/10))
 			}
 			for _, query := range []string{"?wait=61", "?wait=-1", "?wait=1e1"} {
-				h.wantInvalid(h.read(alice.key, alice.path("/events"+query)))
+				h.wantInvalid(h.Read(alice.key, alice.path("/events"+query)))
 			}
 			h.say(alice, "hello")
-			h.eventsOf(h.read(alice.key, alice.path("/events?wait=60")))
+			h.eventsOf(h.Read(alice.key, alice.path("/events?wait=60")))
 		}},
 }
 
 // sayMany posts n short messages.
 func (h *channelProbe) sayMany(m *member, n int) {
 	for i := 0; i < n; i += 4 {
-		for _, a := range h.inParallel(min(4, n-i), func(int) answer {
-			return h.write(m.key, m.path("/messages"), message{"content": "hello"})
+		for _, a := range h.InParallel(min(4, n-i), func(int) Answer {
+			return h.Write(m.key, m.path("/messages"), Message{"content": "hello"})
 		}) {
 			h.said(a, -1)
 		}
@@ -245,23 +247,23 @@ func eventPages(h *channelProbe) {
 	for _, key := range []string{alice.channel.key, alice.key, h.service.OperatorKey} {
 		after, got := 0.0, ""
 		for page := 0; ; page++ {
-			a := h.read(key, alice.path(fmt.Sprintf("/events?limit=2&after=%d", int(after))))
+			a := h.Read(key, alice.path(fmt.Sprintf("/events?limit=2&after=%d", int(after))))
 			rows := h.eventsOf(a)
 			if len(rows) == 0 {
 				break
 			}
 			for _, row := range rows {
-				got += row.text("content")
+				got += row.Text("content")
 			}
-			h.want(a.number("cursor") == rows[len(rows)-1].number("seq"), a, "cursor is the seq of the last event")
-			after = a.number("cursor")
-			h.want(page < 4, a, "no more than 5 events")
+			h.Want(a.Number("cursor") == rows[len(rows)-1].Number("seq"), a, "cursor is the seq of the last event")
+			after = a.Number("cursor")
+			h.Want(page < 4, a, "no more than 5 events")
 		}
-		h.expect("the contents 0 to 4, in this order")
+		h.Expect("the contents 0 to 4, in this order")
 		if got != "01234" {
-			h.failf("the contents are %s", got)
+			h.Failf("the contents are %s", got)
 		}
 	}
-	a := h.read(alice.key, alice.path("/events?after=1000"))
-	h.want(len(h.eventsOf(a)) == 0, a, "no events")
+	a := h.Read(alice.key, alice.path("/events?after=1000"))
+	h.Want(len(h.eventsOf(a)) == 0, a, "no events")
 }

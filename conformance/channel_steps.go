@@ -13,7 +13,7 @@ import (
 
 // channelProbe is the context of one running check of a channel service.
 type channelProbe struct {
-	gatewayProbe
+	GatewayProbe
 	service *channelRun
 	made    []*channel // that the check has created
 	slow    bool       // the check holds an element of channelRun.slow
@@ -36,18 +36,18 @@ type member struct {
 // agent is a connection of a channel. The run receives its deliveries.
 type agent struct {
 	*channel
-	*hook
+	*Hook
 	name string
 }
 
-const channelContext = "The conformance kit checks this service. 你好 " + astral
+const channelContext = "The conformance kit checks this service. 你好 " + Astral
 
 var (
 	channelIDForm   = regexp.MustCompile(`^ch_[a-z2-7]{26}$`)
 	eventIDForm     = regexp.MustCompile(`^msg_[a-z2-7]{26}$`)
 	channelKeyForm  = regexp.MustCompile(`^ck_[A-Za-z0-9_-]{43}$`)
 	memberKeyForm   = regexp.MustCompile(`^cm_[A-Za-z0-9_-]{43}$`)
-	channelTimeForm = timeForm
+	channelTimeForm = TimeForm
 )
 
 // Keys and ids of the right form that the service does not know.
@@ -58,9 +58,9 @@ var (
 )
 
 // isChannelRateLimit reports whether the service limits the rate of requests, and not the number of something.
-func isChannelRateLimit(a answer) bool {
-	limit := a.object("details").text("limit")
-	return a.status == http.StatusTooManyRequests && !slices.Contains(channelLimits, limit)
+func isChannelRateLimit(a Answer) bool {
+	limit := a.Object("details").Text("limit")
+	return a.Status == http.StatusTooManyRequests && !slices.Contains(channelLimits, limit)
 }
 
 // channelLimits are the limits that are not limits on the rate of requests (GATEWAYS §7a).
@@ -70,59 +70,59 @@ var channelLimits = []string{"channels", "members", "connections", "inboxes", "c
 func isFreeAtChannel(method, _ string) bool { return method == http.MethodGet }
 
 // wantOK ends the check unless a is a success with this status.
-func (h *channelProbe) wantOK(a answer, status int) answer {
-	h.expect(`status %d with {"ok":true,…}`, status)
-	if a.status == http.StatusTooManyRequests && a.object("details").text("limit") == "channels" {
-		h.end(Skipped, "the service allows no more channels for now: %s", a)
+func (h *channelProbe) wantOK(a Answer, status int) Answer {
+	h.Expect(`status %d with {"ok":true,…}`, status)
+	if a.Status == http.StatusTooManyRequests && a.Object("details").Text("limit") == "channels" {
+		h.End(Skipped, "the service allows no more channels for now: %s", a)
 	}
-	if ok, _ := a.ok(); a.status != status || !ok {
-		h.failf("%s", a)
+	if ok, _ := a.OK(); a.Status != status || !ok {
+		h.Failf("%s", a)
 	}
 	return a
 }
 
 // wantError ends the check unless a is a refusal with this status and code.
-func (h *channelProbe) wantError(a answer, status int, code string) {
-	h.expect(`refused: status %d with {"ok":false,"error":%q,…}`, status, code)
-	ok, present := a.ok()
+func (h *channelProbe) wantError(a Answer, status int, code string) {
+	h.Expect(`refused: status %d with {"ok":false,"error":%q,…}`, status, code)
+	ok, present := a.OK()
 	switch {
-	case a.err != nil:
-		h.failf("%s", a)
-	case a.status < 300:
-		h.failf("the service accepted it: %s", a)
-	case a.status != status || ok || !present || a.code() != code:
-		h.failf("the service refused it with another status or error: %s", a)
+	case a.Err != nil:
+		h.Failf("%s", a)
+	case a.Status < 300:
+		h.Failf("the service accepted it: %s", a)
+	case a.Status != status || ok || !present || a.Code() != code:
+		h.Failf("the service refused it with another status or error: %s", a)
 	}
 }
 
 // Refusals that many checks expect.
-func (h *channelProbe) wantInvalid(a answer) {
+func (h *channelProbe) wantInvalid(a Answer) {
 	h.wantError(a, http.StatusBadRequest, "INVALID_REQUEST")
 }
-func (h *channelProbe) wantForbidden(a answer) { h.wantError(a, http.StatusForbidden, "FORBIDDEN") }
-func (h *channelProbe) wantUnknown(a answer)   { h.wantError(a, http.StatusNotFound, "NOT_FOUND") }
-func (h *channelProbe) wantConflict(a answer)  { h.wantError(a, http.StatusConflict, "CONFLICT") }
-func (h *channelProbe) wantGone(a answer)      { h.wantError(a, http.StatusGone, "GONE") }
+func (h *channelProbe) wantForbidden(a Answer) { h.wantError(a, http.StatusForbidden, "FORBIDDEN") }
+func (h *channelProbe) wantUnknown(a Answer)   { h.wantError(a, http.StatusNotFound, "NOT_FOUND") }
+func (h *channelProbe) wantConflict(a Answer)  { h.wantError(a, http.StatusConflict, "CONFLICT") }
+func (h *channelProbe) wantGone(a Answer)      { h.wantError(a, http.StatusGone, "GONE") }
 
 // wantNoKey ends the check unless a is the refusal of a request without a valid key.
-func (h *channelProbe) wantNoKey(a answer) {
+func (h *channelProbe) wantNoKey(a Answer) {
 	h.wantError(a, http.StatusUnauthorized, "UNAUTHORIZED")
-	h.wantChallenge(a)
+	h.WantChallenge(a)
 }
 
 // newChannel creates a channel as the operator. The check deletes it at its end.
 func (h *channelProbe) newChannel() *channel {
 	c := &channel{name: fmt.Sprintf("kit-%d", h.service.names.Add(1)), context: channelContext}
-	a := h.wantOK(h.write(h.service.OperatorKey, "/channels", message{"name": c.name, "context": c.context}),
+	a := h.wantOK(h.Write(h.service.OperatorKey, "/channels", Message{"name": c.name, "context": c.context}),
 		http.StatusCreated)
 	return h.keep(c, a)
 }
 
 // keep completes a channel with what the answer to its creation says.
-func (h *channelProbe) keep(c *channel, a answer) *channel {
-	c.id, c.key = a.object("channel").text("id"), a.text("key")
+func (h *channelProbe) keep(c *channel, a Answer) *channel {
+	c.id, c.key = a.Object("channel").Text("id"), a.Text("key")
 	h.made = append(h.made, c)
-	h.want(channelIDForm.MatchString(c.id) && channelKeyForm.MatchString(c.key), a,
+	h.Want(channelIDForm.MatchString(c.id) && channelKeyForm.MatchString(c.key), a,
 		"an id such as ch_ and 26 characters of base32, and a key such as ck_ and 43 characters of base64url")
 	return c
 }
@@ -132,7 +132,7 @@ func (h *channelProbe) release() {
 	if h.slow {
 		<-h.service.slow
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), answerTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Ctx), AnswerTimeout)
 	defer cancel()
 	for _, c := range h.made {
 		if c.id == "" {
@@ -140,16 +140,16 @@ func (h *channelProbe) release() {
 		}
 		header := http.Header{"Authorization": {"Bearer " + h.service.OperatorKey}}
 		// The result does not matter: the check may have deleted the channel already.
-		_ = h.service.client.doWithRetries(ctx, retryableRequest{method: http.MethodDelete, target: c.path(""),
-			header: header}, isChannelRateLimit)
+		_ = h.service.client.DoWithRetries(ctx, RetryableRequest{Method: http.MethodDelete, Target: c.path(""),
+			Header: header}, isChannelRateLimit)
 	}
 }
 
 // member adds a member to the channel.
 func (h *channelProbe) member(c *channel, name string) *member {
-	a := h.wantOK(h.write(c.key, c.path("/members"), message{"name": name}), http.StatusCreated)
-	m := &member{channel: c, name: name, key: a.text("key")}
-	h.want(a.object("member").text("name") == name && memberKeyForm.MatchString(m.key), a,
+	a := h.wantOK(h.Write(c.key, c.path("/members"), Message{"name": name}), http.StatusCreated)
+	m := &member{channel: c, name: name, key: a.Text("key")}
+	h.Want(a.Object("member").Text("name") == name && memberKeyForm.MatchString(m.key), a,
 		"the member's name, and a key such as cm_ and 43 characters of base64url")
 	return m
 }
@@ -158,106 +158,106 @@ func (h *channelProbe) member(c *channel, name string) *member {
 func (h *channelProbe) talk() *member { return h.member(h.newChannel(), "alice") }
 
 // agent adds a connection whose deliveries get this reply.
-func (h *channelProbe) agent(c *channel, name string, reply hookReply) *agent {
-	return h.agentWith(c, name, nil, func(int) hookReply { return reply })
+func (h *channelProbe) agent(c *channel, name string, reply HookReply) *agent {
+	return h.agentWith(c, name, nil, func(int) HookReply { return reply })
 }
 
 // agentWith is agent with a form of mcp, unless it is nil, and with a reply for each delivery. Deliveries have numbers
 // from 1.
-func (h *channelProbe) agentWith(c *channel, name string, mcp any, reply func(call int) hookReply) *agent {
-	a := &agent{channel: c, name: name, hook: h.inbox(reply)}
-	body := message{"name": name, "url": a.url}
+func (h *channelProbe) agentWith(c *channel, name string, mcp any, reply func(call int) HookReply) *agent {
+	a := &agent{channel: c, name: name, Hook: h.inbox(reply)}
+	body := Message{"name": name, "url": a.URL}
 	if mcp != nil {
 		body["mcp"] = mcp
 	}
-	h.wantConnection(h.wantOK(h.write(c.key, c.path("/connections"), body), http.StatusCreated), a.name, "active")
+	h.wantConnection(h.wantOK(h.Write(c.key, c.path("/connections"), body), http.StatusCreated), a.name, "active")
 	return a
 }
 
 // inbox returns a new connection string of the run.
-func (h *channelProbe) inbox(reply func(call int) hookReply) *hook {
-	return h.service.hooks.add("/inbox/sk_"+strings.ToLower(rand.Text()), reply)
+func (h *channelProbe) inbox(reply func(call int) HookReply) *Hook {
+	return h.service.hooks.Add("/inbox/sk_"+strings.ToLower(rand.Text()), reply)
 }
 
 // wantConnection ends the check unless the member connection of a is the connection with this name and status.
-func (h *channelProbe) wantConnection(a answer, name, status string) answer {
-	row := a.object("connection")
-	h.want(row.text("name") == name && row.text("status") == status, a, "a connection with the name %q and the status %q",
+func (h *channelProbe) wantConnection(a Answer, name, status string) Answer {
+	row := a.Object("connection")
+	h.Want(row.Text("name") == name && row.Text("status") == status, a, "a connection with the name %q and the status %q",
 		name, status)
 	return row
 }
 
 // say posts a message. The service must accept it. It returns the event.
-func (h *channelProbe) say(m *member, content string) answer {
-	return h.said(h.write(m.key, m.path("/messages"), message{"content": content}), -1)
+func (h *channelProbe) say(m *member, content string) Answer {
+	return h.said(h.Write(m.key, m.path("/messages"), Message{"content": content}), -1)
 }
 
 // sayTo is say for a message with this number of deliveries.
-func (h *channelProbe) sayTo(deliveries int, m *member, content string) answer {
-	return h.said(h.write(m.key, m.path("/messages"), message{"content": content}), deliveries)
+func (h *channelProbe) sayTo(deliveries int, m *member, content string) Answer {
+	return h.said(h.Write(m.key, m.path("/messages"), Message{"content": content}), deliveries)
 }
 
 // said returns the event of an answer to POST /messages. If deliveries is negative, their number may be any.
-func (h *channelProbe) said(a answer, deliveries int) answer {
+func (h *channelProbe) said(a Answer, deliveries int) Answer {
 	h.wantOK(a, http.StatusCreated)
-	row := parseRow(a.members["event"])
-	h.want(row.text("id") != "" && row.number("seq") >= 1 && a.members["deliveries"] != nil, a,
+	row := ParseRow(a.Members["event"])
+	h.Want(row.Text("id") != "" && row.Number("seq") >= 1 && a.Members["deliveries"] != nil, a,
 		`{"ok":true,"event":{"seq":…,"id":…},"deliveries":…}`)
 	if deliveries >= 0 {
-		h.want(a.number("deliveries") == float64(deliveries), a, `"deliveries":%d`, deliveries)
+		h.Want(a.Number("deliveries") == float64(deliveries), a, `"deliveries":%d`, deliveries)
 	}
 	return row
 }
 
 // events reads a page of events of the channel. query may be empty, or a text such as ?after=1.
-func (h *channelProbe) events(c *channel, query string) []answer {
-	return h.eventsOf(h.read(c.key, c.path("/events"+query)))
+func (h *channelProbe) events(c *channel, query string) []Answer {
+	return h.eventsOf(h.Read(c.key, c.path("/events"+query)))
 }
 
-// eventsOf returns the events of a page. They must be in the order of seq.
-func (h *channelProbe) eventsOf(a answer) (rows []answer) {
+// EventsOf returns the events of a page. They must be in the order of seq.
+func (h *channelProbe) eventsOf(a Answer) (rows []Answer) {
 	h.wantOK(a, http.StatusOK)
-	list, ok := a.list("events")
-	h.want(ok && a.members["cursor"] != nil, a, `{"ok":true,"events":[…],"cursor":…}`)
+	list, ok := a.List("events")
+	h.Want(ok && a.Members["cursor"] != nil, a, `{"ok":true,"events":[…],"cursor":…}`)
 	last := 0.0
 	for _, raw := range list {
-		row := parseRow(raw)
-		h.want(row.number("seq") > last, a, "the events in the order of seq")
-		last = row.number("seq")
+		row := ParseRow(raw)
+		h.Want(row.Number("seq") > last, a, "the events in the order of seq")
+		last = row.Number("seq")
 		rows = append(rows, row)
 	}
 	return rows
 }
 
 // eventAt returns the event with this seq.
-func (h *channelProbe) eventAt(c *channel, seq float64) answer {
-	a := h.read(c.key, c.path(fmt.Sprintf("/events?after=%d&limit=1", int(seq)-1)))
+func (h *channelProbe) eventAt(c *channel, seq float64) Answer {
+	a := h.Read(c.key, c.path(fmt.Sprintf("/events?after=%d&limit=1", int(seq)-1)))
 	rows := h.eventsOf(a)
-	h.want(len(rows) == 1 && rows[0].number("seq") == seq, a, "the event with the seq %v", seq)
+	h.Want(len(rows) == 1 && rows[0].Number("seq") == seq, a, "the event with the seq %v", seq)
 	return rows[0]
 }
 
 // wantEvents ends the check unless the channel has n events. It returns them.
-func (h *channelProbe) wantEvents(c *channel, n int) []answer {
+func (h *channelProbe) wantEvents(c *channel, n int) []Answer {
 	rows := h.events(c, "?limit=200")
-	h.expect("%d events", n)
+	h.Expect("%d events", n)
 	if len(rows) != n {
-		h.failf("%s", describeRows(rows))
+		h.Failf("%s", DescribeRows(rows))
 	}
 	return rows
 }
 
 // wantMembers ends the check unless row has exactly these members. A value of anything matches every value.
-func (h *channelProbe) wantMembers(row answer, want map[string]any) {
-	h.expect("exactly %s", excerpt(canonical(want), 600))
+func (h *channelProbe) wantMembers(row Answer, want map[string]any) {
+	h.Expect("exactly %s", Excerpt(Canonical(want), 600))
 	for name, value := range want {
-		if row.members[name] == nil || value != anything && !sameJSON(row.members[name], value) {
-			h.failf("%s is not as expected in %s", name, excerpt(row.body, 600))
+		if row.Members[name] == nil || value != anything && !SameJSON(row.Members[name], value) {
+			h.Failf("%s is not as expected in %s", name, Excerpt(row.Body, 600))
 		}
 	}
-	for name := range row.members {
+	for name := range row.Members {
 		if _, known := want[name]; !known {
-			h.failf("there is also %s in %s", name, excerpt(row.body, 600))
+			h.Failf("there is also %s in %s", name, Excerpt(row.Body, 600))
 		}
 	}
 }
@@ -266,38 +266,38 @@ func (h *channelProbe) wantMembers(row answer, want map[string]any) {
 const anything = "…"
 
 // connection returns the entry of a connection in the list of its channel.
-func (h *channelProbe) connection(c *channel, name string) answer {
-	return h.entry(h.read(c.key, c.path("/connections")), "connections", name)
+func (h *channelProbe) connection(c *channel, name string) Answer {
+	return h.entry(h.Read(c.key, c.path("/connections")), "connections", name)
 }
 
 // entry returns the entry with this name in the list of an answer.
-func (h *channelProbe) entry(a answer, member, name string) answer {
+func (h *channelProbe) entry(a Answer, member, name string) Answer {
 	return h.inList(h.wantOK(a, http.StatusOK), member, name)
 }
 
 // inList returns the entry with this name in a member that is a list.
-func (h *channelProbe) inList(a answer, member, name string) answer {
-	list, ok := a.list(member)
-	var found []answer
+func (h *channelProbe) inList(a Answer, member, name string) Answer {
+	list, ok := a.List(member)
+	var found []Answer
 	for _, raw := range list {
-		if row := parseRow(raw); row.text("name") == name {
+		if row := ParseRow(raw); row.Text("name") == name {
 			found = append(found, row)
 		}
 	}
-	h.want(ok && len(found) == 1, a, "%s has %q once", member, name)
+	h.Want(ok && len(found) == 1, a, "%s has %q once", member, name)
 	return found[0]
 }
 
 // waitForConnection waits until the entry of a connection is right. The service may learn of an answer a moment later.
-func (h *channelProbe) waitForConnection(c *channel, name, what string, right func(row answer) bool) {
-	for deadline := time.Now().Add(promptLimit); ; h.sleep(second / 10) {
+func (h *channelProbe) waitForConnection(c *channel, name, what string, right func(row Answer) bool) {
+	for deadline := time.Now().Add(PromptLimit); ; h.Sleep(time.Second / 10) {
 		row := h.connection(c, name)
 		if right(row) {
 			return
 		}
 		if time.Now().After(deadline) {
-			h.expect("a connection with %s", what)
-			h.failf("%s", excerpt(row.body, 400))
+			h.Expect("a connection with %s", what)
+			h.Failf("%s", Excerpt(row.Body, 400))
 		}
 	}
 }

@@ -65,8 +65,8 @@ type Check struct {
 	// wait is about how long the check sleeps or waits for held polls. At most maxWaitingChecks checks with a wait run
 	// at the same time, and at most maxBusyChecks checks without one.
 	wait time.Duration
-	last bool // see gatewayCheck
-	run  func(*probe)
+	last bool // see GatewayCheck
+	run  func(*Probe)
 }
 
 // Level returns the lowest level that includes the check.
@@ -144,8 +144,8 @@ func (r Report) Holds() bool {
 	return passed > 0 && passed+r.Count(NotTested) == len(r.Results)
 }
 
-// bindCheck returns a check with what a run needs: how long it waits, and what it does.
-func bindCheck(c Check, wait time.Duration, run func(*probe)) Check {
+// BindCheck returns a check with what a run needs: how long it waits, and what it does.
+func BindCheck(c Check, wait time.Duration, run func(*Probe)) Check {
 	c.wait, c.run = wait, run
 	return c
 }

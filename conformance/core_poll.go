@@ -13,60 +13,60 @@ const longPolling = "spec: Long Polling Behavior"
 // pollChecks test which events a filter selects, and how long a poll is held.
 var pollChecks = []relayCheck{
 	{Number: "C-30", Title: "The parameter since is required", Cites: subscribe, run: func(p *relayProbe) {
-		p.checkRefused(
-			p.call("a poll without since", "GET",
-				"/events"+query("recipient", p.actor("a reader").did(), "timeout", "1"), nil, nil, second),
-			anyRefusal,
+		p.CheckRefused(
+			p.Call("a poll without since", "GET",
+				"/events"+Query("recipient", p.Actor("a reader").DID(), "timeout", "1"), nil, nil, time.Second),
+			AnyRefusal,
 		)
 	}},
 	{Number: "C-31", Title: "A poll is answered at once if there are matching events",
 		Cites: longPolling + " 1", run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			sent := p.postAccepted(client, p.request(client, agent))
-			a := p.poll("since", p.hourAgo(), "recipient", agent.did(), "timeout", "12")
-			p.checkEvents(p.checkPage(a), sent)
-			p.checkAtOnce(a.took)
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			sent := p.PostAccepted(client, p.Request(client, agent))
+			a := p.Poll("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "12")
+			p.CheckEvents(p.CheckPage(a), sent)
+			p.checkAtOnce(a.Took)
 		}},
 	{Number: "C-32",
 		Title: "A poll without matching events is held for its timeout and then answered with an empty list",
 		Cites: longPolling + " 2",
-		wait:  3 * second, run: func(p *relayProbe) {
-			a := p.poll("since", p.hourAgo(), "recipient", p.actor("a reader").did(), "timeout", "3")
-			p.checkEvents(p.checkPage(a))
-			p.checkHeld(a.took, 3*second)
+		wait:  3 * time.Second, run: func(p *relayProbe) {
+			a := p.Poll("since", p.HourAgo(), "recipient", p.Actor("a reader").DID(), "timeout", "3")
+			p.CheckEvents(p.CheckPage(a))
+			p.checkHeld(a.Took, 3*time.Second)
 		}},
 	{Number: "C-33", Title: "A held poll is answered as soon as a matching event arrives",
-		Cites: longPolling + " 2", wait: second,
+		Cites: longPolling + " 2", wait: time.Second,
 		run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			held := p.pollInBackground("since", p.hourAgo(), "recipient", agent.did(), "timeout", "9")
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			held := p.pollInBackground("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "9")
 			p.checkStillWaiting(held, "there is no event for its recipient yet")
-			sent := p.postAccepted(client, p.request(client, agent))
+			sent := p.PostAccepted(client, p.Request(client, agent))
 			p.checkWoken(held, time.Now(), sent)
 		}},
 	{Number: "C-34", Title: "A poll with recipient returns only the events for that recipient",
 		Cites: subscribe, run: selects(func(t *conversation) []string {
-			return []string{"recipient", t.actors["a"].did()}
+			return []string{"recipient", t.actors["a"].DID()}
 		}, "c.REQUEST>a", "c.ACCEPT>a")},
 	{Number: "C-35", Title: "A poll with sender returns only the events from that sender",
 		Cites: subscribe, run: selects(func(t *conversation) []string {
-			return []string{"sender", t.actors["a"].did()}
+			return []string{"sender", t.actors["a"].DID()}
 		}, "a.OFFER", "a.RESULT")},
 	{Number: "C-36", Title: "A poll with type returns only events of that type",
 		Cites: subscribe, run: selects(func(t *conversation) []string {
-			return []string{"type", "OFFER", "recipient", t.actors["c"].did()}
+			return []string{"type", "OFFER", "recipient", t.actors["c"].DID()}
 		}, "a.OFFER")},
 	{Number: "C-37", Title: "A poll with thread returns only the events of that thread",
 		Cites: subscribe, run: selects(func(t *conversation) []string {
 			return []string{"thread", t.thread}
 		}, "c.REQUEST>a", "a.OFFER", "c.ACCEPT>a", "a.RESULT")},
 	{Number: "C-38", Title: "A poll with several filters returns only events that match all of them",
-		Cites: subscribe, wait: second, run: selects(func(t *conversation) []string {
+		Cites: subscribe, wait: time.Second, run: selects(func(t *conversation) []string {
 			return []string{
 				"sender",
-				t.actors["c"].did(),
+				t.actors["c"].DID(),
 				"recipient",
-				t.actors["a"].did(),
+				t.actors["a"].DID(),
 				"thread",
 				t.thread,
 				"type",
@@ -75,121 +75,123 @@ var pollChecks = []relayCheck{
 		}, "c.ACCEPT>a")},
 	{Number: "C-39", Title: "since is exclusive: an event with exactly that ts is not delivered again",
 		Cites: subscribe + "; Client Subscription Loop",
-		wait:  2 * second, run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			sent := p.postAccepted(client, p.request(client, agent))
-			a := p.poll("since", sent.ts, "recipient", agent.did(), "timeout", "2")
-			p.checkEvents(p.checkPage(a))
-			p.checkHeld(a.took, 2*second)
+		wait:  2 * time.Second, run: func(p *relayProbe) {
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			sent := p.PostAccepted(client, p.Request(client, agent))
+			a := p.Poll("since", sent.TS, "recipient", agent.DID(), "timeout", "2")
+			p.CheckEvents(p.CheckPage(a))
+			p.checkHeld(a.Took, 2*time.Second)
 		}},
 	{Number: "C-40", Title: "A poll does not return events that are older than since",
-		Cites: subscribe, wait: 3 * second, run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			p.postAccepted(client, p.request(client, agent))
-			p.sleep(2 * second)
-			between := formatTime(p.now())
-			p.sleep(second)
-			later := p.postAccepted(client, p.request(client, agent))
-			p.checkEvents(p.events("since", between, "recipient", agent.did(), "timeout", "1"), later)
+		Cites: subscribe, wait: 3 * time.Second, run: func(p *relayProbe) {
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			p.PostAccepted(client, p.Request(client, agent))
+			p.Sleep(2 * time.Second)
+			between := FormatTime(p.Now())
+			p.Sleep(time.Second)
+			later := p.PostAccepted(client, p.Request(client, agent))
+			p.CheckEvents(p.Events("since", between, "recipient", agent.DID(), "timeout", "1"), later)
 		}},
 	{Number: "C-41", Title: "since may have an offset or a fraction, as in ISO 8601",
 		Cites: subscribe + " (ISO 8601)", run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			sent := p.postAccepted(client, p.request(client, agent))
-			hourAgo := p.now().Add(-time.Hour)
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			sent := p.PostAccepted(client, p.Request(client, agent))
+			hourAgo := p.Now().Add(-time.Hour)
 			for _, since := range []string{hourAgo.UTC().Format(time.RFC3339), hourAgo.UTC().Format(time.RFC3339Nano),
 				hourAgo.In(time.FixedZone("", 8*3600)).Format(time.RFC3339)} {
-				p.checkEvents(p.events("since", since, "recipient", agent.did(), "timeout", "1"), sent)
+				p.CheckEvents(p.Events("since", since, "recipient", agent.DID(), "timeout", "1"), sent)
 			}
 		}},
 	{Number: "C-42", Title: "A poll without timeout is held for 30 seconds",
-		Cites: subscribe + " (default: 30)", wait: 30 * second,
+		Cites: subscribe + " (default: 30)", wait: 30 * time.Second,
 		run: func(p *relayProbe) {
-			a := p.poll("since", p.hourAgo(), "recipient", p.actor("a reader").did())
-			p.checkEvents(p.checkPage(a))
-			p.checkHeld(a.took, 30*second)
+			a := p.Poll("since", p.HourAgo(), "recipient", p.Actor("a reader").DID())
+			p.CheckEvents(p.CheckPage(a))
+			p.checkHeld(a.Took, 30*time.Second)
 		}},
-	{Number: "C-43", Title: "A poll is held for at most 60 seconds", Cites: subscribe + " (max: 60)", wait: 60 * second,
+	{Number: "C-43", Title: "A poll is held for at most 60 seconds", Cites: subscribe + " (max: 60)",
+		wait: 60 * time.Second,
 		run: func(p *relayProbe) {
-			a := p.call("", http.MethodGet, "/events?since="+url.QueryEscape(p.hourAgo())+
-				"&recipient="+url.QueryEscape(p.actor("a reader").did())+"&timeout=75", nil, nil, 60*second)
-			if a.status >= 400 {
-				p.expect("timeout=75 is treated as 60 or refused")
-				p.note("refused: %s", a)
+			a := p.Call("", http.MethodGet, "/events?since="+url.QueryEscape(p.HourAgo())+
+				"&recipient="+url.QueryEscape(p.Actor("a reader").DID())+"&timeout=75", nil, nil, 60*time.Second)
+			if a.Status >= 400 {
+				p.Expect("timeout=75 is treated as 60 or refused")
+				p.Note("refused: %s", a)
 				return
 			}
-			p.checkEvents(p.checkPage(a))
-			p.expect("the answer comes within 60 seconds")
-			if a.took > 60*second+promptLimit {
-				p.failf("the answer came after %v", a.took.Round(time.Millisecond))
+			p.CheckEvents(p.CheckPage(a))
+			p.Expect("the answer comes within 60 seconds")
+			if a.Took > 60*time.Second+PromptLimit {
+				p.Failf("the answer came after %v", a.Took.Round(time.Millisecond))
 			}
 		}},
 	{Number: "C-44",
 		Title: "A reader that uses the specification's subscription loop receives a conversation while it happens",
 		Cites: "spec: Client Subscription Loop",
-		wait:  2 * second, run: specificationLoop},
+		wait:  2 * time.Second, run: specificationLoop},
 }
 
 // lifetimeChecks test meta.ttl. The messages have a ts in the past, so they expire during the check.
 var lifetimeChecks = []relayCheck{
 	{Number: "C-45", Title: "An event is delivered until ts + meta.ttl, and not after that",
 		Cites: "spec: Timeout Rules (relay drops expired messages)",
-		wait:  7 * second, run: expires(expiringSoon, 5*second)},
+		wait:  7 * time.Second, run: expires(expiringSoon, 5*time.Second)},
 	{Number: "C-46", Title: "A message without meta.ttl expires after 300 seconds",
 		Cites: "spec: Timeout Rules (default 300 seconds)",
-		wait:  12 * second,
-		run:   expires(func(m message) { combine(shiftTS(-290*second), without("meta.ttl"))(m) }, 10*second)},
+		wait:  12 * time.Second,
+		run: expires(func(m Message) { Combine(shiftTS(-290*time.Second), Without("meta.ttl"))(m) },
+			10*time.Second)},
 }
 
 // expiringSoon changes m so that it expires in five seconds.
-func expiringSoon(m message) { combine(shiftTS(-55*time.Second), set("meta.ttl", 60))(m) }
+func expiringSoon(m Message) { Combine(shiftTS(-55*time.Second), Set("meta.ttl", 60))(m) }
 
 // expires returns a check that posts a message that expires after the duration left. The message must be delivered
 // before that, and must not be delivered afterwards.
-func expires(edit func(message), left time.Duration) func(*relayProbe) {
+func expires(edit func(Message), left time.Duration) func(*relayProbe) {
 	return func(p *relayProbe) {
-		client, agent := p.actor("a client"), p.actor("an agent")
-		m := p.request(client, agent)
+		client, agent := p.Actor("a client"), p.Actor("an agent")
+		m := p.Request(client, agent)
 		edit(m)
 		posted := time.Now()
-		sent := p.postAccepted(client, m)
-		if events := p.inbox(agent); time.Since(posted) < left-second {
-			p.checkEvents(events, sent)
+		sent := p.PostAccepted(client, m)
+		if events := p.Inbox(agent); time.Since(posted) < left-time.Second {
+			p.CheckEvents(events, sent)
 		}
-		p.sleep(left + 2*second - time.Since(posted)) // the known clock offset may be wrong by 1.5 seconds
-		events := p.events("since", p.hourAgo(), "recipient", agent.did(), "timeout", "1")
-		p.expect("no events: the only event has expired")
+		p.Sleep(left + 2*time.Second - time.Since(posted)) // the known clock offset may be wrong by 1.5 seconds
+		events := p.Events("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "1")
+		p.Expect("no events: the only event has expired")
 		if len(events) > 0 {
-			p.failf("the event is still delivered: %s", excerpt(events[0].raw, 300))
+			p.Failf("the event is still delivered: %s", Excerpt(events[0].Raw, 300))
 		}
 	}
 }
 
 // checkAtOnce ends the check unless an answer came at once, in the time took.
 func (p *relayProbe) checkAtOnce(took time.Duration) {
-	p.expect("the answer comes at once")
-	if took > promptLimit {
-		p.failf("the answer came after %v: the poll was held although there were events", took.Round(time.Millisecond))
+	p.Expect("the answer comes at once")
+	if took > PromptLimit {
+		p.Failf("the answer came after %v: the poll was held although there were events", took.Round(time.Millisecond))
 	}
 }
 
 // checkHeld ends the check unless the answer to a poll took about as long as want.
 func (p *relayProbe) checkHeld(took, want time.Duration) {
-	p.expect("the poll is held for %v", want)
-	if took < want-want/10 || took > want+promptLimit {
-		p.failf("the poll was answered after %v", took.Round(time.Millisecond))
+	p.Expect("the poll is held for %v", want)
+	if took < want-want/10 || took > want+PromptLimit {
+		p.Failf("the poll was answered after %v", took.Round(time.Millisecond))
 	}
-	p.note("held for %v", took.Round(time.Millisecond))
+	p.Note("held for %v", took.Round(time.Millisecond))
 }
 
 // checkWoken ends the check unless a held poll was answered soon after the post, with exactly these messages.
-func (p *relayProbe) checkWoken(held *poller, posted time.Time, messages ...signedMessage) {
+func (p *relayProbe) checkWoken(held *poller, posted time.Time, messages ...SignedMessage) {
 	a := held.wait()
-	p.describe("GET /events, held while this was posted: %s", messages[0].what)
-	p.checkEvents(p.checkPage(a), messages...)
-	p.expect("the held poll is answered as soon as the event arrives")
-	if late := held.ended.Sub(posted); late > promptLimit {
-		p.failf("the poll was answered %v after the event was posted", late.Round(time.Millisecond))
+	p.Describe("GET /events, held while this was posted: %s", messages[0].What)
+	p.CheckEvents(p.CheckPage(a), messages...)
+	p.Expect("the held poll is answered as soon as the event arrives")
+	if late := held.ended.Sub(posted); late > PromptLimit {
+		p.Failf("the poll was answered %v after the event was posted", late.Round(time.Millisecond))
 	}
 }
 
@@ -203,10 +205,10 @@ func selects(filter func(*conversation) []string, moves ...string) func(*relayPr
 		messages := t.play(all)
 		other.play(all)
 		if slices.Contains(filter(t), "thread") {
-			again := &conversation{p, t.actors, newID("thread"), newID("req")}
+			again := &conversation{p, t.actors, NewID("thread"), NewID("req")}
 			again.play(all)
 		}
-		var want []signedMessage
+		var want []SignedMessage
 		for i, move := range []string{"c.REQUEST>a", "a.OFFER", "c.ACCEPT>a", "a.RESULT"} {
 			for _, wanted := range moves {
 				if wanted == move {
@@ -214,7 +216,7 @@ func selects(filter func(*conversation) []string, moves ...string) func(*relayPr
 				}
 			}
 		}
-		p.checkEvents(p.events(append(filter(t), "since", p.hourAgo(), "timeout", "1")...), want...)
+		p.CheckEvents(p.Events(append(filter(t), "since", p.HourAgo(), "timeout", "1")...), want...)
 	}
 }
 
@@ -222,8 +224,8 @@ func selects(filter func(*conversation) []string, moves ...string) func(*relayPr
 func specificationLoop(p *relayProbe) {
 	t := p.conversation()
 	agent, client := p.follow(t.actors["a"], readLoop{timeout: "5"}), p.follow(t.actors["c"], readLoop{timeout: "5"})
-	p.sleep(second / 5)
-	var forAgent, forClient []signedMessage
+	p.Sleep(time.Second / 5)
+	var forAgent, forClient []SignedMessage
 	for i, move := range []string{"c.REQUEST>a", "a.OFFER", "c.ACCEPT>a", "a.RESULT"} {
 		signed := t.play(move)[0]
 		if i%2 == 0 {
@@ -231,9 +233,9 @@ func specificationLoop(p *relayProbe) {
 		} else {
 			forClient = append(forClient, signed)
 		}
-		p.sleep(second / 5)
+		p.Sleep(time.Second / 5)
 	}
-	p.describe("the specification's loop: GET /events?since=…&recipient=…, where since is the ts of the last event")
+	p.Describe("the specification's loop: GET /events?since=…&recipient=…, where since is the ts of the last event")
 	p.checkReceived(agent, forAgent)
 	p.checkReceived(client, forClient)
 }

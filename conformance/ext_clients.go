@@ -14,28 +14,28 @@ const aliases = overHTTP + " (aliases for existing clients)"
 var clientChecks = []relayCheck{
 	{Number: "X-30", Title: "POST and GET /v1/messages work like POST and GET /events",
 		Cites: aliases, run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			signed := p.request(client, agent).sign(client)
-			p.checkAccepted(p.call(signed.what, "POST", "/v1/messages", nil, signed.body, 0), signed)
-			a := p.call("", "GET", "/v1/messages"+query("since", p.hourAgo(), "recipient", agent.did(), "timeout", "0"),
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			signed := p.Request(client, agent).Sign(client)
+			p.CheckAccepted(p.Call(signed.What, "POST", "/v1/messages", nil, signed.Body, 0), signed)
+			a := p.Call("", "GET", "/v1/messages"+Query("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "0"),
 				nil, nil, 0)
-			p.checkEvents(p.checkPage(a), signed)
-			p.checkInbox(agent, signed)
+			p.CheckEvents(p.CheckPage(a), signed)
+			p.CheckInbox(agent, signed)
 		}},
 	{Number: "X-31", Title: "GET /v1/agents and /v1/agents/{did} work like GET /agents and /agents/{did}",
 		Cites: aliases, run: func(p *relayProbe) {
-			agent, intent := p.actor("an agent"), newID("intent")
-			p.postAccepted(agent, p.manifest(agent, "cap", intent))
-			p.checkAgents(p.call("", "GET", "/v1/agents"+query("intent", intent), nil, nil, 0), agent)
-			a := p.call("", "GET", "/v1/agents/"+agent.did(), nil, nil, 0)
-			p.expect("status 200 with agent.id")
-			if a.status != 200 || a.object("agent").text("id") != agent.did() {
-				p.failf("%s", a)
+			agent, intent := p.Actor("an agent"), NewID("intent")
+			p.PostAccepted(agent, p.manifest(agent, "cap", intent))
+			p.checkAgents(p.Call("", "GET", "/v1/agents"+Query("intent", intent), nil, nil, 0), agent)
+			a := p.Call("", "GET", "/v1/agents/"+agent.DID(), nil, nil, 0)
+			p.Expect("status 200 with agent.id")
+			if a.Status != 200 || a.Object("agent").Text("id") != agent.DID() {
+				p.Failf("%s", a)
 			}
 		}},
 	{Number: "X-32",
 		Title: "A conversation with the existing SDK works: wrapped envelopes, no recipient and thread, since = lastTs",
-		Cites: aliases + "; §1 body, thread.id; §4 (recipient.id, if given)", wait: 4 * second, run: sdkConversation},
+		Cites: aliases + "; §1 body, thread.id; §4 (recipient.id, if given)", wait: 4 * time.Second, run: sdkConversation},
 }
 
 func checkDID(text string) error {
@@ -49,44 +49,45 @@ func checkDID(text string) error {
 // the thread is identified only by request_id.
 type sdk struct {
 	p     *relayProbe
-	actor actor
+	actor Actor
 	since string
 }
 
 // post posts a message as the SDK does. It checks only ok.
 func (s *sdk) post(typ, request string) {
-	m := s.p.message(typ, s.actor, actor{}, "", request)
+	m := s.p.Message(typ, s.actor, Actor{}, "", request)
 	delete(m, "thread")
 	delete(m, "meta")
-	signed := m.sign(s.actor)
-	body, err := json.Marshal(map[string]json.RawMessage{"envelope": signed.body})
+	signed := m.Sign(s.actor)
+	body, err := json.Marshal(map[string]json.RawMessage{"envelope": signed.Body})
 	if err != nil {
 		panic(err) // cannot happen: the RFC 8785 form is JSON
 	}
-	a := s.p.call(signed.what+", without recipient, thread and meta, inside {\"envelope\":…}", "POST", "/v1/messages",
+	a := s.p.Call(signed.What+", without recipient, thread and meta, inside {\"envelope\":…}", "POST", "/v1/messages",
 		nil, body, 0)
-	s.p.expect("ok true")
-	if ok, _ := a.ok(); !ok {
-		s.p.failf("%s", a)
+	s.p.Expect("ok true")
+	if ok, _ := a.OK(); !ok {
+		s.p.Failf("%s", a)
 	}
 }
 
 // poll polls once, as the SDK's loop does, and returns the events.
-func (s *sdk) poll(request string) []event {
+func (s *sdk) poll(request string) []Event {
 	p := s.p
 	// The real SDK polls for all events and ignores those of other threads. This poll selects the thread, because a
 	// relay may have other traffic.
-	a := p.call("", "GET", "/v1/messages"+query("since", s.since, "thread", request, "timeout", "1"), nil, nil, second)
-	p.expect("ok true, events, and lastTs if events is empty")
-	ok, _ := a.ok()
-	events, isList := eventsOf(a)
+	a := p.Call("", "GET", "/v1/messages"+Query("since", s.since, "thread", request, "timeout", "1"), nil, nil,
+		time.Second)
+	p.Expect("ok true, events, and lastTs if events is empty")
+	ok, _ := a.OK()
+	events, isList := EventsOf(a)
 	if !ok || !isList {
-		p.failf("%s", a)
+		p.Failf("%s", a)
 	}
 	if len(events) > 0 {
-		s.since = events[len(events)-1].text("ts")
-	} else if s.since = a.text("lastTs"); s.since == "" {
-		p.failf("the answer has no events and no lastTs for the next poll: %s", a)
+		s.since = events[len(events)-1].Text("ts")
+	} else if s.since = a.Text("lastTs"); s.since == "" {
+		p.Failf("the answer has no events and no lastTs for the next poll: %s", a)
 	}
 	return events
 }
@@ -94,25 +95,25 @@ func (s *sdk) poll(request string) []event {
 // waitFor polls until a message of this type arrives in the thread.
 func (s *sdk) waitFor(typ, request string) {
 	for started := time.Now(); time.Since(started) < 10*time.Second; {
-		if slices.ContainsFunc(s.poll(request), func(e event) bool { return e.text("type") == typ }) {
+		if slices.ContainsFunc(s.poll(request), func(e Event) bool { return e.Text("type") == typ }) {
 			return
 		}
 	}
-	s.p.expect("the %s reaches %s within 10 seconds", typ, s.actor.name)
-	s.p.failf("it was not received; the next since would be %s", s.since)
+	s.p.Expect("the %s reaches %s within 10 seconds", typ, s.actor.Name)
+	s.p.Failf("it was not received; the next since would be %s", s.since)
 }
 
 func sdkConversation(p *relayProbe) {
 	client, agent := &sdk{
 		p,
-		p.actor("the client"),
-		formatTime(p.now().Add(-second)),
+		p.Actor("the client"),
+		FormatTime(p.Now().Add(-time.Second)),
 	}, &sdk{
 		p,
-		p.actor("the agent"),
-		formatTime(p.now().Add(-second)),
+		p.Actor("the agent"),
+		FormatTime(p.Now().Add(-time.Second)),
 	}
-	request := newID("req")
+	request := NewID("req")
 	agent.poll(request) // there is no event yet, so the agent continues from lastTs
 	client.post("REQUEST", request)
 	agent.waitFor("REQUEST", request)

@@ -41,7 +41,7 @@ var privateChecks = []relayCheck{
 	{Number: "X-42", Title: "A malformed, forged or second token is refused, even where no token is needed",
 		Cites: privateReads, run: ifPrivate(malformedTokens)},
 	{Number: "X-43", Title: "A held poll is not answered because of an event that its reader may not see",
-		Cites: privateReads, wait: 5 * second, run: ifPrivate(hiddenEvents)},
+		Cites: privateReads, wait: 5 * time.Second, run: ifPrivate(hiddenEvents)},
 	{Number: "X-44",
 		Title: "Two cursors for the same position differ, so that cursors do not reveal the number of hidden events",
 		Cites: privateReads, run: ifPrivate(encryptedCursors)},
@@ -51,57 +51,57 @@ var privateChecks = []relayCheck{
 // tests the rule for open relays.
 func ifPrivate(run func(*relayProbe)) func(*relayProbe) {
 	return func(p *relayProbe) {
-		if p.relay.signer.audience == "" {
-			p.note("not applicable, because the relay is open")
+		if p.Relay.Signer.Audience == "" {
+			p.Note("not applicable, because the relay is open")
 			return
 		}
 		run(p)
 	}
 }
 
-// withoutToken returns the header of a read that relayClient does not sign.
+// withoutToken returns the header of a read that RelayClient does not sign.
 func withoutToken() http.Header { return http.Header{"Authorization": nil} }
 
-func unauthorized() refusal {
-	return refused(http.StatusUnauthorized, envelope.CodeUnauthorized)
+func unauthorized() Refusal {
+	return Refused(http.StatusUnauthorized, envelope.CodeUnauthorized)
 }
 
 // read sends a read with a token of reader. The changes are made to the token before it is signed. If reader is the
 // zero actor, the read has no token.
-func (p *relayProbe) read(what string, reader actor, target string, changes ...func(map[string]any)) answer {
+func (p *relayProbe) read(what string, reader Actor, target string, changes ...func(map[string]any)) Answer {
 	header := withoutToken()
-	if reader.name != "" {
+	if reader.Name != "" {
 		header.Set("Authorization", "Agora "+p.token(reader, target, changes...))
-		what = strings.TrimPrefix(what+", signed by "+reader.name, ", ")
+		what = strings.TrimPrefix(what+", signed by "+reader.Name, ", ")
 	}
-	return p.call(what, http.MethodGet, target, header, nil, 0)
+	return p.Call(what, http.MethodGet, target, header, nil, 0)
 }
 
 // token returns a token for a GET of target. The changes are made before it is signed.
-func (p *relayProbe) token(reader actor, target string, changes ...func(map[string]any)) string {
-	full, err := url.Parse(p.relay.baseURL + target)
+func (p *relayProbe) token(reader Actor, target string, changes ...func(map[string]any)) string {
+	full, err := url.Parse(p.Relay.BaseURL + target)
 	if err != nil {
 		panic(err) // cannot happen: the checks give valid targets
 	}
 	token := map[string]any{
 		"typ":    envelope.ReadType,
-		"did":    reader.did(),
-		"aud":    p.relay.signer.audience,
+		"did":    reader.DID(),
+		"aud":    p.Relay.Signer.Audience,
 		"method": http.MethodGet,
 		"target": full.RequestURI(),
-		"ts":     formatTime(p.now()),
+		"ts":     FormatTime(p.Now()),
 		"nonce":  envelope.NewNonce(),
 	}
 	for _, change := range changes {
 		change(token)
 	}
 	delete(token, "sig")
-	signature, err := reader.key.Sign(canonical(token))
+	signature, err := reader.Key.Sign(Canonical(token))
 	if err != nil {
 		panic(err) // cannot happen: actor has generated the key
 	}
 	token["sig"] = base64.RawURLEncoding.EncodeToString(signature)
-	return base64.RawURLEncoding.EncodeToString(canonical(token))
+	return base64.RawURLEncoding.EncodeToString(Canonical(token))
 }
 
 func setMember(name string, value any) func(map[string]any) {
@@ -109,69 +109,69 @@ func setMember(name string, value any) func(map[string]any) {
 }
 
 // checkUnauthorized ends the check unless a is a 401 with the right error and the header WWW-Authenticate.
-func (p *relayProbe) checkUnauthorized(a answer) {
-	p.checkRefused(a, unauthorized())
-	p.expect("WWW-Authenticate: Agora")
-	if scheme, _, _ := strings.Cut(a.header.Get("WWW-Authenticate"), " "); !strings.EqualFold(scheme, "Agora") {
-		p.failf("WWW-Authenticate: %q", a.header.Get("WWW-Authenticate"))
+func (p *relayProbe) checkUnauthorized(a Answer) {
+	p.CheckRefused(a, unauthorized())
+	p.Expect("WWW-Authenticate: Agora")
+	if scheme, _, _ := strings.Cut(a.Header.Get("WWW-Authenticate"), " "); !strings.EqualFold(scheme, "Agora") {
+		p.Failf("WWW-Authenticate: %q", a.Header.Get("WWW-Authenticate"))
 	}
 }
 
-func (p *relayProbe) inboxTarget(of actor, pairs ...string) string {
-	return "/events" + query(append([]string{"cursor", "0", "timeout", "0", "recipient", of.did()}, pairs...)...)
+func (p *relayProbe) inboxTarget(of Actor, pairs ...string) string {
+	return "/events" + Query(append([]string{"cursor", "0", "timeout", "0", "recipient", of.DID()}, pairs...)...)
 }
 
 func authorizationHeader(p *relayProbe) {
-	client, agent := p.actor("a client"), p.actor("an agent")
-	sent := p.postAccepted(client, p.request(client, agent))
+	client, agent := p.Actor("a client"), p.Actor("an agent")
+	sent := p.PostAccepted(client, p.Request(client, agent))
 	target := p.inboxTarget(agent)
 	header := http.Header{"Authorization": {"Agora !"}}
-	a := p.call("a read with a malformed Authorization", http.MethodGet, target, header, nil, 0)
-	if p.relay.signer.audience != "" {
+	a := p.Call("a read with a malformed Authorization", http.MethodGet, target, header, nil, 0)
+	if p.Relay.Signer.Audience != "" {
 		p.checkUnauthorized(a)
-		p.checkUnauthorized(p.read("a read without a token", actor{}, target))
+		p.checkUnauthorized(p.read("a read without a token", Actor{}, target))
 		return
 	}
-	p.checkEvents(p.checkPage(a), sent)
+	p.CheckEvents(p.CheckPage(a), sent)
 }
 
 func inboxOwner(p *relayProbe) {
-	client, agent := p.actor("a client"), p.actor("an agent")
-	sent := p.postAccepted(client, p.request(client, agent))
+	client, agent := p.Actor("a client"), p.Actor("an agent")
+	sent := p.PostAccepted(client, p.Request(client, agent))
 	target := p.inboxTarget(agent)
-	p.checkEvents(p.checkPage(p.read("", agent, target)), sent)
-	p.checkUnauthorized(p.read("", actor{}, target))
+	p.CheckEvents(p.CheckPage(p.read("", agent, target)), sent)
+	p.checkUnauthorized(p.read("", Actor{}, target))
 	p.checkUnauthorized(p.read("", client, target))
 	p.checkUnauthorized(p.read("a read with broadcast=true", client, p.inboxTarget(agent, "broadcast", "true")))
 }
 
 func withoutRecipient(p *relayProbe) {
-	client, agent, stranger := p.actor("a client"), p.actor("an agent"), p.actor("a stranger")
-	open := p.postAccepted(client, p.request(client, actor{}))
-	direct := p.postAccepted(client, p.request(client, agent))
-	target := "/events" + query("cursor", "0", "timeout", "0", "sender", client.did())
-	p.checkEvents(p.checkPage(p.read("", actor{}, target)), open)
-	p.checkEvents(p.checkPage(p.read("", stranger, target)), open)
-	p.checkEvents(p.checkPage(p.read("", agent, target)), open, direct)
-	p.checkEvents(p.checkPage(p.read("", client, target)), open, direct)
-	p.checkEvents(
-		p.checkPage(
-			p.read("", stranger, "/events"+query("since", p.hourAgo(), "timeout", "0", "sender", client.did()))),
+	client, agent, stranger := p.Actor("a client"), p.Actor("an agent"), p.Actor("a stranger")
+	open := p.PostAccepted(client, p.Request(client, Actor{}))
+	direct := p.PostAccepted(client, p.Request(client, agent))
+	target := "/events" + Query("cursor", "0", "timeout", "0", "sender", client.DID())
+	p.CheckEvents(p.CheckPage(p.read("", Actor{}, target)), open)
+	p.CheckEvents(p.CheckPage(p.read("", stranger, target)), open)
+	p.CheckEvents(p.CheckPage(p.read("", agent, target)), open, direct)
+	p.CheckEvents(p.CheckPage(p.read("", client, target)), open, direct)
+	p.CheckEvents(
+		p.CheckPage(
+			p.read("", stranger, "/events"+Query("since", p.HourAgo(), "timeout", "0", "sender", client.DID()))),
 		open,
 	)
 }
 
 // checkSameAnswer ends the check unless the answer a is the same as absent, the one for something that does not exist. The
 // header Date may differ.
-func (p *relayProbe) checkSameAnswer(a, absent answer) {
-	p.expect("the same answer as for what does not exist: %s", absent)
-	header, other := a.header.Clone(), absent.header.Clone()
+func (p *relayProbe) checkSameAnswer(a, absent Answer) {
+	p.Expect("the same answer as for what does not exist: %s", absent)
+	header, other := a.Header.Clone(), absent.Header.Clone()
 	header.Del("Date")
 	other.Del("Date")
 	same := maps.EqualFunc(header, other,
 		func(x, y []string) bool { return strings.Join(x, "\n") == strings.Join(y, "\n") })
-	if a.status != absent.status || !bytes.Equal(a.body, absent.body) || !same {
-		p.failf("%s with the header %v instead of %v", a, header, other)
+	if a.Status != absent.Status || !bytes.Equal(a.Body, absent.Body) || !same {
+		p.Failf("%s with the header %v instead of %v", a, header, other)
 	}
 }
 
@@ -181,11 +181,11 @@ func hiddenThread(p *relayProbe) {
 	for _, name := range []string{"c", "a"} {
 		p.checkClient(p.read("", t.actors[name], "/threads/"+t.thread), t.actors["c"])
 	}
-	for _, reader := range []actor{{}, t.actors["s"]} {
-		absent := p.read("", reader, "/threads/"+newID("thread"))
-		p.checkRefused(absent, noThread)
+	for _, reader := range []Actor{{}, t.actors["s"]} {
+		absent := p.read("", reader, "/threads/"+NewID("thread"))
+		p.CheckRefused(absent, noThread)
 		p.checkSameAnswer(p.read("", reader, "/threads/"+t.thread), absent)
-		p.checkSameAnswer(p.read("", reader, "/threads/"+t.thread+query("client", t.actors["c"].did())), absent)
+		p.checkSameAnswer(p.read("", reader, "/threads/"+t.thread+Query("client", t.actors["c"].DID())), absent)
 	}
 }
 
@@ -194,12 +194,12 @@ func hiddenThreadPosts(p *relayProbe) {
 	t.play("c.REQUEST>a a.OFFER")
 	for _, move := range []string{"s.OFFER", "s.ACCEPT>a", "s.RESULT", "s.ERROR", "s.CANCEL"} {
 		m, _ := t.message(move)
-		set("thread.id", newID("thread"))(m)
-		other := m.sign(t.actors["s"])
-		absent := p.post(other.what+", but with the id of a thread that does not exist", other.body)
-		p.checkRefused(absent, noThread)
+		Set("thread.id", NewID("thread"))(m)
+		other := m.Sign(t.actors["s"])
+		absent := p.Post(other.What+", but with the id of a thread that does not exist", other.Body)
+		p.CheckRefused(absent, noThread)
 		actual := t.signed(move)
-		p.checkSameAnswer(p.post(actual.what, actual.body), absent)
+		p.checkSameAnswer(p.Post(actual.What, actual.Body), absent)
 	}
 }
 
@@ -208,20 +208,20 @@ func competingOffers(p *relayProbe) {
 	t.play("c.REQUEST a.OFFER b.OFFER")
 	for _, name := range []string{"a", "b"} {
 		a := p.read("", t.actors[name], "/threads/"+t.thread)
-		p.expect("the thread with two events and only the offer of the reader")
-		events, _ := eventsOf(a)
-		offers, _ := a.object("thread").list("offers")
-		if a.status != 200 || len(offers) != 1 || !bytes.Contains(offers[0], []byte(t.actors[name].did())) ||
+		p.Expect("the thread with two events and only the offer of the reader")
+		events, _ := EventsOf(a)
+		offers, _ := a.Object("thread").List("offers")
+		if a.Status != 200 || len(offers) != 1 || !bytes.Contains(offers[0], []byte(t.actors[name].DID())) ||
 			len(events) != 2 {
-			p.failf("%s", a)
+			p.Failf("%s", a)
 		}
 	}
 	t.play("c.ACCEPT>a")
-	p.checkRefused(p.read("", t.actors["b"], "/threads/"+t.thread), noThread)
+	p.CheckRefused(p.read("", t.actors["b"], "/threads/"+t.thread), noThread)
 }
 
 func tokenScope(p *relayProbe) {
-	reader := p.actor("a reader")
+	reader := p.Actor("a reader")
 	target := p.inboxTarget(reader)
 	for what, change := range map[string]func(map[string]any){
 		"a token for another relay":  setMember("aud", "https://relay.invalid"),
@@ -230,50 +230,50 @@ func tokenScope(p *relayProbe) {
 		"a token for the same query in another order": setMember("target",
 			strings.Replace(target, "cursor=0&timeout=0", "timeout=0&cursor=0", 1)),
 		"a token for a part of the query": setMember("target",
-			strings.TrimSuffix(target, reader.did()[len(reader.did())-1:])),
+			strings.TrimSuffix(target, reader.DID()[len(reader.DID())-1:])),
 	} {
 		p.checkUnauthorized(p.read(what, reader, target, change))
 	}
-	p.checkPage(p.read("", reader, target))
+	p.CheckPage(p.read("", reader, target))
 }
 
 func tokenTime(p *relayProbe) {
-	reader := p.actor("a reader")
+	reader := p.Actor("a reader")
 	target := p.inboxTarget(reader)
 	for _, off := range []time.Duration{-65 * time.Second, 65 * time.Second, -time.Hour, 10 * 365 * 24 * time.Hour} {
 		p.checkUnauthorized(
 			p.read("a token with a ts that is off by "+off.String(), reader, target,
-				setMember("ts", formatTime(p.now().Add(off)))),
+				setMember("ts", FormatTime(p.Now().Add(off)))),
 		)
 	}
 	p.checkUnauthorized(p.read("a token whose ts is not a time", reader, target, setMember("ts", "now")))
-	p.checkPage(
+	p.CheckPage(
 		p.read("a token with a ts 50s in the future", reader, target,
-			setMember("ts", formatTime(p.now().Add(50*time.Second)))),
+			setMember("ts", FormatTime(p.Now().Add(50*time.Second)))),
 	)
 }
 
 func tokenReuse(p *relayProbe) {
-	reader, other := p.actor("a reader"), p.actor("another reader")
+	reader, other := p.Actor("a reader"), p.Actor("another reader")
 	target, nonce := "/agents?limit=1", envelope.NewNonce()
 	token := http.Header{"Authorization": {"Agora " + p.token(reader, target, setMember("nonce", nonce))}}
-	p.expect("status 200")
-	if a := p.call("", http.MethodGet, target, token, nil, 0); a.status != 200 {
-		p.failf("%s", a)
+	p.Expect("status 200")
+	if a := p.Call("", http.MethodGet, target, token, nil, 0); a.Status != 200 {
+		p.Failf("%s", a)
 	}
-	p.checkUnauthorized(p.call("the same token again", http.MethodGet, target, token, nil, 0))
+	p.checkUnauthorized(p.Call("the same token again", http.MethodGet, target, token, nil, 0))
 	p.checkUnauthorized(
 		p.read("another token with the same nonce", reader, target, setMember("nonce", nonce),
-			setMember("ts", formatTime(p.now().Add(time.Second)))),
+			setMember("ts", FormatTime(p.Now().Add(time.Second)))),
 	)
-	p.expect("status 200, because nonces of another reader do not count")
-	if a := p.read("", other, target, setMember("nonce", nonce)); a.status != 200 {
-		p.failf("%s", a)
+	p.Expect("status 200, because nonces of another reader do not count")
+	if a := p.read("", other, target, setMember("nonce", nonce)); a.Status != 200 {
+		p.Failf("%s", a)
 	}
 }
 
 func malformedTokens(p *relayProbe) {
-	reader, other := p.actor("a reader"), p.actor("another reader")
+	reader, other := p.Actor("a reader"), p.Actor("another reader")
 	const target = "/agents?limit=1"
 	for what, change := range map[string]func(map[string]any){
 		"with another typ": setMember("typ", "agora"), "with an unknown member": setMember("type", "REQUEST"),
@@ -282,7 +282,7 @@ func malformedTokens(p *relayProbe) {
 		"with an invalid character in the nonce": setMember("nonce", "0123456789abcde+"),
 		"without a nonce":                        func(t map[string]any) { delete(t, "nonce") },
 		"with a number as nonce":                 setMember("nonce", 1234567890123456),
-		"with the did of another reader":         setMember("did", other.did()),
+		"with the did of another reader":         setMember("did", other.DID()),
 		"with a did that is not a did:key":       setMember("did", "did:web:relay.example"),
 	} {
 		p.checkUnauthorized(p.read("a token "+what, reader, target, change))
@@ -294,12 +294,12 @@ func malformedTokens(p *relayProbe) {
 		"the scheme without a token": {"Agora"}, "an empty Authorization": {""},
 	} {
 		p.checkUnauthorized(
-			p.call("a read with "+what, http.MethodGet, target, http.Header{"Authorization": values}, nil, 0))
+			p.Call("a read with "+what, http.MethodGet, target, http.Header{"Authorization": values}, nil, 0))
 	}
-	for _, path := range []string{"/events" + query("cursor", "0", "timeout", "0", "type", "RESULT"),
-		"/threads/" + newID("thread"), "/agents/" + reader.did()} {
+	for _, path := range []string{"/events" + Query("cursor", "0", "timeout", "0", "type", "RESULT"),
+		"/threads/" + NewID("thread"), "/agents/" + reader.DID()} {
 		p.checkUnauthorized(
-			p.call("a read with a malformed token", http.MethodGet, path, http.Header{"Authorization": {"Agora x"}},
+			p.Call("a read with a malformed token", http.MethodGet, path, http.Header{"Authorization": {"Agora x"}},
 				nil, 0),
 		)
 	}
@@ -307,41 +307,41 @@ func malformedTokens(p *relayProbe) {
 
 func hiddenEvents(p *relayProbe) {
 	const hold = 4 * time.Second
-	client, agent := p.actor("a client"), p.actor("an agent")
-	m := p.request(client, agent)
+	client, agent := p.Actor("a client"), p.Actor("an agent")
+	m := p.Request(client, agent)
 	var held []*poller
 	for _, pair := range [][2]string{{"thread", m["thread"].(map[string]any)["id"].(string)},
-		{"sender", client.did()}} {
+		{"sender", client.DID()}} {
 		poll := &poller{done: make(chan struct{})}
-		target := "/events" + query("cursor", "0", pair[0], pair[1], "timeout", "4")
-		p.tasks.Go(func() {
+		target := "/events" + Query("cursor", "0", pair[0], pair[1], "timeout", "4")
+		p.Tasks.Go(func() {
 			defer close(poll.done)
-			poll.answer = p.call("", http.MethodGet, target, withoutToken(), nil, hold)
+			poll.answer = p.Call("", http.MethodGet, target, withoutToken(), nil, hold)
 		})
 		held = append(held, poll)
 	}
-	p.sleep(second / 2)
-	p.postAccepted(client, m)
+	p.Sleep(time.Second / 2)
+	p.PostAccepted(client, m)
 	for _, poll := range held {
 		a := poll.wait()
-		p.checkEvents(p.checkPage(a))
-		p.checkHeld(a.took, hold) // the post was made while the poll was held
+		p.CheckEvents(p.CheckPage(a))
+		p.checkHeld(a.Took, hold) // the post was made while the poll was held
 	}
 }
 
 func encryptedCursors(p *relayProbe) {
-	reader, client := p.actor("a reader"), p.actor("a client")
+	reader, client := p.Actor("a reader"), p.Actor("a client")
 	target := p.inboxTarget(reader)
 	first, second := p.read("", reader, target), p.read("", reader, target)
-	p.expect("another cursor than %s for the same position", first.text("cursor"))
-	if first.text("cursor") == "" || first.text("cursor") == second.text("cursor") {
-		p.failf("%s", second)
+	p.Expect("another cursor than %s for the same position", first.Text("cursor"))
+	if first.Text("cursor") == "" || first.Text("cursor") == second.Text("cursor") {
+		p.Failf("%s", second)
 	}
-	sent := p.postAccepted(client, p.request(client, reader))
-	for _, cursor := range []string{first.text("cursor"), second.text("cursor")} {
-		p.checkEvents(
-			p.checkPage(
-				p.read("", reader, "/events"+query("cursor", cursor, "timeout", "0", "recipient", reader.did()))),
+	sent := p.PostAccepted(client, p.Request(client, reader))
+	for _, cursor := range []string{first.Text("cursor"), second.Text("cursor")} {
+		p.CheckEvents(
+			p.CheckPage(
+				p.read("", reader, "/events"+Query("cursor", cursor, "timeout", "0", "recipient", reader.DID()))),
 			sent,
 		)
 	}

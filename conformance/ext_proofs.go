@@ -39,7 +39,7 @@ var proofChecks = []relayCheck{
 		Cites: proofsAtRelay, run: ifProofs(noProof)},
 	{Number: "X-79", Title: "No two leaves have the same salt", Cites: proofsLog, run: ifProofs(differentSalts)},
 	{Number: "X-80", Title: "The published checkpoint follows the log within seconds, never shrinks, and is not cached",
-		Cites: proofsAtRelay, wait: 6 * second, run: ifProofs(publishing)},
+		Cites: proofsAtRelay, wait: 6 * time.Second, run: ifProofs(publishing)},
 	{Number: "X-81", Title: "The tiles and all checkpoints are of one tree, in receipts, in GET /proofs and published",
 		Cites: proofsLog, run: ifProofs(oneTree)},
 	{Number: "X-82", Title: "Tiles have any width that exists and may be cached for ever; there are no tiles of entries",
@@ -54,42 +54,42 @@ var proofChecks = []relayCheck{
 
 func logStart(p *relayProbe, log provedLog) {
 	start, err := proof.ParseStart(log.start)
-	p.expect("log.start is the text of a start, whose line previous names another log or none")
+	p.Expect("log.start is the text of a start, whose line previous names another log or none")
 	if err != nil || start.Previous != nil && start.Previous.Origin == log.origin {
-		p.failf("%q: %v", log.start, err)
+		p.Failf("%q: %v", log.start, err)
 	}
 	c := p.published(log)
-	p.expect("leaf 0 of the tree is log.start")
+	p.Expect("leaf 0 of the tree is log.start")
 	leaf, err := p.treeOf(log, c).ReadHashes([]int64{tlog.StoredHashIndex(0, 0)})
 	if err != nil {
-		p.failf("the tiles are not of the tree of the published checkpoint: %v", err)
+		p.Failf("the tiles are not of the tree of the published checkpoint: %v", err)
 	}
 	if leaf[0] != tlog.RecordHash([]byte(log.start)) {
-		p.failf("leaf 0 has the hash %s, and log.start is %q", leaf[0], log.start)
+		p.Failf("leaf 0 has the hash %s, and log.start is %q", leaf[0], log.start)
 	}
 }
 
 func receiptProof(p *relayProbe, log provedLog) {
-	client, agent := p.actor("a client"), p.actor("an agent")
-	p.postProved(log, p.request(client, agent).sign(client))
+	client, agent := p.Actor("a client"), p.Actor("an agent")
+	p.postProved(log, p.Request(client, agent).Sign(client))
 	for _, ahead := range []time.Duration{-4 * time.Minute, 4 * time.Minute} {
-		sent := p.postProved(log, p.requestAhead(client, agent, ahead).sign(client))
-		now := p.now()
-		p.expect("received is the time of arrival, which is now, and not the ts, %v from now", ahead)
+		sent := p.postProved(log, p.requestAhead(client, agent, ahead).Sign(client))
+		now := p.Now()
+		p.Expect("received is the time of arrival, which is now, and not the ts, %v from now", ahead)
 		if off := sent.leaf.Received.Sub(now).Abs(); off > 30*time.Second {
-			p.failf("received is %s, and now is %s", formatTime(sent.leaf.Received), formatTime(now))
+			p.Failf("received is %s, and now is %s", FormatTime(sent.leaf.Received), FormatTime(now))
 		}
 	}
 }
 
 func growingIndex(p *relayProbe, log provedLog) {
-	client := p.actor("a client")
+	client := p.Actor("a client")
 	last := p.postProved(log, p.requestOf(client))
 	for range 5 {
 		next := p.postProved(log, p.requestOf(client))
-		p.expect("an index above %d and a log with more than %d leaves", last.Index, last.Checkpoint.Size)
+		p.Expect("an index above %d and a log with more than %d leaves", last.Index, last.Checkpoint.Size)
 		if next.Index <= last.Index || next.Checkpoint.Size <= last.Checkpoint.Size {
-			p.failf("the index does not grow: %d of %d leaves", next.Index, next.Checkpoint.Size)
+			p.Failf("the index does not grow: %d of %d leaves", next.Index, next.Checkpoint.Size)
 		}
 		last = next
 	}
@@ -105,39 +105,39 @@ func leafRequest(p *relayProbe, log provedLog) {
 			if i == 0 {
 				request = sent.leaf.Event
 			}
-			p.expect("the leaf of %s has the request %x", move, request[:])
+			p.Expect("the leaf of %s has the request %x", move, request[:])
 			if sent.leaf.Request != request {
-				p.failf("the leaf names another request: %q", sent.Extra)
+				p.Failf("the leaf names another request: %q", sent.Extra)
 			}
 		}
 	}
-	agent := p.actor("an agent")
-	sent := p.postProved(log, p.manifest(agent, "cap", newID("intent")).sign(agent))
-	p.expect("the leaf of a MANIFEST has the request -")
+	agent := p.Actor("an agent")
+	sent := p.postProved(log, p.manifest(agent, "cap", NewID("intent")).Sign(agent))
+	p.Expect("the leaf of a MANIFEST has the request -")
 	if sent.leaf.Request != (proof.Hash{}) {
-		p.failf("the leaf names another request: %q", sent.Extra)
+		p.Failf("the leaf names another request: %q", sent.Extra)
 	}
 }
 
 func duplicateLeaf(p *relayProbe, log provedLog) {
-	client := p.actor("a client")
+	client := p.Actor("a client")
 	sent := p.postProved(log, p.requestOf(client))
 	for range 2 {
-		a := p.post("the same message again", sent.body)
-		p.checkDuplicate(a, sent.signedMessage, true)
+		a := p.Post("the same message again", sent.Body)
+		p.checkDuplicate(a, sent.SignedMessage, true)
 		p.checkNoProof(a)
-		p.checkSameLeaf(p.readProof(log, client, sent.signedMessage), sent)
+		p.checkSameLeaf(p.readProof(log, client, sent.SignedMessage), sent)
 	}
 	raced := p.requestOf(client)
-	answers := p.postConcurrently(6, func(int) signedMessage { return raced })
-	p.describe("POST /events with the same REQUEST, 6 times at once")
-	first := slices.IndexFunc(answers, func(a answer) bool {
-		duplicate, _ := a.flag("duplicate")
+	answers := p.postConcurrently(6, func(int) SignedMessage { return raced })
+	p.Describe("POST /events with the same REQUEST, 6 times at once")
+	first := slices.IndexFunc(answers, func(a Answer) bool {
+		duplicate, _ := a.Flag("duplicate")
 		return !duplicate
 	})
-	p.expect("one receipt with duplicate false")
+	p.Expect("one receipt with duplicate false")
 	if first < 0 {
-		p.failf("all receipts have duplicate true")
+		p.Failf("all receipts have duplicate true")
 	}
 	won := p.checkReceipt(answers[first], raced, log)
 	for _, a := range slices.Delete(answers, first, first+1) {
@@ -148,12 +148,12 @@ func duplicateLeaf(p *relayProbe, log provedLog) {
 }
 
 func proofRead(p *relayProbe, log provedLog) {
-	client, agent := p.actor("a client"), p.actor("an agent")
-	for _, m := range []message{p.request(client, agent), p.request(client, actor{}),
-		p.manifest(client, "cap", newID("intent"))} {
-		sent := p.postProved(log, m.sign(client))
+	client, agent := p.Actor("a client"), p.Actor("an agent")
+	for _, m := range []Message{p.Request(client, agent), p.Request(client, Actor{}),
+		p.manifest(client, "cap", NewID("intent"))} {
+		sent := p.postProved(log, m.Sign(client))
 		for range 2 {
-			p.checkSameLeaf(p.readProof(log, client, sent.signedMessage), sent)
+			p.checkSameLeaf(p.readProof(log, client, sent.SignedMessage), sent)
 		}
 	}
 }
@@ -161,58 +161,58 @@ func proofRead(p *relayProbe, log provedLog) {
 // provedIsStored looks for a relay that signs a receipt before it stores the message. A client can see that the message,
 // its proof or the tree of the receipt is not there yet. It cannot see whether they are on disk.
 func provedIsStored(p *relayProbe, log provedLog) {
-	client := p.actor("a client")
+	client := p.Actor("a client")
 	for range 3 {
-		agent := p.actor("an agent")
-		sent := p.postProved(log, p.request(client, agent).sign(client))
-		p.checkInOrder(p.events("cursor", "0", "recipient", agent.did(), "timeout", "0"), sent.signedMessage)
-		read := p.readProof(log, client, sent.signedMessage)
+		agent := p.Actor("an agent")
+		sent := p.postProved(log, p.Request(client, agent).Sign(client))
+		p.checkInOrder(p.Events("cursor", "0", "recipient", agent.DID(), "timeout", "0"), sent.SignedMessage)
+		read := p.readProof(log, client, sent.SignedMessage)
 		p.checkSameLeaf(read, sent)
 		p.checkOneTree(log, sent.Checkpoint, read.Checkpoint)
 	}
 }
 
 func noProof(p *relayProbe, log provedLog) {
-	client, agent := p.actor("a client"), p.actor("an agent")
-	sent := p.postProved(log, p.request(client, agent).sign(client))
-	refusedMessage := p.request(client, agent).sign(agent)
-	p.postRefused(badSignature, "a REQUEST that is not signed with its sender's key", refusedMessage.body)
-	notFound := refused(http.StatusNotFound, envelope.CodeNotFound)
+	client, agent := p.Actor("a client"), p.Actor("an agent")
+	sent := p.postProved(log, p.Request(client, agent).Sign(client))
+	refusedMessage := p.Request(client, agent).Sign(agent)
+	p.PostRefused(badSignature, "a REQUEST that is not signed with its sender's key", refusedMessage.Body)
+	notFound := Refused(http.StatusNotFound, envelope.CodeNotFound)
 	for what, pairs := range map[string][]string{
-		"an id that nobody has used":        {"sender", client.did(), "id", newID("msg")},
-		"the id of another sender's":        {"sender", agent.did(), "id", sent.id},
-		"a message that the relay refused":  {"sender", client.did(), "id", refusedMessage.id},
-		"an id that is no id of any sender": {"sender", client.did(), "id", "\u2028"},
+		"an id that nobody has used":        {"sender", client.DID(), "id", NewID("msg")},
+		"the id of another sender's":        {"sender", agent.DID(), "id", sent.ID},
+		"a message that the relay refused":  {"sender", client.DID(), "id", refusedMessage.ID},
+		"an id that is no id of any sender": {"sender", client.DID(), "id", "\u2028"},
 	} {
-		p.checkRefused(p.call(what, http.MethodGet, "/proofs"+query(pairs...), nil, nil, 0), notFound)
+		p.CheckRefused(p.Call(what, http.MethodGet, "/proofs"+Query(pairs...), nil, nil, 0), notFound)
 	}
-	bad := refused(http.StatusBadRequest, envelope.CodeInvalidRequest, envelope.CodeInvalidDID)
+	bad := Refused(http.StatusBadRequest, envelope.CodeInvalidRequest, envelope.CodeInvalidDID)
 	for what, pairs := range map[string][]string{
 		"no parameter":                {},
-		"no sender":                   {"id", sent.id},
-		"no id":                       {"sender", client.did()},
-		"a sender that is no did":     {"sender", "nobody", "id", sent.id},
-		"an unknown parameter":        {"sender", client.did(), "id", sent.id, "x", "1"},
-		"the parameter id, two times": {"sender", client.did(), "id", sent.id, "id", sent.id},
+		"no sender":                   {"id", sent.ID},
+		"no id":                       {"sender", client.DID()},
+		"a sender that is no did":     {"sender", "nobody", "id", sent.ID},
+		"an unknown parameter":        {"sender", client.DID(), "id", sent.ID, "x", "1"},
+		"the parameter id, two times": {"sender", client.DID(), "id", sent.ID, "id", sent.ID},
 	} {
-		p.checkRefused(p.call(what, http.MethodGet, "/proofs"+query(pairs...), nil, nil, 0), bad)
+		p.CheckRefused(p.Call(what, http.MethodGet, "/proofs"+Query(pairs...), nil, nil, 0), bad)
 	}
 }
 
 func differentSalts(p *relayProbe, log provedLog) {
-	client := p.actor("a client")
-	messages := make([]signedMessage, 12)
+	client := p.Actor("a client")
+	messages := make([]SignedMessage, 12)
 	for i := range messages {
 		messages[i] = p.requestOf(client)
 	}
-	answers := p.postConcurrently(len(messages), func(i int) signedMessage { return messages[i] })
-	p.describe("POST /events with %d messages, some at once", len(messages))
+	answers := p.postConcurrently(len(messages), func(i int) SignedMessage { return messages[i] })
+	p.Describe("POST /events with %d messages, some at once", len(messages))
 	seen := map[[16]byte]bool{{}: true}
 	for i, a := range answers {
 		salt := p.checkReceipt(a, messages[i], log).leaf.Salt
-		p.expect("a salt that no other leaf has, and not zero")
+		p.Expect("a salt that no other leaf has, and not zero")
 		if seen[salt] {
-			p.failf("two leaves have the salt %x, or it is zero", salt)
+			p.Failf("two leaves have the salt %x, or it is zero", salt)
 		}
 		seen[salt] = true
 	}
@@ -221,59 +221,59 @@ func differentSalts(p *relayProbe, log provedLog) {
 func publishing(p *relayProbe, log provedLog) {
 	const longest = 30 * time.Second
 	if log.publish > longest {
-		p.end(NotTested, "the relay publishes a checkpoint only every %v", log.publish)
+		p.End(NotTested, "the relay publishes a checkpoint only every %v", log.publish)
 	}
 	before := p.published(log)
-	sent := p.postProved(log, p.requestOf(p.actor("a client")))
+	sent := p.postProved(log, p.requestOf(p.Actor("a client")))
 	last := before
 	next := func() {
 		c := p.published(log)
-		p.expect("at least %d leaves, as published before", last.Size)
+		p.Expect("at least %d leaves, as published before", last.Size)
 		if c.Size < last.Size {
-			p.failf("the published log shrinks to %d leaves", c.Size)
+			p.Failf("the published log shrinks to %d leaves", c.Size)
 		}
 		last = c
 	}
-	for deadline := time.Now().Add(log.publish + 2*promptLimit); last.Size <= sent.Index; next() {
-		p.expect("a published checkpoint with the leaf %d, %v after its receipt", sent.Index, log.publish)
+	for deadline := time.Now().Add(log.publish + 2*PromptLimit); last.Size <= sent.Index; next() {
+		p.Expect("a published checkpoint with the leaf %d, %v after its receipt", sent.Index, log.publish)
 		if time.Now().After(deadline) {
-			p.failf("the published log still has %d leaves", last.Size)
+			p.Failf("the published log still has %d leaves", last.Size)
 		}
-		p.sleep(second / 2)
+		p.Sleep(time.Second / 2)
 	}
 	for range 3 {
 		next()
 	}
 	p.checkOneTree(log, before, sent.Checkpoint, last)
-	notFound := refused(http.StatusNotFound, envelope.CodeNotFound)
+	notFound := Refused(http.StatusNotFound, envelope.CodeNotFound)
 	other := log
 	other.origin.Epoch++
-	p.checkRefused(p.call("another epoch", http.MethodGet, other.target("checkpoint"), nil, nil, 0), notFound)
-	p.checkRefused(p.call("a parameter", http.MethodGet, log.target("checkpoint?x=1"), nil, nil, 0), invalid)
+	p.CheckRefused(p.Call("another epoch", http.MethodGet, other.target("checkpoint"), nil, nil, 0), notFound)
+	p.CheckRefused(p.Call("a parameter", http.MethodGet, log.target("checkpoint?x=1"), nil, nil, 0), invalid)
 }
 
 func oneTree(p *relayProbe, log provedLog) {
-	client := p.actor("a client")
+	client := p.Actor("a client")
 	trees := []proof.Checkpoint{p.published(log)}
 	for range 4 {
 		sent := p.postProved(log, p.requestOf(client))
-		trees = append(trees, sent.Checkpoint, p.readProof(log, client, sent.signedMessage).Checkpoint)
+		trees = append(trees, sent.Checkpoint, p.readProof(log, client, sent.SignedMessage).Checkpoint)
 	}
 	p.checkOneTree(log, append(trees, p.published(log))...)
 }
 
 func tileAnswers(p *relayProbe, log provedLog) {
-	client := p.actor("a client")
+	client := p.Actor("a client")
 	size := p.postProved(log, p.requestOf(client)).Checkpoint.Size
 	width := int(min(size, tileWidth))
 	full := p.tile(log, tlog.Tile{H: tileHeight, W: width})
 	for w := range min(width, 3) {
-		p.expect("the first %d hashes of the tile", w+1)
+		p.Expect("the first %d hashes of the tile", w+1)
 		if part := p.tile(log, tlog.Tile{H: tileHeight, W: w + 1}); string(part) != string(full[:len(part)]) {
-			p.failf("another tile: %x", part)
+			p.Failf("another tile: %x", part)
 		}
 	}
-	notFound := refused(http.StatusNotFound, envelope.CodeNotFound)
+	notFound := Refused(http.StatusNotFound, envelope.CodeNotFound)
 	for what, path := range map[string]string{
 		"entries":                   "tile/entries/000",
 		"a part of entries":         "tile/entries/000.p/1",
@@ -281,57 +281,57 @@ func tileAnswers(p *relayProbe, log provedLog) {
 		"a level that no log has":   "tile/5/000",
 		"a number without zeros":    "tile/0/0",
 	} {
-		p.checkRefused(p.call(what, http.MethodGet, log.target(path), nil, nil, 0), notFound)
+		p.CheckRefused(p.Call(what, http.MethodGet, log.target(path), nil, nil, 0), notFound)
 	}
 }
 
 func bulkProofs(p *relayProbe, log provedLog) {
-	if !hasFeature(p.document(), "bulk") {
-		p.end(NotTested, `the well-known document does not list the feature "bulk"`)
+	if !HasFeature(p.Document(), "bulk") {
+		p.End(NotTested, `the well-known document does not list the feature "bulk"`)
 	}
-	client := p.actor("a client")
+	client := p.Actor("a client")
 	first, second := p.requestOf(client), p.requestOf(client)
 	b := p.bulkTo("?proofs=true", "a message, the message again, {}, and another message",
-		joined(first.body, first.body, []byte("{}"), second.body))
-	p.checkResults(b, wantedLine{id: first.id}, wantedLine{id: first.id, duplicate: true},
-		wantedLine{code: envelope.CodeUnsupportedVersion}, wantedLine{id: second.id})
-	for i, signed := range map[int]signedMessage{0: first, 3: second} {
-		sent := p.checkProof(b.results[i].text("proof"), signed, log)
+		joined(first.Body, first.Body, []byte("{}"), second.Body))
+	p.checkResults(b, wantedLine{id: first.ID}, wantedLine{id: first.ID, duplicate: true},
+		wantedLine{code: envelope.CodeUnsupportedVersion}, wantedLine{id: second.ID})
+	for i, signed := range map[int]SignedMessage{0: first, 3: second} {
+		sent := p.checkProof(b.results[i].Text("proof"), signed, log)
 		p.checkSameLeaf(p.readProof(log, client, signed), sent)
 	}
 	p.checkNoProof(b.results[1])
 	p.checkNoProof(b.results[2])
 	for _, parameter := range []string{"", "?proofs=false"} {
 		unproved := p.requestOf(client)
-		b = p.bulkTo(parameter, "a message", joined(unproved.body))
+		b = p.bulkTo(parameter, "a message", joined(unproved.Body))
 		p.checkResults(b, receipts(unproved)...)
 		p.checkNoProof(b.results[0])
 		p.readProof(log, client, unproved)
 	}
-	p.checkRefused(p.call("proofs=x", http.MethodPost, "/events/bulk?proofs=x", nil, joined(first.body), 0), invalid)
+	p.CheckRefused(p.Call("proofs=x", http.MethodPost, "/events/bulk?proofs=x", nil, joined(first.Body), 0), invalid)
 }
 
 func privateProofs(p *relayProbe, log provedLog) {
-	client, agent, stranger := p.actor("a client"), p.actor("an agent"), p.actor("a stranger")
-	open := p.postProved(log, p.request(client, actor{}).sign(client))
-	direct := p.postProved(log, p.request(client, agent).sign(client))
-	for _, reader := range []actor{{}, stranger} {
-		text := p.checkText(p.read("", reader, proofTarget(client, open.id)))
-		p.checkSameLeaf(p.checkProof(text, open.signedMessage, log), open)
+	client, agent, stranger := p.Actor("a client"), p.Actor("an agent"), p.Actor("a stranger")
+	open := p.postProved(log, p.Request(client, Actor{}).Sign(client))
+	direct := p.postProved(log, p.Request(client, agent).Sign(client))
+	for _, reader := range []Actor{{}, stranger} {
+		text := p.checkText(p.read("", reader, proofTarget(client, open.ID)))
+		p.checkSameLeaf(p.checkProof(text, open.SignedMessage, log), open)
 	}
-	for _, reader := range []actor{client, agent} {
-		text := p.checkText(p.read("", reader, proofTarget(client, direct.id)))
-		p.checkSameLeaf(p.checkProof(text, direct.signedMessage, log), direct)
+	for _, reader := range []Actor{client, agent} {
+		text := p.checkText(p.read("", reader, proofTarget(client, direct.ID)))
+		p.checkSameLeaf(p.checkProof(text, direct.SignedMessage, log), direct)
 	}
-	p.checkUnauthorized(p.read("", actor{}, proofTarget(client, direct.id)))
-	absent := p.read("an id that nobody has used", stranger, proofTarget(client, newID("msg")))
-	p.checkRefused(absent, refused(http.StatusNotFound, envelope.CodeNotFound))
-	p.checkSameAnswer(p.read("", stranger, proofTarget(client, direct.id)), absent)
+	p.checkUnauthorized(p.read("", Actor{}, proofTarget(client, direct.ID)))
+	absent := p.read("an id that nobody has used", stranger, proofTarget(client, NewID("msg")))
+	p.CheckRefused(absent, Refused(http.StatusNotFound, envelope.CodeNotFound))
+	p.checkSameAnswer(p.read("", stranger, proofTarget(client, direct.ID)), absent)
 }
 
 // requestOf returns a signed REQUEST to a new agent.
-func (p *relayProbe) requestOf(client actor) signedMessage {
-	return p.request(client, p.actor("an agent")).sign(client)
+func (p *relayProbe) requestOf(client Actor) SignedMessage {
+	return p.Request(client, p.Actor("an agent")).Sign(client)
 }
 
 // checkOneTree ends the check unless the tiles and all these checkpoints are of one tree.
@@ -341,13 +341,13 @@ func (p *relayProbe) checkOneTree(log provedLog, checkpoints ...proof.Checkpoint
 	hashes := p.treeOf(log, newest)
 	for _, c := range checkpoints {
 		root, err := tlog.TreeHash(c.Size, hashes)
-		p.expect("the tiles and the checkpoints with %d and %d leaves are of one tree", c.Size, newest.Size)
+		p.Expect("the tiles and the checkpoints with %d and %d leaves are of one tree", c.Size, newest.Size)
 		if err != nil {
-			p.failf("there are two trees: the tiles do not give the root %s of the checkpoint with %d leaves: %v",
+			p.Failf("there are two trees: the tiles do not give the root %s of the checkpoint with %d leaves: %v",
 				newest.Root, newest.Size, err)
 		}
 		if root != c.Root {
-			p.failf("there are two trees: the root at the size %d is %s in a checkpoint, and %s in the tiles", c.Size,
+			p.Failf("there are two trees: the root at the size %d is %s in a checkpoint, and %s in the tiles", c.Size,
 				c.Root, root)
 		}
 	}

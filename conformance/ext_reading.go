@@ -15,17 +15,17 @@ var receiptChecks = []relayCheck{
 		Cites: overHTTP + " (POST /events); §4", run: receiptStates},
 	{Number: "X-3", Title: "The receipt of a duplicate has the cursor and the expiresAt of the first receipt",
 		Cites: overHTTP + "; §3", run: func(p *relayProbe) {
-			client := p.actor("a client")
-			signed := p.request(client, actor{}).sign(client)
-			first := p.post("a REQUEST", signed.body)
-			p.checkAccepted(first, signed)
-			again := p.post("the same REQUEST again", signed.body)
-			p.checkAccepted(again, signed)
-			p.expect("cursor %s and expiresAt %s, as in the first receipt", first.text("cursor"),
-				first.text("expiresAt"))
-			if first.text("cursor") == "" || again.text("cursor") != first.text("cursor") ||
-				again.text("expiresAt") != first.text("expiresAt") {
-				p.failf("%s", again)
+			client := p.Actor("a client")
+			signed := p.Request(client, Actor{}).Sign(client)
+			first := p.Post("a REQUEST", signed.Body)
+			p.CheckAccepted(first, signed)
+			again := p.Post("the same REQUEST again", signed.Body)
+			p.CheckAccepted(again, signed)
+			p.Expect("cursor %s and expiresAt %s, as in the first receipt", first.Text("cursor"),
+				first.Text("expiresAt"))
+			if first.Text("cursor") == "" || again.Text("cursor") != first.Text("cursor") ||
+				again.Text("expiresAt") != first.Text("expiresAt") {
+				p.Failf("%s", again)
 			}
 		}},
 	{Number: "X-4",
@@ -33,35 +33,35 @@ var receiptChecks = []relayCheck{
 		Cites: "PROTOCOL §1 meta.ttl", run: longestLifetime},
 	{Number: "X-5", Title: "A message whose meta.relay names this relay is accepted",
 		Cites: "PROTOCOL §1 meta.relay", run: func(p *relayProbe) {
-			own := p.document().text("url")
+			own := p.Document().Text("url")
 			if own == "" {
-				p.end(Skipped, "/.well-known/agora.json does not name the relay's url")
+				p.End(Skipped, "/.well-known/agora.json does not name the relay's url")
 			}
-			accepts(variant{what: "this relay's url in meta.relay", edit: set("meta.relay", own)},
+			accepts(variant{what: "this relay's url in meta.relay", edit: Set("meta.relay", own)},
 				variant{what: "a list in meta.relay that has this relay's url",
-					edit: set("meta.relay", []string{"https://relay.invalid", own})})(p)
+					edit: Set("meta.relay", []string{"https://relay.invalid", own})})(p)
 		}},
 }
 
 func receipt(p *relayProbe) {
-	client := p.actor("a client")
-	m := p.request(client, actor{})
-	signed := m.sign(client)
-	a := p.post("a REQUEST with ttl 180", signed.body)
-	p.checkAccepted(a, signed)
-	ts, _ := envelope.ParseTime(signed.ts)
-	want := ts.Add(messageTTL * time.Second)
-	p.expect("expiresAt %s, which is ts + ttl", formatTime(want))
-	if expires, ok := envelope.ParseTime(a.text("expiresAt")); !ok || !expires.Equal(want) {
-		p.failf("%s", a)
+	client := p.Actor("a client")
+	m := p.Request(client, Actor{})
+	signed := m.Sign(client)
+	a := p.Post("a REQUEST with ttl 180", signed.Body)
+	p.CheckAccepted(a, signed)
+	ts, _ := envelope.ParseTime(signed.TS)
+	want := ts.Add(MessageTTL * time.Second)
+	p.Expect("expiresAt %s, which is ts + ttl", FormatTime(want))
+	if expires, ok := envelope.ParseTime(a.Text("expiresAt")); !ok || !expires.Equal(want) {
+		p.Failf("%s", a)
 	}
-	p.expect("a cursor, duplicate false, and a thread with its id, the client's did and the state PENDING")
-	thread := a.object("thread")
-	if again, present := a.flag("duplicate"); a.text("cursor") == "" || again || !present ||
-		thread.text("id") != m["thread"].(map[string]any)["id"] ||
-		thread.text("client") != client.did() ||
-		thread.text("state") != "PENDING" {
-		p.failf("%s", a)
+	p.Expect("a cursor, duplicate false, and a thread with its id, the client's did and the state PENDING")
+	thread := a.Object("thread")
+	if again, present := a.Flag("duplicate"); a.Text("cursor") == "" || again || !present ||
+		thread.Text("id") != m["thread"].(map[string]any)["id"] ||
+		thread.Text("client") != client.DID() ||
+		thread.Text("state") != "PENDING" {
+		p.Failf("%s", a)
 	}
 }
 
@@ -70,32 +70,32 @@ func receiptStates(p *relayProbe) {
 	for _, turn := range [][2]string{{"c.REQUEST>a", "PENDING"}, {"a.OFFER", "PENDING"}, {"c.ACCEPT>a", "ACTIVE"},
 		{"a.RESULT", "COMPLETED"}, {"a.ERROR", "ERROR"}} {
 		signed := t.signed(turn[0])
-		a := p.post(signed.what, signed.body)
-		p.checkAccepted(a, signed)
-		p.expect("thread.state %s, and the sender of the REQUEST as thread.client", turn[1])
-		if thread := a.object("thread"); thread.text("state") != turn[1] ||
-			thread.text("client") != t.actors["c"].did() {
-			p.failf("%s", a)
+		a := p.Post(signed.What, signed.Body)
+		p.CheckAccepted(a, signed)
+		p.Expect("thread.state %s, and the sender of the REQUEST as thread.client", turn[1])
+		if thread := a.Object("thread"); thread.Text("state") != turn[1] ||
+			thread.Text("client") != t.actors["c"].DID() {
+			p.Failf("%s", a)
 		}
 	}
 }
 
 func longestLifetime(p *relayProbe) {
-	client := p.actor("a client")
-	m := p.request(client, actor{})
-	set("meta.ttl", 2_000_000_000)(m) // 63 years
-	signed := m.sign(client)
-	a := p.post("a REQUEST with a ttl of 63 years", signed.body)
-	p.checkAccepted(a, signed)
-	longest := p.document().object("seconds").number("maxTtl")
+	client := p.Actor("a client")
+	m := p.Request(client, Actor{})
+	Set("meta.ttl", 2_000_000_000)(m) // 63 years
+	signed := m.Sign(client)
+	a := p.Post("a REQUEST with a ttl of 63 years", signed.Body)
+	p.CheckAccepted(a, signed)
+	longest := p.Document().Object("seconds").Number("maxTtl")
 	if longest == 0 {
 		longest = (30 * 24 * time.Hour).Seconds()
 	}
-	ts, _ := envelope.ParseTime(signed.ts)
+	ts, _ := envelope.ParseTime(signed.TS)
 	want := ts.Add(time.Duration(longest) * time.Second)
-	p.expect("expiresAt %s, by the relay's maximum ttl", formatTime(want))
-	if expires, ok := envelope.ParseTime(a.text("expiresAt")); !ok || !expires.Equal(want) {
-		p.failf("%s", a)
+	p.Expect("expiresAt %s, by the relay's maximum ttl", FormatTime(want))
+	if expires, ok := envelope.ParseTime(a.Text("expiresAt")); !ok || !expires.Equal(want) {
+		p.Failf("%s", a)
 	}
 }
 
@@ -107,47 +107,47 @@ var cursorChecks = []relayCheck{
 		Title: "A reader that follows the cursor from 0 in small pages receives each event exactly once and in order",
 		Cites: cursorRule, run: cursorPages},
 	{Number: "X-7", Title: "A poll with the cursor of an empty answer is held until a new event arrives",
-		Cites: cursorRule, wait: second, run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			empty := p.poll("cursor", "0", "recipient", agent.did(), "timeout", "0")
-			p.checkEvents(p.checkPage(empty))
-			held := p.pollInBackground("cursor", empty.text("cursor"), "recipient", agent.did(), "timeout", "9")
+		Cites: cursorRule, wait: time.Second, run: func(p *relayProbe) {
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			empty := p.Poll("cursor", "0", "recipient", agent.DID(), "timeout", "0")
+			p.CheckEvents(p.CheckPage(empty))
+			held := p.pollInBackground("cursor", empty.Text("cursor"), "recipient", agent.DID(), "timeout", "9")
 			p.checkStillWaiting(held, "there is no event after that cursor")
-			sent := p.postAccepted(client, p.request(client, agent))
+			sent := p.PostAccepted(client, p.Request(client, agent))
 			p.checkWoken(held, time.Now(), sent)
-			p.checkEvents(p.events("cursor", held.answer.text("cursor"), "recipient", agent.did(), "timeout", "0"))
+			p.CheckEvents(p.Events("cursor", held.answer.Text("cursor"), "recipient", agent.DID(), "timeout", "0"))
 		}},
 	{Number: "X-8",
 		Title: "A reader with a cursor receives each event exactly once while senders with wrong clocks post",
-		Cites: cursorRule, wait: 6 * second,
+		Cites: cursorRule, wait: 6 * time.Second,
 		run: cursorSoak},
 	{Number: "X-9", Title: "The cursor in the answer to a poll with since can be used for the next poll",
 		Cites: cursorRule, run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			first := p.postAccepted(client, p.requestAhead(client, agent, 0))
-			a := p.poll("since", p.hourAgo(), "recipient", agent.did(), "timeout", "0")
-			p.checkEvents(p.checkPage(a), first)
-			second := p.postAccepted(client, p.requestAhead(client, agent, -time.Minute))
-			p.checkEvents(p.events("cursor", a.text("cursor"), "recipient", agent.did(), "timeout", "0"), second)
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			first := p.PostAccepted(client, p.requestAhead(client, agent, 0))
+			a := p.Poll("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "0")
+			p.CheckEvents(p.CheckPage(a), first)
+			second := p.PostAccepted(client, p.requestAhead(client, agent, -time.Minute))
+			p.CheckEvents(p.Events("cursor", a.Text("cursor"), "recipient", agent.DID(), "timeout", "0"), second)
 		}},
 	{Number: "X-10", Title: "A cursor that the relay has not made is refused",
 		Cites: cursorRule + "; §5 (malformed)", run: refusesCursors},
 	{Number: "X-11",
 		Title: "broadcast=true adds broadcasts to the events of a recipient, and a broadcast wakes its held poll",
-		Cites: overHTTP + " (broadcast=true adds them)", wait: second, run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			broadcast := p.postAccepted(client, p.request(client, actor{}))
-			direct := p.postAccepted(client, p.request(client, agent))
-			both := []string{"recipient", agent.did(), "sender", client.did(), "broadcast", "true"}
-			a := p.poll(append(both, "since", p.hourAgo(), "timeout", "0")...)
-			p.checkEvents(p.checkPage(a), broadcast, direct)
-			p.checkEvents(
-				p.events("recipient", agent.did(), "sender", client.did(), "broadcast", "false", "since", p.hourAgo(),
+		Cites: overHTTP + " (broadcast=true adds them)", wait: time.Second, run: func(p *relayProbe) {
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			broadcast := p.PostAccepted(client, p.Request(client, Actor{}))
+			direct := p.PostAccepted(client, p.Request(client, agent))
+			both := []string{"recipient", agent.DID(), "sender", client.DID(), "broadcast", "true"}
+			a := p.Poll(append(both, "since", p.HourAgo(), "timeout", "0")...)
+			p.CheckEvents(p.CheckPage(a), broadcast, direct)
+			p.CheckEvents(
+				p.Events("recipient", agent.DID(), "sender", client.DID(), "broadcast", "false", "since", p.HourAgo(),
 					"timeout", "0"),
 				direct,
 			)
-			held := p.pollInBackground(append(both, "cursor", a.text("cursor"), "timeout", "9")...)
-			another := p.postAccepted(client, p.request(client, actor{}))
+			held := p.pollInBackground(append(both, "cursor", a.Text("cursor"), "timeout", "9")...)
+			another := p.PostAccepted(client, p.Request(client, Actor{}))
 			p.checkWoken(held, time.Now(), another)
 		}},
 	{Number: "X-12", Title: "broadcast must be true or false",
@@ -157,82 +157,82 @@ var cursorChecks = []relayCheck{
 }
 
 // sentTo posts n messages with different timestamps, which are not in the order of their arrival.
-func (p *relayProbe) sentTo(agent actor, n int) (sent []signedMessage) {
-	client := p.actor("a client")
+func (p *relayProbe) sentTo(agent Actor, n int) (sent []SignedMessage) {
+	client := p.Actor("a client")
 	for i := range n {
-		sent = append(sent, p.postAccepted(client, p.requestAhead(client, agent, time.Duration(i%3)*-10*time.Second)))
+		sent = append(sent, p.PostAccepted(client, p.requestAhead(client, agent, time.Duration(i%3)*-10*time.Second)))
 	}
 	return sent
 }
 
 func cursorPages(p *relayProbe) {
-	agent := p.actor("an agent")
-	p.checkPages(p.sentTo(agent, 7), "cursor", "0", "recipient", agent.did(), "timeout", "0")
+	agent := p.Actor("an agent")
+	p.checkPages(p.sentTo(agent, 7), "cursor", "0", "recipient", agent.DID(), "timeout", "0")
 }
 
 // checkPages reads all pages of at most two events, each with the cursor of the page before it as the value of the first
 // parameter. It ends the check unless they have exactly these messages, in this order.
-func (p *relayProbe) checkPages(want []signedMessage, start, cursor string, parameters ...string) {
+func (p *relayProbe) checkPages(want []SignedMessage, start, cursor string, parameters ...string) {
 	got := 0
 	for got < len(want) {
-		a := p.poll(append([]string{start, cursor, "limit", "2"}, parameters...)...)
-		events := p.checkPage(a)
-		p.expect("%d events on pages of two, in the order %s; here those after the first %d", len(want), names(want), got)
-		more, _ := a.flag("hasMore")
-		if len(events) != min(2, len(want)-got) || more != (got+len(events) < len(want)) || a.text("cursor") == "" ||
-			a.text("cursor") == cursor {
-			p.failf("%d events (%s), hasMore %v, cursor %q", len(events), ids(events), more, a.text("cursor"))
+		a := p.Poll(append([]string{start, cursor, "limit", "2"}, parameters...)...)
+		events := p.CheckPage(a)
+		p.Expect("%d events on pages of two, in the order %s; here those after the first %d", len(want), names(want), got)
+		more, _ := a.Flag("hasMore")
+		if len(events) != min(2, len(want)-got) || more != (got+len(events) < len(want)) || a.Text("cursor") == "" ||
+			a.Text("cursor") == cursor {
+			p.Failf("%d events (%s), hasMore %v, cursor %q", len(events), IDs(events), more, a.Text("cursor"))
 		}
 		for _, e := range events {
-			if e.id() != want[got].id {
-				p.failf("event %s instead of %s", e.id(), want[got].id)
+			if e.ID() != want[got].ID {
+				p.Failf("event %s instead of %s", e.ID(), want[got].ID)
 			}
 			got++
 		}
-		cursor = a.text("cursor")
+		cursor = a.Text("cursor")
 	}
-	p.checkEvents(p.events(append([]string{start, cursor}, parameters...)...))
+	p.CheckEvents(p.Events(append([]string{start, cursor}, parameters...)...))
 }
 
 func cursorSoak(p *relayProbe) {
-	agent := p.actor("an agent")
+	agent := p.Actor("an agent")
 	f := p.follow(agent, readLoop{timeout: "3", limit: "4", cursor: true})
-	var sent []signedMessage
+	var sent []SignedMessage
 	for i := range soakEvents {
-		client := p.actor("a client")
+		client := p.Actor("a client")
 		m := p.requestAhead(client, agent, time.Duration(i%5-2)*time.Minute)
 		formatTS("2006-01-02T15:04:05Z07:00", 0)(m)
-		sent = append(sent, p.postAccepted(client, m))
-		p.sleep(soakTime / soakEvents)
+		sent = append(sent, p.PostAccepted(client, m))
+		p.Sleep(soakTime / soakEvents)
 	}
-	p.describe("GET /events, each with the cursor of the previous answer, while %d events are posted", soakEvents)
+	p.Describe("GET /events, each with the cursor of the previous answer, while %d events are posted", soakEvents)
 	p.checkReceived(f, sent)
-	p.expect("each event is delivered exactly once")
+	p.Expect("each event is delivered exactly once")
 	for _, signed := range sent {
-		if n := f.counts[signed.id]; n != 1 {
-			p.failf("event %s was delivered %d times", signed.id, n)
+		if n := f.counts[signed.ID]; n != 1 {
+			p.Failf("event %s was delivered %d times", signed.ID, n)
 		}
 	}
 }
 
 func refusesCursors(p *relayProbe) {
 	for _, cursor := range []string{"abc", "", "-1", "1e3", "0 "} {
-		p.checkRefused(p.poll("cursor", cursor, "recipient", p.actor("a reader").did(), "timeout", "0"), invalid)
+		p.CheckRefused(p.Poll("cursor", cursor, "recipient", p.Actor("a reader").DID(), "timeout", "0"), invalid)
 	}
 }
 
 func lastTS(p *relayProbe) {
-	client, agent := p.actor("a client"), p.actor("an agent")
-	since := p.hourAgo()
-	empty := p.poll("since", since, "recipient", agent.did(), "timeout", "0")
-	sent := p.postAccepted(client, p.request(client, agent))
-	full := p.poll("since", since, "recipient", agent.did(), "timeout", "0")
-	for want, a := range map[string]answer{since: empty, sent.ts: full} {
-		p.expect("lastTs is the time %s", want)
-		got, ok := envelope.ParseTime(a.text("lastTs"))
+	client, agent := p.Actor("a client"), p.Actor("an agent")
+	since := p.HourAgo()
+	empty := p.Poll("since", since, "recipient", agent.DID(), "timeout", "0")
+	sent := p.PostAccepted(client, p.Request(client, agent))
+	full := p.Poll("since", since, "recipient", agent.DID(), "timeout", "0")
+	for want, a := range map[string]Answer{since: empty, sent.TS: full} {
+		p.Expect("lastTs is the time %s", want)
+		got, ok := envelope.ParseTime(a.Text("lastTs"))
 		instant, _ := envelope.ParseTime(want)
 		if !ok || !got.Equal(instant) {
-			p.failf("lastTs is %q in the answer %s", a.text("lastTs"), a)
+			p.Failf("lastTs is %q in the answer %s", a.Text("lastTs"), a)
 		}
 	}
 }
@@ -249,44 +249,44 @@ var recordChecks = []relayCheck{
 			t := p.conversation()
 			t.play("c.REQUEST>a s.REQUEST>b a.OFFER")
 			p.checkClient(p.thread(t, ""), t.actors["c"])
-			p.checkClient(p.thread(t, t.actors["c"].did()), t.actors["c"])
-			p.checkClient(p.thread(t, t.actors["s"].did()), t.actors["s"])
-			p.checkRefused(p.thread(t, t.actors["b"].did()), noThread)
+			p.checkClient(p.thread(t, t.actors["c"].DID()), t.actors["c"])
+			p.checkClient(p.thread(t, t.actors["s"].DID()), t.actors["s"])
+			p.CheckRefused(p.thread(t, t.actors["b"].DID()), noThread)
 		}},
 	{Number: "X-16", Title: "GET /threads/{id} for a thread that does not exist is answered with 404 THREAD_NOT_FOUND",
 		Cites: threadPath, run: func(p *relayProbe) {
-			p.checkRefused(p.call("", "GET", "/threads/"+newID("thread"), nil, nil, 0), noThread)
+			p.CheckRefused(p.Call("", "GET", "/threads/"+NewID("thread"), nil, nil, 0), noThread)
 		}},
 	{Number: "X-17", Title: "The record of a thread outlives its envelopes and counts those that have expired",
-		Cites: threadPath + "; §4", wait: 7 * second, run: func(p *relayProbe) {
+		Cites: threadPath + "; §4", wait: 7 * time.Second, run: func(p *relayProbe) {
 			t := p.conversation()
 			m, client := t.message("c.REQUEST>a")
 			expiringSoon(m)
-			p.postAccepted(client, m)
+			p.PostAccepted(client, m)
 			t.play("a.OFFER")
-			p.sleep(7 * second)
+			p.Sleep(7 * time.Second)
 			a := p.thread(t, "")
-			p.expect("thread.state PENDING, one event, and expired 1")
-			if events, _ := eventsOf(a); a.object("thread").text("state") != "PENDING" || len(events) != 1 ||
-				a.number("expired") != 1 {
-				p.failf("%s", a)
+			p.Expect("thread.state PENDING, one event, and expired 1")
+			if events, _ := EventsOf(a); a.Object("thread").Text("state") != "PENDING" || len(events) != 1 ||
+				a.Number("expired") != 1 {
+				p.Failf("%s", a)
 			}
 			t.play("c.ACCEPT>a")
 		}},
 }
 
-func (p *relayProbe) thread(t *conversation, client string) answer {
+func (p *relayProbe) thread(t *conversation, client string) Answer {
 	target := "/threads/" + t.thread
 	if client != "" {
-		target += query("client", client)
+		target += Query("client", client)
 	}
-	return p.call("", "GET", target, nil, nil, 0)
+	return p.Call("", "GET", target, nil, nil, 0)
 }
 
-func (p *relayProbe) checkClient(a answer, client actor) {
-	p.expect("the thread of %s", client.name)
-	if got := a.object("thread").text("client"); a.status != 200 || got != client.did() {
-		p.failf("%s", a)
+func (p *relayProbe) checkClient(a Answer, client Actor) {
+	p.Expect("the thread of %s", client.Name)
+	if got := a.Object("thread").Text("client"); a.Status != 200 || got != client.DID() {
+		p.Failf("%s", a)
 	}
 }
 
@@ -294,23 +294,23 @@ func threadRecord(p *relayProbe) {
 	t := p.conversation()
 	messages := t.play("c.REQUEST a.OFFER b.OFFER c.ACCEPT>a a.RESULT")
 	a := p.thread(t, "")
-	p.expect(
+	p.Expect(
 		"status 200 with ok true, thread.state COMPLETED, thread.client, thread.agent, " +
 			"five elements in thread.transitions, and expired 0",
 	)
-	thread := a.object("thread")
-	steps, _ := thread.list("transitions")
-	if ok, _ := a.ok(); a.status != 200 || !ok ||
-		thread.text("state") != "COMPLETED" || thread.text("id") != t.thread ||
-		thread.text("client") != t.actors["c"].did() ||
-		thread.text("agent") != t.actors["a"].did() ||
+	thread := a.Object("thread")
+	steps, _ := thread.List("transitions")
+	if ok, _ := a.OK(); a.Status != 200 || !ok ||
+		thread.Text("state") != "COMPLETED" || thread.Text("id") != t.thread ||
+		thread.Text("client") != t.actors["c"].DID() ||
+		thread.Text("agent") != t.actors["a"].DID() ||
 		len(steps) != len(messages) ||
-		string(a.members["expired"]) != "0" {
-		p.failf("%s", a)
+		string(a.Members["expired"]) != "0" {
+		p.Failf("%s", a)
 	}
-	events, _ := eventsOf(a)
-	p.checkEvents(events, messages...)
+	events, _ := EventsOf(a)
+	p.CheckEvents(events, messages...)
 	for i, e := range events {
-		p.checkUnchanged(e, messages[i])
+		p.CheckUnchanged(e, messages[i])
 	}
 }

@@ -18,7 +18,7 @@ var streamChecks = []relayCheck{
 	{Number: "X-55", Title: "A stream has the Content-Type text/event-stream, is not cached or buffered, and varies by Accept",
 		Cites: streaming, run: ifStreams(streamHeader)},
 	{Number: "X-56", Title: "A stream without a position has only later events, each at once and as it was signed",
-		Cites: streaming, wait: second, run: ifStreams(streamFromNow)},
+		Cites: streaming, wait: time.Second, run: ifStreams(streamFromNow)},
 	{Number: "X-57", Title: "A stream from a position has the stored events that match all filters, and then stays open",
 		Cites: streaming, run: ifStreams(streamFromPosition)},
 	{Number: "X-58", Title: "Last-Event-ID continues after its event, and takes precedence over the position in the query",
@@ -30,20 +30,20 @@ var streamChecks = []relayCheck{
 	{Number: "X-61", Title: "A request that does not prefer text/event-stream gets a page",
 		Cites: streaming, run: ifStreams(pageByAccept)},
 	{Number: "X-62", Title: "A stream without events is never silent for more than 30 seconds",
-		Cites: streaming, wait: 31 * second, run: ifStreams(streamKeepsAlive)},
+		Cites: streaming, wait: 31 * time.Second, run: ifStreams(streamKeepsAlive)},
 	{Number: "X-63", Title: "A stream of a private relay has only what its reader may see, and an inbox only for its owner",
-		Cites: streaming + "; §8", Vectors: "reads.json", wait: second, run: ifStreams(ifPrivate(privateStream))},
+		Cites: streaming + "; §8", Vectors: "reads.json", wait: time.Second, run: ifStreams(ifPrivate(privateStream))},
 }
 
 // ifStreams returns a check that runs only if the relay announces streams.
 func ifStreams(run func(*relayProbe)) func(*relayProbe) {
-	return ifFeature("sse", func(p *relayProbe, _ answer) { run(p) })
+	return ifFeature("sse", func(p *relayProbe, _ Answer) { run(p) })
 }
 
 // eventStream is an open stream of events.
 type eventStream struct {
 	p      *relayProbe
-	answer answer         // its header; and its body, if it is not a stream
+	answer Answer         // its header; and its body, if it is not a stream
 	lines  chan frameLine // is closed at the end of the stream
 	lastID string
 	close  context.CancelFunc
@@ -60,7 +60,7 @@ const quietTime = 700 * time.Millisecond
 
 // stream opens GET /events with these parameters. header is added.
 func (p *relayProbe) stream(header http.Header, pairs ...string) *eventStream {
-	return p.openStream(header, "/events"+query(pairs...))
+	return p.openStream(header, "/events"+Query(pairs...))
 }
 
 func (p *relayProbe) openStream(header http.Header, target string) *eventStream {
@@ -71,42 +71,42 @@ func (p *relayProbe) openStream(header http.Header, target string) *eventStream 
 	if header["Accept"] == nil {
 		header.Set("Accept", "text/event-stream")
 	}
-	p.noteSent("GET " + target + " with Accept: " + header.Get("Accept") + describeHeader(header))
-	for deadline := time.Now().Add(rateLimitTimeout); ; p.sleep(second) {
+	p.NoteSent("GET " + target + " with Accept: " + header.Get("Accept") + DescribeHeader(header))
+	for deadline := time.Now().Add(RateLimitTimeout); ; p.Sleep(time.Second) {
 		s := p.tryStream(header, target)
-		if !isRateLimit(s.answer) || time.Now().After(deadline) {
+		if !IsRateLimit(s.answer) || time.Now().After(deadline) {
 			return s
 		}
 	}
 }
 
 func (p *relayProbe) tryStream(header http.Header, target string) *eventStream {
-	ctx, cancel := context.WithCancel(p.ctx)
+	ctx, cancel := context.WithCancel(p.Ctx)
 	s := &eventStream{p: p, lines: make(chan frameLine), close: cancel}
-	p.relay.requests.Add(1)
-	req, err := p.relay.newRequest(ctx, http.MethodGet, target, header, nil)
+	p.Relay.Requests.Add(1)
+	req, err := p.Relay.NewRequest(ctx, http.MethodGet, target, header, nil)
 	if err != nil {
-		p.failf("%v", err)
+		p.Failf("%v", err)
 	}
-	timer := time.AfterFunc(answerTimeout, cancel) // for the header of the answer
-	resp, err := p.relay.client.Do(req)
+	timer := time.AfterFunc(AnswerTimeout, cancel) // for the header of the answer
+	resp, err := p.Relay.Client.Do(req)
 	timer.Stop()
 	if err != nil {
 		cancel()
-		s.answer.err = err
+		s.answer.Err = err
 		close(s.lines)
 		return s
 	}
-	s.answer = answer{status: resp.StatusCode, header: resp.Header}
+	s.answer = Answer{Status: resp.StatusCode, Header: resp.Header}
 	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
 		defer cancel()
 		defer func() { _ = resp.Body.Close() }() // it was only read
-		s.answer.body, s.answer.err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-		_ = json.Unmarshal(s.answer.body, &s.answer.members) // on an error members stays nil
+		s.answer.Body, s.answer.Err = io.ReadAll(io.LimitReader(resp.Body, MaxAnswer))
+		_ = json.Unmarshal(s.answer.Body, &s.answer.Members) // on an error members stays nil
 		close(s.lines)
 		return s
 	}
-	p.tasks.Go(func() { s.follow(ctx, resp.Body) })
+	p.Tasks.Go(func() { s.follow(ctx, resp.Body) })
 	return s
 }
 
@@ -115,7 +115,7 @@ func (s *eventStream) follow(ctx context.Context, body io.ReadCloser) {
 	defer close(s.lines)
 	defer func() { _ = body.Close() }() // it was only read
 	scanner := bufio.NewScanner(body)
-	scanner.Buffer(nil, maxFrame)
+	scanner.Buffer(nil, MaxFrame)
 	for ok := true; ok; {
 		line := frameLine{err: io.EOF}
 		if ok = scanner.Scan(); ok {
@@ -138,25 +138,25 @@ func (s *eventStream) line(within time.Duration) (line string, ok bool) {
 	select {
 	case l, open := <-s.lines:
 		if !open || l.err != nil {
-			s.p.failf("the stream has ended: %v", l.err)
+			s.p.Failf("the stream has ended: %v", l.err)
 		}
 		return l.text, true
 	case <-timer.C:
 		return "", false
-	case <-s.p.ctx.Done():
-		s.p.stopped()
+	case <-s.p.Ctx.Done():
+		s.p.Stopped()
 		return "", false
 	}
 }
 
 // next returns the next event, by the rules of WHATWG HTML. ok is false if none comes within the time.
-func (s *eventStream) next(within time.Duration) (e event, ok bool) {
+func (s *eventStream) next(within time.Duration) (e Event, ok bool) {
 	var data []string
 	name := ""
 	for deadline := time.Now().Add(within); ; {
 		line, ok := s.line(time.Until(deadline))
 		if !ok {
-			return event{}, false
+			return Event{}, false
 		}
 		field, value, _ := strings.Cut(line, ":")
 		value = strings.TrimPrefix(value, " ")
@@ -168,10 +168,10 @@ func (s *eventStream) next(within time.Duration) (e event, ok bool) {
 		case field == "id":
 			s.lastID = value
 		case line == "" && len(data) > 0:
-			if e.raw = json.RawMessage(strings.Join(data, "\n")); len(data) > 1 || name != "" && name != "message" {
-				s.p.failf("an event has the name %q and %d lines of data: %s", name, len(data), excerpt(e.raw, 400))
+			if e.Raw = json.RawMessage(strings.Join(data, "\n")); len(data) > 1 || name != "" && name != "message" {
+				s.p.Failf("an event has the name %q and %d lines of data: %s", name, len(data), Excerpt(e.Raw, 400))
 			}
-			_ = json.Unmarshal(e.raw, &e.members) // on an error members stays nil
+			_ = json.Unmarshal(e.Raw, &e.Members) // on an error members stays nil
 			return e, true
 		}
 	}
@@ -179,108 +179,109 @@ func (s *eventStream) next(within time.Duration) (e event, ok bool) {
 
 // begin checks that the relay answers with a stream, and returns it.
 func (s *eventStream) begin() *eventStream {
-	s.p.expect("status 200 with the Content-Type text/event-stream")
-	if s.answer.status != http.StatusOK || !strings.HasPrefix(s.answer.header.Get("Content-Type"), "text/event-stream") {
-		s.p.failf("%s with Content-Type %s", s.answer, s.answer.header.Get("Content-Type"))
+	s.p.Expect("status 200 with the Content-Type text/event-stream")
+	if s.answer.Status != http.StatusOK || !strings.HasPrefix(s.answer.Header.Get("Content-Type"), "text/event-stream") {
+		s.p.Failf("%s with Content-Type %s", s.answer, s.answer.Header.Get("Content-Type"))
 	}
 	return s
 }
 
 // wantEvents checks that the next events are exactly these messages, in this order, and that no other follows.
-func (s *eventStream) wantEvents(messages ...signedMessage) {
-	var got []event
+func (s *eventStream) wantEvents(messages ...SignedMessage) {
+	var got []Event
 	for range messages {
-		s.p.expect("the next event of the stream is %s", messages[len(got)].id)
-		e, ok := s.next(promptLimit)
+		s.p.Expect("the next event of the stream is %s", messages[len(got)].ID)
+		e, ok := s.next(PromptLimit)
 		if !ok {
-			s.p.failf("it has not come after %v; the events before are %s", promptLimit, ids(got))
+			s.p.Failf("it has not come after %v; the events before are %s", PromptLimit, IDs(got))
 		}
 		got = append(got, e)
 	}
 	s.p.checkInOrder(got, messages...)
-	s.p.expect("no other event in the stream")
+	s.p.Expect("no other event in the stream")
 	if e, more := s.next(quietTime); more {
-		s.p.failf("the stream has %s", excerpt(e.raw, 400))
+		s.p.Failf("the stream has %s", Excerpt(e.Raw, 400))
 	}
 }
 
 // resume closes the stream and opens another one, as an EventSource does.
 func (s *eventStream) resume(pairs ...string) *eventStream {
-	s.p.expect("the stream has an id")
+	s.p.Expect("the stream has an id")
 	if s.lastID == "" {
-		s.p.failf("it has none")
+		s.p.Failf("it has none")
 	}
 	s.close()
 	return s.p.stream(http.Header{"Last-Event-Id": {s.lastID}}, pairs...).begin()
 }
 
 func streamHeader(p *relayProbe) {
-	s := p.stream(nil, "recipient", p.actor("a reader").did()).begin()
-	p.expect("Cache-Control: no-store or no-cache, X-Accel-Buffering: no, and Accept in Vary")
-	h := s.answer.header
+	s := p.stream(nil, "recipient", p.Actor("a reader").DID()).begin()
+	p.Expect("Cache-Control: no-store or no-cache, X-Accel-Buffering: no, and Accept in Vary")
+	h := s.answer.Header
 	if !strings.Contains(h.Get("Cache-Control"), "no-store") && !strings.Contains(h.Get("Cache-Control"), "no-cache") ||
-		h.Get("X-Accel-Buffering") != "no" || !strings.Contains(strings.ToLower(strings.Join(h.Values("Vary"), ",")), "accept") {
-		p.failf("the header %v", h)
+		h.Get("X-Accel-Buffering") != "no" || !strings.Contains(strings.ToLower(strings.Join(h.Values("Vary"), ",")),
+		"accept") {
+		p.Failf("the header %v", h)
 	}
 }
 
 func streamFromNow(p *relayProbe) {
-	client, agent := p.actor("a client"), p.actor("an agent")
+	client, agent := p.Actor("a client"), p.Actor("an agent")
 	p.sentTo(agent, 2)
-	s := p.stream(nil, "recipient", agent.did()).begin()
+	s := p.stream(nil, "recipient", agent.DID()).begin()
 	s.wantEvents()
 	for range 2 {
-		m := p.postAccepted(client, p.request(client, agent))
-		p.expect("%s comes at once", m.id)
-		e, ok := s.next(promptLimit)
+		m := p.PostAccepted(client, p.Request(client, agent))
+		p.Expect("%s comes at once", m.ID)
+		e, ok := s.next(PromptLimit)
 		if !ok {
-			p.failf("it has not come after %v", promptLimit)
+			p.Failf("it has not come after %v", PromptLimit)
 		}
-		p.checkEvents([]event{e}, m)
-		p.expect("the event has the same bytes as in a poll")
-		polled := p.inbox(agent)
-		if last := polled[len(polled)-1]; string(last.raw) != string(e.raw) {
-			p.failf("%s", excerpt(e.raw, 400))
+		p.CheckEvents([]Event{e}, m)
+		p.Expect("the event has the same bytes as in a poll")
+		polled := p.Inbox(agent)
+		if last := polled[len(polled)-1]; string(last.Raw) != string(e.Raw) {
+			p.Failf("%s", Excerpt(e.Raw, 400))
 		}
 	}
 }
 
 func streamFromPosition(p *relayProbe) {
-	client, agent := p.actor("a client"), p.actor("an agent")
+	client, agent := p.Actor("a client"), p.Actor("an agent")
 	sent := p.sentTo(agent, 5)
-	middle := p.poll("cursor", "0", "recipient", agent.did(), "timeout", "0", "limit", "2").text("cursor")
+	middle := p.Poll("cursor", "0", "recipient", agent.DID(), "timeout", "0", "limit", "2").Text("cursor")
 	for _, c := range []struct {
 		query []string
-		want  []signedMessage
+		want  []SignedMessage
 	}{
 		{[]string{"cursor", "0"}, sent},
 		{[]string{"cursor", middle, "limit", "1"}, sent[2:]},
-		{[]string{"since", p.hourAgo()}, sent},
+		{[]string{"since", p.HourAgo()}, sent},
 		{[]string{"cursor", "0", "type", "OFFER"}, nil},
-		{[]string{"cursor", "0", "type", "REQUEST", "sender", client.did()}, nil},
+		{[]string{"cursor", "0", "type", "REQUEST", "sender", client.DID()}, nil},
 	} {
-		s := p.stream(nil, append(c.query, "recipient", agent.did())...).begin()
+		s := p.stream(nil, append(c.query, "recipient", agent.DID())...).begin()
 		s.wantEvents(c.want...)
 		s.close()
 	}
-	s := p.stream(nil, "cursor", middle, "recipient", agent.did(), "sender", client.did()).begin()
+	s := p.stream(nil, "cursor", middle, "recipient", agent.DID(), "sender", client.DID()).begin()
 	p.sentTo(agent, 1) // from another sender
-	later := p.postAccepted(client, p.request(client, agent))
+	later := p.PostAccepted(client, p.Request(client, agent))
 	s.wantEvents(later)
 }
 
 func streamResumes(p *relayProbe) {
-	agent := p.actor("an agent")
-	parameters := []string{"cursor", "0", "recipient", agent.did()}
+	agent := p.Actor("an agent")
+	parameters := []string{"cursor", "0", "recipient", agent.DID()}
 	sent := p.sentTo(agent, 4)
 	s := p.stream(nil, parameters...).begin()
 	for i := range 2 {
-		p.expect("%s is the next event", sent[i].id)
-		if e, ok := s.next(promptLimit); !ok || e.id() != sent[i].id {
-			p.failf("%s", excerpt(e.raw, 400))
+		p.Expect("%s is the next event", sent[i].ID)
+		if e, ok := s.next(PromptLimit); !ok || e.ID() != sent[i].ID {
+			p.Failf("%s", Excerpt(e.Raw, 400))
 		}
 	}
-	p.checkInOrder(p.events("cursor", s.lastID, "recipient", agent.did(), "timeout", "0"), sent[2:]...)
+	p.checkInOrder(p.Events("cursor", s.lastID, "recipient", agent.DID(), "timeout", "0"), sent[2:]...)
 	s = s.resume(parameters...)
 	s.wantEvents(sent[2:]...)
 	more := p.sentTo(agent, 1)
@@ -288,14 +289,14 @@ func streamResumes(p *relayProbe) {
 }
 
 func streamFirstID(p *relayProbe) {
-	agent := p.actor("an agent")
+	agent := p.Actor("an agent")
 	p.sentTo(agent, 1)
-	s := p.stream(nil, "recipient", agent.did()).begin()
-	p.expect("an id soon after the stream begins")
+	s := p.stream(nil, "recipient", agent.DID()).begin()
+	p.Expect("an id soon after the stream begins")
 	for s.lastID == "" {
-		line, ok := s.line(promptLimit)
+		line, ok := s.line(PromptLimit)
 		if !ok {
-			p.failf("none has come after %v", promptLimit)
+			p.Failf("none has come after %v", PromptLimit)
 		}
 		s.lastID, _ = strings.CutPrefix(strings.ReplaceAll(line, "id: ", "id:"), "id:")
 		if !strings.HasPrefix(line, "id:") {
@@ -303,11 +304,11 @@ func streamFirstID(p *relayProbe) {
 		}
 	}
 	sent := p.sentTo(agent, 2)
-	s.resume("recipient", agent.did()).wantEvents(sent...)
+	s.resume("recipient", agent.DID()).wantEvents(sent...)
 }
 
 func streamRefusals(p *relayProbe) {
-	reader := p.actor("a reader").did()
+	reader := p.Actor("a reader").DID()
 	for _, c := range []struct {
 		id    string
 		query []string
@@ -321,53 +322,55 @@ func streamRefusals(p *relayProbe) {
 		}
 		s := p.stream(header, append(c.query, "recipient", reader)...)
 		s.close()
-		p.checkRefused(s.answer, invalid)
+		p.CheckRefused(s.answer, invalid)
 	}
 }
 
 func pageByAccept(p *relayProbe) {
-	reader := p.actor("a reader").did()
-	for _, accept := range []string{"*/*", "application/json", "application/json, text/event-stream", "text/html, */*;q=0.8",
+	reader := p.Actor("a reader").DID()
+	for _, accept := range []string{"*/*", "application/json", "application/json, text/event-stream",
+		"text/html, */*;q=0.8",
 		"text/event-stream;q=0, */*", "text/event-stream;q=0.5, application/json"} {
-		s := p.openStream(http.Header{"Accept": {accept}}, "/events"+query("cursor", "0", "recipient", reader, "timeout", "0"))
+		s := p.openStream(http.Header{"Accept": {accept}}, "/events"+Query("cursor", "0", "recipient", reader, "timeout",
+			"0"))
 		s.close()
-		p.checkEvents(p.checkPage(s.answer))
+		p.CheckEvents(p.CheckPage(s.answer))
 	}
 }
 
 func streamKeepsAlive(p *relayProbe) {
-	s := p.stream(nil, "recipient", p.actor("a reader").did()).begin()
+	s := p.stream(nil, "recipient", p.Actor("a reader").DID()).begin()
 	for started := time.Now(); ; {
 		if _, ok := s.line(quietTime); !ok {
 			break
-		} else if time.Since(started) > promptLimit {
-			p.failf("the stream does not become quiet")
+		} else if time.Since(started) > PromptLimit {
+			p.Failf("the stream does not become quiet")
 		}
 	}
-	p.expect("a line within 30 seconds")
-	if _, ok := s.line(30 * second); !ok {
-		p.failf("none has come")
+	p.Expect("a line within 30 seconds")
+	if _, ok := s.line(30 * time.Second); !ok {
+		p.Failf("none has come")
 	}
 }
 
 func privateStream(p *relayProbe) {
-	client, agent, stranger := p.actor("a client"), p.actor("an agent"), p.actor("a stranger")
-	target := "/events" + query("cursor", "0", "sender", client.did())
-	earlier := p.postAccepted(client, p.request(client, agent))
-	open := func(reader actor, target string) *eventStream {
+	client, agent, stranger := p.Actor("a client"), p.Actor("an agent"), p.Actor("a stranger")
+	target := "/events" + Query("cursor", "0", "sender", client.DID())
+	earlier := p.PostAccepted(client, p.Request(client, agent))
+	open := func(reader Actor, target string) *eventStream {
 		header := withoutToken()
-		if reader.name != "" {
+		if reader.Name != "" {
 			header = http.Header{"Authorization": {fmt.Sprint("Agora ", p.token(reader, target))}}
 		}
 		return p.openStream(header, target)
 	}
-	feeds := []*eventStream{open(actor{}, target).begin(), open(stranger, target).begin(), open(agent, target).begin()}
-	direct := p.postAccepted(client, p.request(client, agent))
-	broadcast := p.postAccepted(client, p.request(client, actor{}))
+	feeds := []*eventStream{open(Actor{}, target).begin(), open(stranger, target).begin(), open(agent, target).begin()}
+	direct := p.PostAccepted(client, p.Request(client, agent))
+	broadcast := p.PostAccepted(client, p.Request(client, Actor{}))
 	feeds[0].wantEvents(broadcast)
 	feeds[1].wantEvents(broadcast)
 	feeds[2].wantEvents(earlier, direct, broadcast)
-	inbox := "/events" + query("recipient", agent.did())
+	inbox := "/events" + Query("recipient", agent.DID())
 	p.checkUnauthorized(open(stranger, inbox).answer)
-	p.checkUnauthorized(open(actor{}, inbox).answer)
+	p.checkUnauthorized(open(Actor{}, inbox).answer)
 }

@@ -21,7 +21,7 @@ type readLoop struct {
 // after maxPolls polls.
 type follower struct {
 	readLoop
-	reader actor
+	reader Actor
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -36,8 +36,8 @@ type follower struct {
 const maxPolls = 200
 
 // follow starts to read the inbox of reader. The reading ends with the check, or when stop is called.
-func (p *relayProbe) follow(reader actor, loop readLoop) *follower {
-	ctx, cancel := context.WithCancel(p.ctx)
+func (p *relayProbe) follow(reader Actor, loop readLoop) *follower {
+	ctx, cancel := context.WithCancel(p.Ctx)
 	f := &follower{
 		readLoop: loop,
 		reader:   reader,
@@ -47,16 +47,16 @@ func (p *relayProbe) follow(reader actor, loop readLoop) *follower {
 		changed:  make(chan struct{}, 1),
 	}
 	if f.since == "" {
-		f.since = p.hourAgo()
+		f.since = p.HourAgo()
 	}
-	p.tasks.Go(func() {
+	p.Tasks.Go(func() {
 		defer close(f.done)
-		f.read(ctx, p.relay)
+		f.read(ctx, p.Relay)
 	})
 	return f
 }
 
-func (f *follower) read(ctx context.Context, relay *relayClient) {
+func (f *follower) read(ctx context.Context, relay *RelayClient) {
 	position := f.since
 	if f.cursor {
 		position = "0"
@@ -88,28 +88,28 @@ func (f *follower) read(ctx context.Context, relay *relayClient) {
 // poll sends one poll. It returns the events and the value of since or cursor for the next poll. If the answer is
 // wrong, problem describes it.
 func (f *follower) poll(
-	ctx context.Context, relay *relayClient, position string,
-) (events []event, next, problem string) {
+	ctx context.Context, relay *RelayClient, position string,
+) (events []Event, next, problem string) {
 	name := "since"
 	if f.cursor {
 		name = "cursor"
 	}
-	pairs := []string{name, position, "recipient", f.reader.did(), "timeout", f.timeout}
+	pairs := []string{name, position, "recipient", f.reader.DID(), "timeout", f.timeout}
 	if f.limit != "" {
 		pairs = append(pairs, "limit", f.limit)
 	}
-	a := relay.doWithRetries(ctx,
-		retryableRequest{method: http.MethodGet, target: "/events" + query(pairs...), hold: 30 * time.Second},
-		isRateLimit)
-	events, isList := eventsOf(a)
-	if ok, _ := a.ok(); !ok || !isList {
+	a := relay.DoWithRetries(ctx,
+		RetryableRequest{Method: http.MethodGet, Target: "/events" + Query(pairs...), Hold: 30 * time.Second},
+		IsRateLimit)
+	events, isList := EventsOf(a)
+	if ok, _ := a.OK(); !ok || !isList {
 		return nil, "", "a poll was answered with " + a.String()
 	}
 	next = position
 	if f.cursor {
-		next = a.text("cursor")
+		next = a.Text("cursor")
 	} else if len(events) > 0 {
-		next = events[len(events)-1].text("ts")
+		next = events[len(events)-1].Text("ts")
 	}
 	if next == "" {
 		return nil, "", "an answer has no cursor or ts for the next poll: " + a.String()
@@ -127,10 +127,10 @@ func (f *follower) stopWith(ctx context.Context, why string) {
 	f.notify()
 }
 
-func (f *follower) add(events []event) {
+func (f *follower) add(events []Event) {
 	f.mu.Lock()
 	for _, e := range events {
-		f.counts[e.id()]++
+		f.counts[e.ID()]++
 	}
 	f.mu.Unlock()
 	if len(events) > 0 {
@@ -152,11 +152,11 @@ func (f *follower) stop() {
 }
 
 // state returns the messages that were not received yet, the number of polls, and why the follower has stopped reading.
-func (f *follower) state(messages []signedMessage) (missing []signedMessage, polls int, stopReason string) {
+func (f *follower) state(messages []SignedMessage) (missing []SignedMessage, polls int, stopReason string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, signed := range messages {
-		if f.counts[signed.id] == 0 {
+		if f.counts[signed.ID] == 0 {
 			missing = append(missing, signed)
 		}
 	}
@@ -165,27 +165,27 @@ func (f *follower) state(messages []signedMessage) (missing []signedMessage, pol
 
 // checkReceived waits until f has received all messages. It ends the check if f stops reading, or if no event is
 // received for 6 seconds and the pause between polls.
-func (p *relayProbe) checkReceived(f *follower, messages []signedMessage) {
+func (p *relayProbe) checkReceived(f *follower, messages []SignedMessage) {
 	defer f.stop()
 	for {
 		missing, polls, stopReason := f.state(messages)
 		if len(missing) == 0 {
-			p.note("all %d events received in %d polls", len(messages), polls)
+			p.Note("all %d events received in %d polls", len(messages), polls)
 			return
 		}
-		p.expect("the reader receives each of the %d accepted events", len(messages))
+		p.Expect("the reader receives each of the %d accepted events", len(messages))
 		if stopReason != "" {
-			p.failf("%s; %d of %d events were not received", stopReason, len(missing), len(messages))
+			p.Failf("%s; %d of %d events were not received", stopReason, len(missing), len(messages))
 		}
 		quiet := time.NewTimer(6*time.Second + f.pause)
 		select {
 		case <-f.changed:
 			quiet.Stop()
 		case <-quiet.C:
-			p.failf("the reader did not receive %d of %d events; the first missing one is %s with the ts %s (%d polls)",
-				len(missing), len(messages), missing[0].id, missing[0].ts, polls)
-		case <-p.ctx.Done():
-			p.stopped()
+			p.Failf("the reader did not receive %d of %d events; the first missing one is %s with the ts %s (%d polls)",
+				len(missing), len(messages), missing[0].ID, missing[0].TS, polls)
+		case <-p.Ctx.Done():
+			p.Stopped()
 		}
 	}
 }

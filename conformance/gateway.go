@@ -16,96 +16,96 @@ import (
 
 // Reasons why a check of a gateway is not tested.
 const (
-	needsOperator = "this needs the operator's key (--operator-key)"
-	needsWebhook  = "this needs a server for webhooks that the hub can call (--webhook-listen)"
-	needsThorough = "this takes long or uses up a limit (--thorough)"
-	needsPrefix   = "this needs a hub whose address has a path, such as https://relay.example/hub"
+	NeedsOperator = "this needs the operator's key (--operator-key)"
+	NeedsWebhook  = "this needs a server for webhooks that the hub can call (--webhook-listen)"
+	NeedsThorough = "this takes long or uses up a limit (--thorough)"
+	NeedsPrefix   = "this needs a hub whose address has a path, such as https://relay.example/hub"
 )
 
-// gatewayCheck is a check of a gateway. P is the context of the running check.
-type gatewayCheck[P any] struct {
-	number, title, cites string
-	wait                 time.Duration // see Check
-	needs                string        // empty, or the reason why the check may be not tested
-	last                 bool          // it runs after all others, because it uses up a limit
-	run                  func(P)
+// GatewayCheck is a check of a gateway. P is the context of the running check.
+type GatewayCheck[P any] struct {
+	Number, Title, Cites string
+	Wait                 time.Duration // see Check
+	Needs                string        // empty, or the reason why the check may be not tested
+	Last                 bool          // it runs after all others, because it uses up a limit
+	Run                  func(P)
 }
 
-// gatewayTheme is a table of related checks of a gateway.
-type gatewayTheme[P any] struct {
-	name   string
-	checks []gatewayCheck[P]
+// GatewayTheme is a table of related checks of a gateway.
+type GatewayTheme[P any] struct {
+	Name   string
+	Checks []GatewayCheck[P]
 }
 
-// bindChecks returns all checks of the themes. run runs a check.
-func bindChecks[P any](themes []gatewayTheme[P], run func(*probe, gatewayCheck[P])) (all []Check) {
+// BindChecks returns all checks of the themes. run runs a check.
+func BindChecks[P any](themes []GatewayTheme[P], run func(*Probe, GatewayCheck[P])) (all []Check) {
 	for _, theme := range themes {
-		for _, c := range theme.checks {
-			all = append(all, Check{Number: c.number, Title: c.title, Cites: c.cites, Theme: theme.name, wait: c.wait,
-				last: c.last, run: func(p *probe) { run(p, c) }})
+		for _, c := range theme.Checks {
+			all = append(all, Check{Number: c.Number, Title: c.Title, Cites: c.Cites, Theme: theme.Name, wait: c.Wait,
+				last: c.Last, run: func(p *Probe) { run(p, c) }})
 		}
 	}
 	return all
 }
 
-// gatewayRun is a run at a gateway: what its kit is, and what its options say.
-type gatewayRun struct {
-	level             Level
-	checks            []Check
-	like              string // what the numbers of the checks look like
-	only              []string
-	timeout           time.Duration // 0: usual
-	usual             time.Duration
-	progress          func(Result)
-	listen, listenURL string
-	connect           func(context.Context) error // checks that a gateway of this kind answers
-	hooks             **hookServer                // gets the server for the gateway's requests; nil: there is none
+// GatewayRun is a run at a gateway: what its kit is, and what its options say.
+type GatewayRun struct {
+	Level             Level
+	Checks            []Check
+	Like              string // what the numbers of the checks look like
+	Only              []string
+	Timeout           time.Duration // 0: usual
+	Usual             time.Duration
+	Progress          func(Result)
+	Listen, ListenURL string
+	Connect           func(context.Context) error // checks that a gateway of this kind answers
+	Hooks             **HookServer                // gets the server for the gateway's requests; nil: there is none
 }
 
-// run runs the selected checks. end runs after them, before the number of requests is known.
-func (g gatewayRun) run(ctx context.Context, client *relayClient, end func(*Report)) (Report, error) {
-	chosen, err := pick(g.checks, g.only, g.like)
+// Run runs the selected checks. end runs after them, before the number of requests is known.
+func (g GatewayRun) Run(ctx context.Context, client *RelayClient, end func(*Report)) (Report, error) {
+	chosen, err := Pick(g.Checks, g.Only, g.Like)
 	if err != nil {
 		return Report{}, err
 	}
-	if g.timeout == 0 {
-		g.timeout = g.usual
+	if g.Timeout == 0 {
+		g.Timeout = g.Usual
 	}
-	report := Report{URL: client.baseURL, Level: g.level, Started: time.Now()}
-	bounded, cancel := context.WithTimeoutCause(ctx, g.timeout,
-		fmt.Errorf("the time limit of the run, %v, has passed", g.timeout))
+	report := Report{URL: client.BaseURL, Level: g.Level, Started: time.Now()}
+	bounded, cancel := context.WithTimeoutCause(ctx, g.Timeout,
+		fmt.Errorf("the time limit of the run, %v, has passed", g.Timeout))
 	defer cancel()
-	first, answered := context.WithTimeoutCause(bounded, connectTimeout, fmt.Errorf("no answer within %v", connectTimeout))
-	err = g.connect(first)
+	first, answered := context.WithTimeoutCause(bounded, ConnectTimeout, fmt.Errorf("no answer within %v", ConnectTimeout))
+	err = g.Connect(first)
 	answered()
 	if err != nil {
 		return Report{}, err
 	}
-	if *g.hooks, err = listenForWebhooks(g.listen, g.listenURL); err != nil {
+	if *g.Hooks, err = listenForWebhooks(g.Listen, g.ListenURL); err != nil {
 		return Report{}, err
 	}
-	defer (*g.hooks).close()
-	report.Results = runInTurn(bounded, client, chosen, g.progress)
+	defer (*g.Hooks).close()
+	report.Results = runInTurn(bounded, client, chosen, g.Progress)
 	end(&report)
-	report.Took, report.Requests = time.Since(report.Started), report.Requests+client.requests.Load()
+	report.Took, report.Requests = time.Since(report.Started), report.Requests+client.Requests.Load()
 	return report, nil
 }
 
-// checkGatewayOptions returns an error if a run with these options cannot begin. It sends no request.
-func checkGatewayOptions(baseURL string, checks []Check, only []string, like, listen, listenURL string) error {
-	if _, err := pick(checks, only, like); err != nil {
+// CheckGatewayOptions returns an error if a run with these options cannot begin. It sends no request.
+func CheckGatewayOptions(baseURL string, checks []Check, only []string, like, listen, listenURL string) error {
+	if _, err := Pick(checks, only, like); err != nil {
 		return err
 	}
 	if err := checkWebhookOptions(listen, listenURL); err != nil {
 		return err
 	}
-	_, err := parseBase(baseURL)
+	_, err := ParseBase(baseURL)
 	return err
 }
 
 // runInTurn runs the checks, and those that must be last after the others. It returns the results in the order of
 // checks.
-func runInTurn(ctx context.Context, client *relayClient, checks []Check, progress func(Result)) []Result {
+func runInTurn(ctx context.Context, client *RelayClient, checks []Check, progress func(Result)) []Result {
 	place := map[string]int{}
 	var early, late []Check
 	for i, c := range checks {
@@ -118,7 +118,7 @@ func runInTurn(ctx context.Context, client *relayClient, checks []Check, progres
 	}
 	results := make([]Result, len(checks))
 	for _, list := range [][]Check{early, late} {
-		for _, r := range runAll(ctx, client, list, progress) {
+		for _, r := range RunAll(ctx, client, list, progress) {
 			results[place[r.Number]] = r
 		}
 	}
@@ -133,14 +133,14 @@ func checkWebhookOptions(listen, url string) error {
 	if listen == "" {
 		return fmt.Errorf("a URL for webhooks needs an address to listen on")
 	}
-	_, err := parseBase(url)
+	_, err := ParseBase(url)
 	return err
 }
 
-// pace slows down a run at a gateway that limits the rate of requests. Before the first refusal it does nothing.
-type pace struct {
-	isLimit func(answer) bool // whether the gateway limits the rate of requests, and not the number of something
-	free    func(method, target string) bool
+// Pace slows down a run at a gateway that limits the rate of requests. Before the first refusal it does nothing.
+type Pace struct {
+	IsLimit func(Answer) bool // whether the gateway limits the rate of requests, and not the number of something
+	Free    func(method, target string) bool
 
 	mu      sync.Mutex
 	limited bool
@@ -150,16 +150,16 @@ type pace struct {
 // paceInterval is the time between two requests. The usual limit is 50 in a second.
 const paceInterval = time.Second / 40
 
-// wait waits until a request may be sent. Requests for which free is true need not wait.
-func (p *pace) wait(ctx context.Context, method, target string) {
-	if p.free(method, target) {
+// Wait waits until a request may be sent. Requests for which free is true need not wait.
+func (p *Pace) Wait(ctx context.Context, method, target string) {
+	if p.Free(method, target) {
 		return
 	}
-	wait(ctx, p.turn())
+	Wait(ctx, p.turn())
 }
 
 // turn returns how long the next request must wait.
-func (p *pace) turn() time.Duration {
+func (p *Pace) turn() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -173,9 +173,9 @@ func (p *pace) turn() time.Duration {
 	return p.next.Sub(now)
 }
 
-// refused is isLimit that remembers that there is a limit.
-func (p *pace) refused(a answer) bool {
-	limited := p.isLimit(a)
+// Refused is isLimit that remembers that there is a limit.
+func (p *Pace) Refused(a Answer) bool {
+	limited := p.IsLimit(a)
 	if limited {
 		p.mu.Lock()
 		p.limited = true
@@ -184,18 +184,18 @@ func (p *pace) refused(a answer) bool {
 	return limited
 }
 
-// gatewayProbe is the context of one running check of a gateway.
-type gatewayProbe struct {
-	*probe
-	pace  *pace
-	hold  func(target string) time.Duration // how long an answer may take in addition
-	agora *agoraPart                        // nil: the kit of the gateway signs no calls
+// GatewayProbe is the context of one running check of a gateway.
+type GatewayProbe struct {
+	*Probe
+	Pace  *Pace
+	Hold  func(target string) time.Duration // how long an answer may take in addition
+	Agora *AgoraPart                        // nil: the kit of the gateway signs no calls
 }
 
-// ask sends a request with the key as Authorization. If key is empty, there is no Authorization. body may be nil, bytes
+// Ask sends a request with the key as Authorization. If key is empty, there is no Authorization. body may be nil, bytes
 // that are sent as they are, or a value that is sent as compact JSON. ask waits and repeats the request if the gateway
 // limits the rate of requests.
-func (p *gatewayProbe) ask(what, method, target, key string, header http.Header, body any) answer {
+func (p *GatewayProbe) Ask(what, method, target, key string, header http.Header, body any) Answer {
 	all := http.Header{}
 	for name, values := range header {
 		all[name] = values
@@ -203,13 +203,13 @@ func (p *gatewayProbe) ask(what, method, target, key string, header http.Header,
 	if key != "" {
 		all.Set("Authorization", "Bearer "+key)
 	}
-	p.pace.wait(p.ctx, method, target)
-	return p.callRetrying(p.pace.refused, what, method, target, all, encodeBody(body), p.hold(target))
+	p.Pace.Wait(p.Ctx, method, target)
+	return p.callRetrying(p.Pace.Refused, what, method, target, all, EncodeBody(body), p.Hold(target))
 }
 
-// holdOfWait returns how long a request asks to be held with the parameter wait, in seconds. No gateway takes more than
+// HoldOfWait returns how long a request asks to be held with the parameter wait, in seconds. No gateway takes more than
 // 120.
-func holdOfWait(target string) time.Duration {
+func HoldOfWait(target string) time.Duration {
 	_, query, _ := strings.Cut(target, "?")
 	values, _ := url.ParseQuery(query) // a check may send a malformed query
 	seconds, err := strconv.Atoi(values.Get("wait"))
@@ -219,79 +219,79 @@ func holdOfWait(target string) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// read sends GET.
-func (p *gatewayProbe) read(key, target string) answer {
-	return p.ask("", http.MethodGet, target, key, nil, nil)
+// Read sends GET.
+func (p *GatewayProbe) Read(key, target string) Answer {
+	return p.Ask("", http.MethodGet, target, key, nil, nil)
 }
 
-// write sends POST.
-func (p *gatewayProbe) write(key, target string, body any) answer {
-	return p.ask("", http.MethodPost, target, key, nil, body)
+// Write sends POST.
+func (p *GatewayProbe) Write(key, target string, body any) Answer {
+	return p.Ask("", http.MethodPost, target, key, nil, body)
 }
 
-// remove sends DELETE.
-func (p *gatewayProbe) remove(key, target string) answer {
-	return p.ask("", http.MethodDelete, target, key, nil, nil)
+// Remove sends DELETE.
+func (p *GatewayProbe) Remove(key, target string) Answer {
+	return p.Ask("", http.MethodDelete, target, key, nil, nil)
 }
 
-func encodeBody(body any) []byte {
+func EncodeBody(body any) []byte {
 	switch body := body.(type) {
 	case nil:
 		return nil
 	case []byte:
 		return body
 	}
-	return canonical(body)
+	return Canonical(body)
 }
 
-// want ends the check as failed unless holds is true. The other arguments say what was expected instead of a.
-func (p *probe) want(holds bool, a answer, format string, args ...any) {
-	p.expect(format, args...)
+// Want ends the check as failed unless holds is true. The other arguments say what was expected instead of a.
+func (p *Probe) Want(holds bool, a Answer, format string, args ...any) {
+	p.Expect(format, args...)
 	if !holds {
-		p.failf("%s", a)
+		p.Failf("%s", a)
 	}
 }
 
-// wantChallenge ends the check unless a says how to authorize.
-func (p *probe) wantChallenge(a answer) {
-	challenge, _, _ := strings.Cut(a.header.Get("WWW-Authenticate"), " ")
-	p.want(strings.EqualFold(challenge, "Bearer"), a, "WWW-Authenticate: Bearer, instead of %q",
-		a.header.Get("WWW-Authenticate"))
+// WantChallenge ends the check unless a says how to authorize.
+func (p *Probe) WantChallenge(a Answer) {
+	challenge, _, _ := strings.Cut(a.Header.Get("WWW-Authenticate"), " ")
+	p.Want(strings.EqualFold(challenge, "Bearer"), a, "WWW-Authenticate: Bearer, instead of %q",
+		a.Header.Get("WWW-Authenticate"))
 }
 
-// waitsForSeconds reports whether a says when to try again, as a whole number of seconds.
-func waitsForSeconds(a answer) bool {
-	seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
+// WaitsForSeconds reports whether a says when to try again, as a whole number of seconds.
+func WaitsForSeconds(a Answer) bool {
+	seconds, err := strconv.Atoi(a.Header.Get("Retry-After"))
 	return err == nil && seconds >= 1
 }
 
-// wantNoText ends the check if the answer contains one of the texts.
-func (p *probe) wantNoText(a answer, what string, texts ...string) {
-	p.expect("the answer has %s", what)
-	if a.err != nil {
-		p.failf("%s", a)
+// WantNoText ends the check if the answer contains one of the texts.
+func (p *Probe) WantNoText(a Answer, what string, texts ...string) {
+	p.Expect("the answer has %s", what)
+	if a.Err != nil {
+		p.Failf("%s", a)
 	}
 	for _, text := range texts {
-		if i := strings.Index(string(a.body), text); i >= 0 {
-			p.failf("status %d with …%s…", a.status, excerpt(a.body[max(0, i-60):], 200))
+		if i := strings.Index(string(a.Body), text); i >= 0 {
+			p.Failf("status %d with …%s…", a.Status, Excerpt(a.Body[max(0, i-60):], 200))
 		}
 	}
 }
 
-// wantAllow ends the check unless the header Allow of a has the method allowed, and not the method that was asked.
-func (p *probe) wantAllow(a answer, asked, allowed string) {
-	allow := a.header.Get("Allow")
+// WantAllow ends the check unless the header Allow of a has the method allowed, and not the method that was asked.
+func (p *Probe) WantAllow(a Answer, asked, allowed string) {
+	allow := a.Header.Get("Allow")
 	methods := strings.FieldsFunc(allow, func(r rune) bool { return r == ',' || r == ' ' })
-	p.want(slices.Contains(methods, allowed) && !slices.Contains(methods, asked), a,
+	p.Want(slices.Contains(methods, allowed) && !slices.Contains(methods, asked), a,
 		"an Allow header that has %s and not %s, instead of %q", allowed, asked, allow)
 }
 
-// inParallel runs f n times at the same time and returns the answers.
-func (p *probe) inParallel(n int, f func(i int) answer) []answer {
-	answers := make([]answer, n)
+// InParallel runs f n times at the same time and returns the answers.
+func (p *Probe) InParallel(n int, f func(i int) Answer) []Answer {
+	answers := make([]Answer, n)
 	done := make(chan struct{})
 	for i := range n {
-		p.tasks.Go(func() {
+		p.Tasks.Go(func() {
 			answers[i] = f(i)
 			done <- struct{}{}
 		})
@@ -302,17 +302,17 @@ func (p *probe) inParallel(n int, f func(i int) answer) []answer {
 	return answers
 }
 
-// pool lends things to checks, such as registered agents. At any time only one check has a thing.
-type pool[T any] struct {
+// Pool lends things to checks, such as registered agents. At any time only one check has a thing.
+type Pool[T any] struct {
 	mu       sync.Mutex
 	idle     []T
 	size     int           // all things of the pool, idle or not
 	returned chan struct{} // is closed and removed when a thing has become idle or is lost
 }
 
-// take takes n things at once, so that no two checks wait for each other. The pool may have limit things. take returns
+// Take takes n things at once, so that no two checks wait for each other. The pool may have limit things. take returns
 // those that exist. The caller must make the others, or lose them. It reports false if ctx ends first.
-func (l *pool[T]) take(ctx context.Context, n, limit int) (taken []T, ok bool) {
+func (l *Pool[T]) Take(ctx context.Context, n, limit int) (taken []T, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.idle)+limit-l.size < n {
@@ -336,16 +336,16 @@ func (l *pool[T]) take(ctx context.Context, n, limit int) (taken []T, ok bool) {
 	return taken, true
 }
 
-// give returns a thing to the pool.
-func (l *pool[T]) give(thing T) { l.change(0, thing) }
+// Give returns a thing to the pool.
+func (l *Pool[T]) Give(thing T) { l.change(0, thing) }
 
-// add gives the pool a thing that it did not have.
-func (l *pool[T]) add(thing T) { l.change(1, thing) }
+// Add gives the pool a thing that it did not have.
+func (l *Pool[T]) Add(thing T) { l.change(1, thing) }
 
-// lose tells the pool that a thing that a check has taken does not come back.
-func (l *pool[T]) lose() { l.change(-1) }
+// Lose tells the pool that a thing that a check has taken does not come back.
+func (l *Pool[T]) Lose() { l.change(-1) }
 
-func (l *pool[T]) change(more int, given ...T) {
+func (l *Pool[T]) change(more int, given ...T) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.idle, l.size = append(l.idle, given...), l.size+more

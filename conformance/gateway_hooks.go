@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// hookServer receives the requests that a gateway sends during a run.
-type hookServer struct {
+// HookServer receives the requests that a gateway sends during a run.
+type HookServer struct {
 	url     string // at which the gateway reaches the server
-	address string // like WebhookListen, with port 0
+	Address string // like WebhookListen, with port 0
 	server  *http.Server
 	mu      sync.Mutex
-	hooks   map[string]*hook // by path
+	hooks   map[string]*Hook // by path
 }
 
 // listenForWebhooks starts a server at the address listen. It returns nil if there is no address. url is where the
 // gateway reaches the server; if it is empty, that is http:// and the address.
-func listenForWebhooks(listen, url string) (*hookServer, error) {
+func listenForWebhooks(listen, url string) (*HookServer, error) {
 	if listen == "" {
 		return nil, nil
 	}
@@ -34,12 +34,12 @@ func listenForWebhooks(listen, url string) (*hookServer, error) {
 	if err != nil {
 		panic(err) // cannot happen: it is the address of a listener
 	}
-	s := &hookServer{url: strings.TrimRight(url, "/"), address: net.JoinHostPort(host, "0"),
-		hooks: map[string]*hook{}}
+	s := &HookServer{url: strings.TrimRight(url, "/"), Address: net.JoinHostPort(host, "0"),
+		hooks: map[string]*Hook{}}
 	if s.url == "" {
 		s.url = "http://" + listener.Addr().String()
 	}
-	s.server = &http.Server{Handler: s, ReadHeaderTimeout: answerTimeout}
+	s.server = &http.Server{Handler: s, ReadHeaderTimeout: AnswerTimeout}
 	go func() {
 		_ = s.server.Serve(listener) // it ends with http.ErrServerClosed; other errors show in the checks
 	}()
@@ -47,13 +47,13 @@ func listenForWebhooks(listen, url string) (*hookServer, error) {
 }
 
 // close ends the server. s may be nil.
-func (s *hookServer) close() {
+func (s *HookServer) close() {
 	if s != nil {
 		_ = s.server.Close() // the run is over
 	}
 }
 
-func (s *hookServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *HookServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	found := s.find(r.URL.Path)
 	if found == nil {
 		http.NotFound(w, r)
@@ -63,7 +63,7 @@ func (s *hookServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // find returns the hook whose name is a part of the path, or nil. A gateway may append something to the URL of a hook.
-func (s *hookServer) find(path string) *hook {
+func (s *HookServer) find(path string) *Hook {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for part := range strings.SplitSeq(path, "/") {
@@ -74,88 +74,88 @@ func (s *hookServer) find(path string) *hook {
 	return nil
 }
 
-// hookReply is what a hook answers.
-type hookReply struct {
-	status int // 0: 200
-	header http.Header
-	body   string
-	bodyOf func(sent answer) string // makes the body from that of the call, if it is not nil
-	after  time.Duration            // how long the hook waits before it answers
+// HookReply is what a hook answers.
+type HookReply struct {
+	Status int // 0: 200
+	Header http.Header
+	Body   string
+	BodyOf func(sent Answer) string // makes the body from that of the call, if it is not nil
+	After  time.Duration            // how long the hook waits before it answers
 }
 
-// replyOK is the reply of a receiver that has taken a message.
-var replyOK = hookReply{body: `{"status":"ok"}`}
+// ReplyOK is the reply of a receiver that has taken a message.
+var ReplyOK = HookReply{Body: `{"status":"ok"}`}
 
-// hookCall is one call of a hook.
-type hookCall struct {
-	method     string
-	target     string // the path
-	query      string
-	header     http.Header
-	body       answer
-	trace      string // the header Chorus-Trace-Id
-	began      time.Time
-	ended      time.Time // zero: the hook has not answered yet
-	overlapped bool      // another call was in progress
+// HookCall is one call of a hook.
+type HookCall struct {
+	Method     string
+	Target     string // the path
+	Query      string
+	Header     http.Header
+	Body       Answer
+	Trace      string // the header Chorus-Trace-Id
+	Began      time.Time
+	Ended      time.Time // zero: the hook has not answered yet
+	Overlapped bool      // another call was in progress
 }
 
-// hook is a URL that a gateway calls, with its calls so far.
-type hook struct {
-	url     string
-	path    string
+// Hook is a URL that a gateway calls, with its calls so far.
+type Hook struct {
+	URL     string
+	Path    string
 	mu      sync.Mutex
-	reply   func(call int) hookReply // of the call with this number, from 1
-	calls   []*hookCall
+	reply   func(call int) HookReply // of the call with this number, from 1
+	calls   []*HookCall
 	running int
 	changed chan struct{} // has an element after a call has begun or ended
 }
 
-// add returns the hook with this path. It replies to each call with what reply returns for its number, from 1.
-func (s *hookServer) add(path string, reply func(call int) hookReply) *hook {
+// Add returns the hook with this path. It replies to each call with what reply returns for its number, from 1.
+func (s *HookServer) Add(path string, reply func(call int) HookReply) *Hook {
 	name := path[strings.LastIndexByte(path, '/')+1:]
-	k := &hook{url: s.url + path, path: name, reply: reply, changed: make(chan struct{}, 1)}
+	k := &Hook{URL: s.url + path, Path: name, reply: reply, changed: make(chan struct{}, 1)}
 	s.mu.Lock()
 	s.hooks[name] = k
 	s.mu.Unlock()
 	return k
 }
 
-func (k *hook) serve(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxAnswer))
+func (k *Hook) serve(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, MaxAnswer))
 	if err != nil {
 		return // the call was cut off
 	}
 	k.mu.Lock()
-	call := &hookCall{method: r.Method, target: r.URL.Path, query: r.URL.RawQuery, header: r.Header, body: parseRow(body),
-		trace: r.Header.Get("Chorus-Trace-Id"), began: time.Now(), overlapped: k.running > 0}
+	call := &HookCall{Method: r.Method, Target: r.URL.Path, Query: r.URL.RawQuery, Header: r.Header, Body: ParseRow(body),
+		Trace: r.Header.Get("Chorus-Trace-Id"), Began: time.Now(), Overlapped: k.running > 0}
 	k.running++
 	k.calls = append(k.calls, call)
 	reply := k.reply(len(k.calls))
 	k.mu.Unlock()
 	k.notify()
-	wait(r.Context(), reply.after)
+	Wait(r.Context(), reply.After)
 	k.mu.Lock()
 	k.running--
-	call.ended = time.Now()
+	call.Ended = time.Now()
 	k.mu.Unlock()
-	for name, values := range reply.header {
+	for name, values := range reply.Header {
 		w.Header()[name] = values
 	}
 	if w.Header().Get("Content-Type") == "" {
 		w.Header().Set("Content-Type", "application/json")
 	}
-	if reply.status != 0 {
-		w.WriteHeader(reply.status)
+	if reply.Status != 0 {
+		w.WriteHeader(reply.Status)
 	}
-	if reply.bodyOf != nil {
-		reply.body = reply.bodyOf(call.body)
+	if reply.BodyOf != nil {
+		reply.Body = reply.BodyOf(call.Body)
 	}
-	_, _ = io.WriteString(w, reply.body) // the gateway may be gone
+	_, _ = io.WriteString(w, reply.Body) // the gateway may be gone
 	k.notify()
 }
 
-// wait waits for d or until ctx ends.
-func wait(ctx context.Context, d time.Duration) {
+// Wait waits for d or until ctx ends.
+func Wait(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -167,15 +167,15 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (k *hook) notify() {
+func (k *Hook) notify() {
 	select {
 	case k.changed <- struct{}{}:
 	default:
 	}
 }
 
-// seen returns the calls so far.
-func (k *hook) seen() (list []hookCall) {
+// Seen returns the calls so far.
+func (k *Hook) Seen() (list []HookCall) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, call := range k.calls {
@@ -184,17 +184,17 @@ func (k *hook) seen() (list []hookCall) {
 	return list
 }
 
-// wantCalls waits until the hook has answered n calls, and returns all calls.
-func (p *probe) wantCalls(k *hook, n int, within time.Duration) []hookCall {
-	return p.waitForCalls(k, n, within, func(call hookCall) bool { return !call.ended.IsZero() })
+// WantCalls waits until the hook has answered n calls, and returns all calls.
+func (p *Probe) WantCalls(k *Hook, n int, within time.Duration) []HookCall {
+	return p.WaitForCalls(k, n, within, func(call HookCall) bool { return !call.Ended.IsZero() })
 }
 
-// waitForCalls waits until the hook has n calls that count, and returns all calls.
-func (p *probe) waitForCalls(k *hook, n int, within time.Duration, counts func(hookCall) bool) []hookCall {
+// WaitForCalls waits until the hook has n calls that count, and returns all calls.
+func (p *Probe) WaitForCalls(k *Hook, n int, within time.Duration, counts func(HookCall) bool) []HookCall {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
 	for {
-		calls := k.seen()
+		calls := k.Seen()
 		found := 0
 		for _, call := range calls {
 			if counts(call) {
@@ -207,32 +207,32 @@ func (p *probe) waitForCalls(k *hook, n int, within time.Duration, counts func(h
 		select {
 		case <-k.changed:
 		case <-timer.C:
-			p.expect("%d calls of the webhook within %v", n, within)
-			p.failf("%d calls", len(calls))
-		case <-p.ctx.Done():
-			p.stopped()
+			p.Expect("%d calls of the webhook within %v", n, within)
+			p.Failf("%d calls", len(calls))
+		case <-p.Ctx.Done():
+			p.Stopped()
 		}
 	}
 }
 
-// wantNoMoreCalls ends the check if the hook has more than n calls, or gets one in the next moments.
-func (p *probe) wantNoMoreCalls(k *hook, n int) {
-	p.sleep(quiet)
-	p.expect("%d calls of the webhook and no more", n)
-	if calls := k.seen(); len(calls) != n {
-		p.failf("%d calls", len(calls))
+// WantNoMoreCalls ends the check if the hook has more than n calls, or gets one in the next moments.
+func (p *Probe) WantNoMoreCalls(k *Hook, n int) {
+	p.Sleep(Quiet)
+	p.Expect("%d calls of the webhook and no more", n)
+	if calls := k.Seen(); len(calls) != n {
+		p.Failf("%d calls", len(calls))
 	}
 }
 
-// replyWith is a reply with this status to each delivery.
-func replyWith(status int) hookReply { return hookReply{status: status} }
+// ReplyWith is a reply with this status to each delivery.
+func ReplyWith(status int) HookReply { return HookReply{Status: status} }
 
-// replyFirst returns replies: the first delivery gets one, and all others get replyOK.
-func replyFirst(reply hookReply) func(call int) hookReply {
-	return func(call int) hookReply {
+// ReplyFirst returns replies: the first delivery gets one, and all others get ReplyOK.
+func ReplyFirst(reply HookReply) func(call int) HookReply {
+	return func(call int) HookReply {
 		if call == 1 {
 			return reply
 		}
-		return replyOK
+		return ReplyOK
 	}
 }

@@ -39,42 +39,42 @@ type HubOptions struct {
 const DefaultHubTimeout = 3 * time.Minute
 
 // hubCheck is a check of a hub.
-type hubCheck = gatewayCheck[*hubProbe]
+type hubCheck = GatewayCheck[*hubProbe]
 
 // hubTheme is a table of related checks of a hub.
-type hubTheme = gatewayTheme[*hubProbe]
+type hubTheme = GatewayTheme[*hubProbe]
 
 // hubThemes returns all tables of checks of a hub, in the order of the documentation.
 func hubThemes() []hubTheme {
 	return []hubTheme{
-		{"Documents", hubDocumentChecks},
-		{"HTTP", hubHTTPChecks},
-		{"Bodies", hubBodyChecks},
-		{"Keys", hubKeyChecks},
-		{"Addresses and cards", hubAddressChecks},
-		{"Registration", hubRegisterChecks},
-		{"Deletion", hubDeleteChecks},
-		{"Endpoints", hubEndpointChecks},
-		{"Envelopes", hubEnvelopeChecks},
-		{"Sending", hubSendChecks},
-		{"Idempotency", hubIdempotencyChecks},
-		{"Stream", hubStreamChecks},
-		{"Replay on the stream", hubReplayChecks},
-		{"States", hubStateChecks},
-		{"Acknowledgement", hubAckChecks},
-		{"History", hubHistoryChecks},
-		{"Directory", hubDirectoryChecks},
-		{"Invite", hubInviteChecks},
-		{"Webhooks", hubWebhookChecks},
-		{"Webhook order", hubLaneChecks},
-		{"Limits", hubLimitChecks},
-		{"Operator", hubOperatorChecks},
-		{agoraTheme, hubAgoraChecks},
+		{Name: "Documents", Checks: hubDocumentChecks},
+		{Name: "HTTP", Checks: hubHTTPChecks},
+		{Name: "Bodies", Checks: hubBodyChecks},
+		{Name: "Keys", Checks: hubKeyChecks},
+		{Name: "Addresses and cards", Checks: hubAddressChecks},
+		{Name: "Registration", Checks: hubRegisterChecks},
+		{Name: "Deletion", Checks: hubDeleteChecks},
+		{Name: "Endpoints", Checks: hubEndpointChecks},
+		{Name: "Envelopes", Checks: hubEnvelopeChecks},
+		{Name: "Sending", Checks: hubSendChecks},
+		{Name: "Idempotency", Checks: hubIdempotencyChecks},
+		{Name: "Stream", Checks: hubStreamChecks},
+		{Name: "Replay on the stream", Checks: hubReplayChecks},
+		{Name: "States", Checks: hubStateChecks},
+		{Name: "Acknowledgement", Checks: hubAckChecks},
+		{Name: "History", Checks: hubHistoryChecks},
+		{Name: "Directory", Checks: hubDirectoryChecks},
+		{Name: "Invite", Checks: hubInviteChecks},
+		{Name: "Webhooks", Checks: hubWebhookChecks},
+		{Name: "Webhook order", Checks: hubLaneChecks},
+		{Name: "Limits", Checks: hubLimitChecks},
+		{Name: "Operator", Checks: hubOperatorChecks},
+		{Name: AgoraTheme, Checks: hubAgoraChecks},
 	}
 }
 
 // HubChecks returns all checks of a hub, in the order of the documentation.
-func HubChecks() []Check { return bindChecks(hubThemes(), (*hubRun)(nil).check) }
+func HubChecks() []Check { return BindChecks(hubThemes(), (*hubRun)(nil).check) }
 
 // RunHub checks the hub at baseURL, which may have a path. It returns an error if the options are invalid, if baseURL
 // is not a usable address, or if no hub answers there. A hub that violates the protocol is not an error: see
@@ -84,17 +84,17 @@ func RunHub(ctx context.Context, baseURL string, o HubOptions) (Report, error) {
 	if err := o.Check(baseURL); err != nil {
 		return Report{}, err
 	}
-	client, err := newRelayClient(baseURL)
+	client, err := NewRelayClient(baseURL)
 	if err != nil {
 		return Report{}, err
 	}
-	defer client.close()
+	defer client.Close()
 	run := newHubRun(client, o)
-	return gatewayRun{level: Hub, checks: bindChecks(hubThemes(), run.check), like: hubLike, only: o.Only,
-		timeout: o.Timeout, usual: DefaultHubTimeout, progress: o.Progress, listen: o.WebhookListen,
-		listenURL: o.WebhookURL, connect: run.connect, hooks: &run.hooks}.run(ctx, client, func(report *Report) {
+	return GatewayRun{Level: Hub, Checks: BindChecks(hubThemes(), run.check), Like: hubLike, Only: o.Only,
+		Timeout: o.Timeout, Usual: DefaultHubTimeout, Progress: o.Progress, Listen: o.WebhookListen,
+		ListenURL: o.WebhookURL, Connect: run.connect, Hooks: &run.hooks}.Run(ctx, client, func(report *Report) {
 		run.deleteAgents(ctx)
-		report.Requests = run.agora.root.requests.Load()
+		report.Requests = run.agora.Root.Requests.Load()
 	})
 }
 
@@ -103,60 +103,60 @@ const hubLike = "hub.register.rotate"
 
 // Check returns the error that RunHub would return for invalid options or an invalid baseURL. It sends no request.
 func (o HubOptions) Check(baseURL string) error {
-	return checkGatewayOptions(baseURL, HubChecks(), o.Only, hubLike, o.WebhookListen, o.WebhookURL)
+	return CheckGatewayOptions(baseURL, HubChecks(), o.Only, hubLike, o.WebhookListen, o.WebhookURL)
 }
 
 // hubRun is what the checks of one run share.
 type hubRun struct {
 	HubOptions
-	client  *relayClient // its targets are relative to the hub's address
-	agora   *agoraPart
+	client  *RelayClient // its targets are relative to the hub's address
+	agora   *AgoraPart
 	name    string // the hub's name, which is the host of the short form of an address
 	agents  agentPool
 	workers hubWorkers
-	hooks   *hookServer // nil: the run does not listen for webhooks
-	pace    pace
+	hooks   *HookServer // nil: the run does not listen for webhooks
+	pace    Pace
 }
 
-func newHubRun(client *relayClient, o HubOptions) *hubRun {
-	run := &hubRun{HubOptions: o, client: client, pace: pace{isLimit: isHubRateLimit, free: isFreeAtHub},
-		agora: newAgoraPart(client, o.Agent, o.NeedAgent)}
+func newHubRun(client *RelayClient, o HubOptions) *hubRun {
+	run := &hubRun{HubOptions: o, client: client, pace: Pace{IsLimit: isHubRateLimit, Free: isFreeAtHub},
+		agora: NewAgoraPart(client, o.Agent, o.NeedAgent)}
 	run.agents.run = strings.ToLower(rand.Text()[:8])
 	return run
 }
 
 // connect checks that a hub answers, and learns its name.
 func (run *hubRun) connect(ctx context.Context) error {
-	document := run.client.do(ctx, http.MethodGet, "/.well-known/chorus.json", nil, nil)
-	if document.err != nil {
-		return fmt.Errorf("no hub answers at %s: %w", run.client.baseURL, document.err)
+	document := run.client.Do(ctx, http.MethodGet, "/.well-known/chorus.json", nil, nil)
+	if document.Err != nil {
+		return fmt.Errorf("no hub answers at %s: %w", run.client.BaseURL, document.Err)
 	}
-	if document.text("chorus_version") == "" {
+	if document.Text("chorus_version") == "" {
 		// A hub with a broken document is still a hub.
-		health := run.client.do(ctx, http.MethodGet, "/health", nil, nil)
-		if health.object("data").text("status") == "" {
+		health := run.client.Do(ctx, http.MethodGet, "/health", nil, nil)
+		if health.Object("data").Text("status") == "" {
 			return fmt.Errorf("the server at %s is not a Chorus hub: GET /.well-known/chorus.json returned %s",
-				run.client.baseURL, document)
+				run.client.BaseURL, document)
 		}
 	}
-	run.name = document.text("server_name")
-	run.agora.connect(ctx)
+	run.name = document.Text("server_name")
+	run.agora.Connect(ctx)
 	return nil
 }
 
 // check runs one check. It reports the check as not tested if its options are not given.
-func (run *hubRun) check(p *probe, c hubCheck) {
+func (run *hubRun) check(p *Probe, c hubCheck) {
 	missing := map[string]bool{
-		needsOperator: run.OperatorKey == "",
-		needsWebhook:  run.hooks == nil,
-		needsThorough: !run.Thorough,
-		needsPrefix:   run.agora.prefix == "",
+		NeedsOperator: run.OperatorKey == "",
+		NeedsWebhook:  run.hooks == nil,
+		NeedsThorough: !run.Thorough,
+		NeedsPrefix:   run.agora.Prefix == "",
 	}
-	if missing[c.needs] {
-		p.end(NotTested, "%s", c.needs)
+	if missing[c.Needs] {
+		p.End(NotTested, "%s", c.Needs)
 	}
-	run.agora.need(p, c.needs)
-	h := &hubProbe{gatewayProbe: gatewayProbe{probe: p, pace: &run.pace, hold: holdOfHub, agora: run.agora}, hub: run}
+	run.agora.Need(p, c.Needs)
+	h := &hubProbe{GatewayProbe: GatewayProbe{Probe: p, Pace: &run.pace, Hold: holdOfHub, Agora: run.agora}, hub: run}
 	defer h.release()
-	c.run(h)
+	c.Run(h)
 }

@@ -27,7 +27,7 @@ type hubAgent struct {
 
 // agentPool holds the agents that the checks share.
 type agentPool struct {
-	shared pool[*hubAgent]
+	shared Pool[*hubAgent]
 	run    string // part of all addresses of the run
 
 	mu     sync.Mutex  // guards what follows
@@ -61,7 +61,7 @@ func card() map[string]any {
 }
 
 // registration returns the body of POST /register for an address.
-func registration(id string) message { return message{"agent_id": id, "agent_card": card()} }
+func registration(id string) Message { return Message{"agent_id": id, "agent_card": card()} }
 
 // take returns n agents that no other check uses until the end of this check. A check calls it at most once.
 func (h *hubProbe) take(n int) []*hubAgent {
@@ -70,9 +70,9 @@ func (h *hubProbe) take(n int) []*hubAgent {
 	if h.hub.Thorough {
 		limit = maxPooledAgents + 4 // for hub.limits.messages
 	}
-	taken, ok := pool.shared.take(h.ctx, n, limit)
+	taken, ok := pool.shared.Take(h.Ctx, n, limit)
 	if !ok {
-		h.stopped()
+		h.Stopped()
 	}
 	h.taken = taken
 	pool.mu.Lock()
@@ -112,17 +112,17 @@ func (h *hubProbe) newAgent() *hubAgent {
 }
 
 // register registers a free address. It also returns the data of the answer.
-func (h *hubProbe) register(id string) (*hubAgent, answer) {
-	data := h.wantData(h.write("", "/register", registration(id)), http.StatusCreated)
+func (h *hubProbe) register(id string) (*hubAgent, Answer) {
+	data := h.wantData(h.Write("", "/register", registration(id)), http.StatusCreated)
 	return h.keep(id, data), data
 }
 
 // keep returns the agent that a registration has made. The run deletes the agent at its end.
-func (h *hubProbe) keep(id string, data answer) *hubAgent {
-	a := &hubAgent{id: id, key: data.text("api_key"), seen: "0", past: map[string]bool{}}
-	h.expect(`an api_key such as ca_ and 32 hexadecimal digits`)
+func (h *hubProbe) keep(id string, data Answer) *hubAgent {
+	a := &hubAgent{id: id, key: data.Text("api_key"), seen: "0", past: map[string]bool{}}
+	h.Expect(`an api_key such as ca_ and 32 hexadecimal digits`)
 	if !agentKeyForm.MatchString(a.key) {
-		h.failf("the api_key has another form")
+		h.Failf("the api_key has another form")
 	}
 	h.made = append(h.made, a)
 	h.hub.agents.mu.Lock()
@@ -134,15 +134,15 @@ func (h *hubProbe) keep(id string, data answer) *hubAgent {
 var agentKeyForm = regexp.MustCompile(`^ca_[0-9a-f]{32}$`)
 
 // rotate registers the agent a again, with its key. It records the new key and returns the data of the answer.
-func (h *hubProbe) rotate(a *hubAgent, changes ...func(message)) answer {
+func (h *hubProbe) rotate(a *hubAgent, changes ...func(Message)) Answer {
 	body := registration(a.id)
-	combine(changes...)(body)
-	data := h.wantData(h.write(a.key, "/register", body), http.StatusOK)
-	if key := data.text("api_key"); agentKeyForm.MatchString(key) && key != a.key {
+	Combine(changes...)(body)
+	data := h.wantData(h.Write(a.key, "/register", body), http.StatusOK)
+	if key := data.Text("api_key"); agentKeyForm.MatchString(key) && key != a.key {
 		a.key = key
 	} else {
-		h.expect("a new api_key")
-		h.failf("the api_key is the old one or has another form")
+		h.Expect("a new api_key")
+		h.Failf("the api_key is the old one or has another form")
 	}
 	a.changed = a.changed || len(changes) > 0
 	return data
@@ -155,14 +155,14 @@ func (h *hubProbe) release() {
 	}
 	pool := &h.hub.agents
 	for _, a := range h.taken {
-		if h.ctx.Err() == nil && !a.lost && h.settle(a) {
-			pool.shared.give(a)
+		if h.Ctx.Err() == nil && !a.lost && h.settle(a) {
+			pool.shared.Give(a)
 		} else {
-			pool.shared.lose()
+			pool.shared.Lose()
 		}
 	}
 	for _, a := range h.made {
-		if !slices.Contains(h.taken, a) && h.ctx.Err() == nil && !a.lost && h.settle(a) {
+		if !slices.Contains(h.taken, a) && h.Ctx.Err() == nil && !a.lost && h.settle(a) {
 			pool.mu.Lock()
 			pool.spare = append(pool.spare, a)
 			pool.mu.Unlock()
@@ -174,25 +174,25 @@ func (h *hubProbe) release() {
 // next check. It reports false if that fails.
 func (h *hubProbe) settle(a *hubAgent) bool {
 	client := h.hub.client
-	send := func(method, target string, body any) answer {
-		h.hub.pace.wait(h.ctx, method, target)
+	send := func(method, target string, body any) Answer {
+		h.hub.pace.Wait(h.Ctx, method, target)
 		header := http.Header{"Authorization": {"Bearer " + a.key}}
-		r := retryableRequest{method: method, target: target, header: header}
+		r := RetryableRequest{Method: method, Target: target, Header: header}
 		if body != nil {
-			r.body = canonical(body)
+			r.Body = Canonical(body)
 		}
-		return client.doWithRetries(h.ctx, r, h.hub.pace.refused)
+		return client.DoWithRetries(h.Ctx, r, h.hub.pace.Refused)
 	}
 	if a.changed {
 		again := send(http.MethodPost, "/register", registration(a.id))
-		if again.status != http.StatusOK || again.object("data").text("api_key") == "" {
+		if again.Status != http.StatusOK || again.Object("data").Text("api_key") == "" {
 			return false
 		}
-		a.key, a.changed = again.object("data").text("api_key"), false
+		a.key, a.changed = again.Object("data").Text("api_key"), false
 	}
 	history := send(http.MethodGet, "/agent/messages?since="+a.seen, nil)
-	rows, ok := history.list("data")
-	if history.status != http.StatusOK || !ok {
+	rows, ok := history.List("data")
+	if history.Status != http.StatusOK || !ok {
 		return false
 	}
 	if len(rows) == 0 {
@@ -200,16 +200,16 @@ func (h *hubProbe) settle(a *hubAgent) bool {
 	}
 	var received []string
 	for _, raw := range rows {
-		if row := parseRow(raw); row.text("receiver_id") == a.id {
-			received = append(received, row.text("trace_id"))
-			a.past[row.text("trace_id")] = true
+		if row := ParseRow(raw); row.Text("receiver_id") == a.id {
+			received = append(received, row.Text("trace_id"))
+			a.past[row.Text("trace_id")] = true
 		}
 	}
-	a.seen = string(parseRow(rows[len(rows)-1]).members["id"])
+	a.seen = string(ParseRow(rows[len(rows)-1]).Members["id"])
 	if len(received) == 0 {
 		return true
 	}
-	return send(http.MethodPost, "/agent/ack", map[string]any{"trace_ids": received}).status == http.StatusOK
+	return send(http.MethodPost, "/agent/ack", map[string]any{"trace_ids": received}).Status == http.StatusOK
 }
 
 // deleteAgents deletes all agents that the run has registered, as far as their keys are known.
@@ -218,13 +218,13 @@ func (run *hubRun) deleteAgents(ctx context.Context) {
 	defer cancel()
 	for _, a := range run.agents.all {
 		// The result does not matter: the check may have deleted the agent already.
-		_ = run.client.do(ctx, http.MethodDelete, "/agents/"+a.id,
+		_ = run.client.Do(ctx, http.MethodDelete, "/agents/"+a.id,
 			http.Header{"Authorization": {"Bearer " + a.key}}, nil)
 	}
 	for _, id := range run.workers.ids {
 		target := "/agents/" + id
-		if token, err := run.agora.token(run.agora.agent, http.MethodDelete, target, nil, run.client.now(), nil); err == nil {
-			_ = run.client.do(ctx, http.MethodDelete, target, http.Header{"Authorization": {"Agora " + token}}, nil)
+		if token, err := run.agora.Token(run.agora.Agent, http.MethodDelete, target, nil, run.client.Now(), nil); err == nil {
+			_ = run.client.Do(ctx, http.MethodDelete, target, http.Header{"Authorization": {"Agora " + token}}, nil)
 		}
 	}
 }

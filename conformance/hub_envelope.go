@@ -19,107 +19,108 @@ func units(text string) int { return len(utf16.Encode([]rune(text))) }
 
 // hubEnvelopeChecks test the fields of envelopes.
 var hubEnvelopeChecks = []hubCheck{
-	{number: "hub.envelope.strict", title: "An unknown member of an envelope is refused, and so is a missing one",
-		cites: `HUB "Endpoints"; H-2`, run: refusesEnvelopes(set("envelope.x", 1),
-			set("envelope.receiver_id", "bob@conformance.example"), set("envelope.Sender_id", "a@b"),
-			set("envelope.timestamp", "2026-03-20T10:00:00.000Z"), set("envelope.agent_card", nil),
-			without("envelope.chorus_version"), without("envelope.sender_id"), without("envelope.original_text"),
-			without("envelope.sender_culture"), without("envelope"), set("envelope", nil), set("envelope", []any{}),
-			set("envelope", "hello"))},
-	{number: "hub.envelope.version", title: `chorus_version must be "0.4"`, cites: `HUB "Endpoints"`,
-		run: refusesEnvelopes(setEach("envelope.chorus_version", "0.3", "0.5", "0.4.0", "", " 0.4", 0.4, nil)...)},
-	{number: "hub.envelope.sender", title: "sender_id must be an address", cites: `HUB "Endpoints"`,
-		run: refusesEnvelopes(setEach("envelope.sender_id", "", "alice", "@", "a@b@c", "a b@c", "alice@", "ä@b",
+	{Number: "hub.envelope.strict", Title: "An unknown member of an envelope is refused, and so is a missing one",
+		Cites: `HUB "Endpoints"; H-2`, Run: refusesEnvelopes(Set("envelope.x", 1),
+			Set("envelope.receiver_id", "bob@conformance.example"), Set("envelope.Sender_id", "a@b"),
+			Set("envelope.timestamp", "2026-03-20T10:00:00.000Z"), Set("envelope.agent_card", nil),
+			Without("envelope.chorus_version"), Without("envelope.sender_id"), Without("envelope.original_text"),
+			Without("envelope.sender_culture"), Without("envelope"), Set("envelope", nil), Set("envelope",
+				[]any{}),
+			Set("envelope", "hello"))},
+	{Number: "hub.envelope.version", Title: `chorus_version must be "0.4"`, Cites: `HUB "Endpoints"`,
+		Run: refusesEnvelopes(setEach("envelope.chorus_version", "0.3", "0.5", "0.4.0", "", " 0.4", 0.4, nil)...)},
+	{Number: "hub.envelope.sender", Title: "sender_id must be an address", Cites: `HUB "Endpoints"`,
+		Run: refusesEnvelopes(setEach("envelope.sender_id", "", "alice", "@", "a@b@c", "a b@c", "alice@", "ä@b",
 			strings.Repeat("a", 127)+"@b", nil, 1, map[string]any{"id": "a@b"})...)},
-	{number: "hub.envelope.culture", title: "sender_culture must be a culture", cites: `HUB "Endpoints"`,
-		run: func(h *hubProbe) {
+	{Number: "hub.envelope.culture", Title: "sender_culture must be a culture", Cites: `HUB "Endpoints"`,
+		Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, culture := range goodCultures {
-				h.sendWith(alice, bob, set("envelope.sender_culture", culture))
+				h.sendWith(alice, bob, Set("envelope.sender_culture", culture))
 			}
 			h.refuseEnvelopes(alice, bob, setEach("envelope.sender_culture", badCultures...)...)
 		}},
-	{number: "hub.envelope.text",
-		title: "original_text has 1 to 10,000 UTF-16 code units", cites: `HUB "Endpoints"; H-1`,
-		run: boundsOf("original_text", 1, 10_000)},
-	{number: "hub.envelope.context", title: "cultural_context has 10 to 500 UTF-16 code units",
-		cites: `HUB "Endpoints"; H-1`, run: boundsOf("cultural_context", 10, 500)},
-	{number: "hub.envelope.conversation", title: "conversation_id has 0 to 64 UTF-16 code units",
-		cites: `HUB "Endpoints"; H-1`, run: boundsOf("conversation_id", 0, 64)},
-	{number: "hub.envelope.turn", title: "turn_number is an integer from 1 to 2⁵³−1", cites: `HUB "Endpoints"; H-1`,
-		run: func(h *hubProbe) {
+	{Number: "hub.envelope.text",
+		Title: "original_text has 1 to 10,000 UTF-16 code units", Cites: `HUB "Endpoints"; H-1`,
+		Run: boundsOf("original_text", 1, 10_000)},
+	{Number: "hub.envelope.context", Title: "cultural_context has 10 to 500 UTF-16 code units",
+		Cites: `HUB "Endpoints"; H-1`, Run: boundsOf("cultural_context", 10, 500)},
+	{Number: "hub.envelope.conversation", Title: "conversation_id has 0 to 64 UTF-16 code units",
+		Cites: `HUB "Endpoints"; H-1`, Run: boundsOf("conversation_id", 0, 64)},
+	{Number: "hub.envelope.turn", Title: "turn_number is an integer from 1 to 2⁵³−1", Cites: `HUB "Endpoints"; H-1`,
+		Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, turn := range []any{1, 2, 1<<53 - 1} {
-				h.sendWith(alice, bob, set("envelope.turn_number", turn))
+				h.sendWith(alice, bob, Set("envelope.turn_number", turn))
 			}
 			h.refuseEnvelopes(
 				alice,
 				bob,
 				setEach("envelope.turn_number", 0, -1, 1.5, 1<<53, 1e300, "1", true, nil, []any{1})...)
 		}},
-	{number: "hub.envelope.size", title: "An envelope has at most 60,000 UTF-16 code units as compact JSON",
-		cites: `HUB "Endpoints"; H-1`, run: envelopeSize},
-	{number: "hub.envelope.unchanged",
-		title: "An envelope is delivered as it was sent, by the stream and in the history",
-		cites: `HUB "Endpoints"`, run: func(h *hubProbe) {
+	{Number: "hub.envelope.size", Title: "An envelope has at most 60,000 UTF-16 code units as compact JSON",
+		Cites: `HUB "Endpoints"; H-1`, Run: envelopeSize},
+	{Number: "hub.envelope.unchanged",
+		Title: "An envelope is delivered as it was sent, by the stream and in the history",
+		Cites: `HUB "Endpoints"`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			s := h.open(bob, "")
 			for _, text := range []string{"<a href=\"x\">&amp;'\\/", "a\nb\r\nc\td", "\x01\u001f\u007f",
-				astral + wide + "é" + "e\u0301",
+				Astral + wide + "é" + "e\u0301",
 				"\u2028\u2029\ufeff\ufffe\uffff", "\u202egnp.exe\u200b", "data: x\n\nevent: closed\ndata: {}\n\n",
 				"${7*7}{{7*7}}"} {
-				m := h.sendWith(alice, bob, set("envelope.original_text", text),
-					set("envelope.cultural_context", text+strings.Repeat(".", 10)),
-					set("envelope.conversation_id", text), set("envelope.turn_number", 1<<53-1))
-				f, data, ok := h.messageWithin(s, promptLimit)
-				h.expect("the envelope as it was sent: %s", canonical(m.envelope))
-				if !ok || !sameJSON(data.members["envelope"], m.envelope) {
-					h.failf("on the stream: %s", excerpt([]byte(f.raw), 600))
+				m := h.sendWith(alice, bob, Set("envelope.original_text", text),
+					Set("envelope.cultural_context", text+strings.Repeat(".", 10)),
+					Set("envelope.conversation_id", text), Set("envelope.turn_number", 1<<53-1))
+				f, data, ok := h.messageWithin(s, PromptLimit)
+				h.Expect("the envelope as it was sent: %s", Canonical(m.envelope))
+				if !ok || !SameJSON(data.Members["envelope"], m.envelope) {
+					h.Failf("on the stream: %s", Excerpt([]byte(f.raw), 600))
 				}
-				if row := h.rowOf(bob, m); !sameJSON(row.members["envelope"], m.envelope) {
-					h.failf("in the history: %s", excerpt(row.body, 600))
+				if row := h.rowOf(bob, m); !SameJSON(row.Members["envelope"], m.envelope) {
+					h.Failf("in the history: %s", Excerpt(row.Body, 600))
 				}
 			}
 		}},
 }
 
 // setEach returns a change for each value of a member.
-func setEach(path string, values ...any) (changes []func(message)) {
+func setEach(path string, values ...any) (changes []func(Message)) {
 	for _, value := range values {
-		changes = append(changes, set(path, value))
+		changes = append(changes, Set(path, value))
 	}
 	return changes
 }
 
 // sendWith sends a short message with these changes. The hub must accept it.
-func (h *hubProbe) sendWith(from, to *hubAgent, changes ...func(message)) sentMessage {
+func (h *hubProbe) sendWith(from, to *hubAgent, changes ...func(Message)) sentMessage {
 	body := letter(from, to, "hello")
-	combine(changes...)(body)
+	Combine(changes...)(body)
 	return h.sendBody(from, to, body)
 }
 
 // refusesEnvelopes returns a check that sends a good message, which the hub must take, and one with each of these
 // changes, which it must refuse.
-func refusesEnvelopes(changes ...func(message)) func(*hubProbe) {
+func refusesEnvelopes(changes ...func(Message)) func(*hubProbe) {
 	return func(h *hubProbe) {
 		alice, bob := h.two()
 		h.refuseEnvelopes(alice, bob, changes...)
 	}
 }
 
-func (h *hubProbe) refuseEnvelopes(from, to *hubAgent, changes ...func(message)) {
+func (h *hubProbe) refuseEnvelopes(from, to *hubAgent, changes ...func(Message)) {
 	h.send(from, to, "a good message")
 	before := len(h.history(to))
 	for _, change := range changes {
 		body := letter(from, to, "hello")
 		change(body)
-		h.wantInvalid(h.write(from.key, "/messages", body))
+		h.wantInvalid(h.Write(from.key, "/messages", body))
 	}
-	h.describe("the history of the receiver")
+	h.Describe("the history of the receiver")
 	rows := h.history(to)
-	h.expect("no refused message")
+	h.Expect("no refused message")
 	if len(rows) != before {
-		h.failf("%s", describeRows(rows))
+		h.Failf("%s", DescribeRows(rows))
 	}
 }
 
@@ -130,24 +131,24 @@ func boundsOf(member string, shortest, longest int) func(*hubProbe) {
 		alice, bob := h.two()
 		path := "envelope." + member
 		texts := []string{strings.Repeat("a", shortest), strings.Repeat(wide, shortest), strings.Repeat("a", longest),
-			strings.Repeat(wide, longest), strings.Repeat(astral, longest/2),
-			"a" + strings.Repeat(astral, longest/2-1) + "b"}
+			strings.Repeat(wide, longest), strings.Repeat(Astral, longest/2),
+			"a" + strings.Repeat(Astral, longest/2-1) + "b"}
 		if shortest > 1 {
-			texts = append(texts, strings.Repeat(astral, shortest/2))
+			texts = append(texts, strings.Repeat(Astral, shortest/2))
 		}
 		for _, text := range texts {
-			m := h.sendWith(alice, bob, set(path, text))
+			m := h.sendWith(alice, bob, Set(path, text))
 			row := h.rowOf(bob, m)
-			h.want(sameJSON(row.members["envelope"], m.envelope), row, "%s with %d code units, unchanged", member,
+			h.Want(SameJSON(row.Members["envelope"], m.envelope), row, "%s with %d code units, unchanged", member,
 				units(text))
 		}
 		refused := []any{strings.Repeat("a", longest+1), strings.Repeat(wide, longest+1),
-			strings.Repeat(astral, longest/2) + "a", strings.Repeat(astral, longest/2+1),
-			strings.Repeat(astral, longest), 1, nil,
+			strings.Repeat(Astral, longest/2) + "a", strings.Repeat(Astral, longest/2+1),
+			strings.Repeat(Astral, longest), 1, nil,
 			[]any{"a"}}
 		if shortest > 0 {
 			refused = append(refused, "", strings.Repeat("a", shortest-1), strings.Repeat(wide, shortest-1),
-				strings.Repeat(astral, (shortest-1)/2))
+				strings.Repeat(Astral, (shortest-1)/2))
 		}
 		h.refuseEnvelopes(alice, bob, setEach(path, refused...)...)
 	}
@@ -157,22 +158,23 @@ func boundsOf(member string, shortest, longest int) func(*hubProbe) {
 // JSON.
 func envelopeSize(h *hubProbe) {
 	alice, bob := h.two()
-	ofSize := func(size int) message {
+	ofSize := func(size int) Message {
 		body := letter(alice, bob, "")
-		rest := size - len(canonical(body["envelope"]))
-		set("envelope.original_text", strings.Repeat(control, rest/6)+strings.Repeat("a", rest%6))(body)
-		if got := len(canonical(body["envelope"])); got != size {
+		rest := size - len(Canonical(body["envelope"]))
+		Set("envelope.original_text", strings.Repeat(control, rest/6)+strings.Repeat("a", rest%6))(body)
+		if got := len(Canonical(body["envelope"])); got != size {
 			panic(fmt.Sprintf("the envelope has %d bytes instead of %d", got, size))
 		}
 		return body
 	}
 	h.sendBody(alice, bob, ofSize(60_000))
-	h.wantError(h.write(alice.key, "/messages", ofSize(60_001)), http.StatusBadRequest, "ERR_VALIDATION")
-	h.wantError(h.write(alice.key, "/messages", ofSize(60_006)), http.StatusBadRequest, "ERR_VALIDATION")
+	h.wantError(h.Write(alice.key, "/messages", ofSize(60_001)), http.StatusBadRequest, "ERR_VALIDATION")
+	h.wantError(h.Write(alice.key, "/messages", ofSize(60_006)), http.StatusBadRequest, "ERR_VALIDATION")
 	// More than 60,000 bytes, but fewer code units.
-	m := h.sendWith(alice, bob, set("envelope.original_text", strings.Repeat(control, 9_700)+strings.Repeat(wide, 300)),
-		set("envelope.cultural_context", strings.Repeat(wide, 500)))
-	h.describe("an envelope with %d bytes and %d code units", len(canonical(m.envelope)),
-		units(string(canonical(m.envelope))))
+	m := h.sendWith(alice, bob, Set("envelope.original_text", strings.Repeat(control, 9_700)+strings.Repeat(wide,
+		300)),
+		Set("envelope.cultural_context", strings.Repeat(wide, 500)))
+	h.Describe("an envelope with %d bytes and %d code units", len(Canonical(m.envelope)),
+		units(string(Canonical(m.envelope))))
 	h.rowOf(bob, m)
 }

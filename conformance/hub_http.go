@@ -27,105 +27,105 @@ var hubEndpoints = []struct {
 
 // hubDocumentChecks test what a hub says about itself.
 var hubDocumentChecks = []hubCheck{
-	{number: "hub.document.fields",
-		title: "/.well-known/chorus.json has the version, the paths and the limits, without a wrapper",
-		cites: `HUB "Endpoints"`, run: func(h *hubProbe) { h.wantDocument(h.read("", "/.well-known/chorus.json"), "") }},
-	{number: "hub.document.paths", title: "Every path of /.well-known/chorus.json answers",
-		cites: `HUB "Endpoints"; H-27`, run: func(h *hubProbe) {
-			h.wantPaths(h.hub.client, h.read("", "/.well-known/chorus.json"))
+	{Number: "hub.document.fields",
+		Title: "/.well-known/chorus.json has the version, the paths and the limits, without a wrapper",
+		Cites: `HUB "Endpoints"`, Run: func(h *hubProbe) { h.wantDocument(h.Read("", "/.well-known/chorus.json"), "") }},
+	{Number: "hub.document.paths", Title: "Every path of /.well-known/chorus.json answers",
+		Cites: `HUB "Endpoints"; H-27`, Run: func(h *hubProbe) {
+			h.wantPaths(h.hub.client, h.Read("", "/.well-known/chorus.json"))
 		}},
-	{number: "hub.document.root", title: "The root of the server has the document too, with paths below the hub's path",
-		cites: `HUB "Endpoints"; H-27`, needs: needsPrefix, run: func(h *hubProbe) {
-			h.noteSent("GET /.well-known/chorus.json at the root of the server")
-			document := h.hub.agora.root.do(h.ctx, http.MethodGet, "/.well-known/chorus.json", nil, nil)
-			h.wantDocument(document, h.hub.agora.prefix)
-			h.wantPaths(h.hub.agora.root, document)
+	{Number: "hub.document.root", Title: "The root of the server has the document too, with paths below the hub's path",
+		Cites: `HUB "Endpoints"; H-27`, Needs: NeedsPrefix, Run: func(h *hubProbe) {
+			h.NoteSent("GET /.well-known/chorus.json at the root of the server")
+			document := h.hub.agora.Root.Do(h.Ctx, http.MethodGet, "/.well-known/chorus.json", nil, nil)
+			h.wantDocument(document, h.hub.agora.Prefix)
+			h.wantPaths(h.hub.agora.Root, document)
 		}},
-	{number: "hub.health", title: "GET /health has the counts of the hub", cites: `HUB "Endpoints"`, run: hubHealth},
-	{number: "hub.skill",
-		title: "GET /skill is SKILL.md for this hub, in English or Chinese, by lang or Accept-Language",
-		cites: `HUB "Endpoints"`, run: hubSkill},
+	{Number: "hub.health", Title: "GET /health has the counts of the hub", Cites: `HUB "Endpoints"`, Run: hubHealth},
+	{Number: "hub.skill",
+		Title: "GET /skill is SKILL.md for this hub, in English or Chinese, by lang or Accept-Language",
+		Cites: `HUB "Endpoints"`, Run: hubSkill},
 }
 
 // wantDocument ends the check unless a is the document of a hub whose paths begin with prefix.
-func (h *hubProbe) wantDocument(a answer, prefix string) {
-	h.want(a.status == http.StatusOK && strings.HasPrefix(a.header.Get("Content-Type"), "application/json"), a,
+func (h *hubProbe) wantDocument(a Answer, prefix string) {
+	h.Want(a.Status == http.StatusOK && strings.HasPrefix(a.Header.Get("Content-Type"), "application/json"), a,
 		"status 200 and Content-Type: application/json")
-	h.want(a.text("chorus_version") == "0.4" && a.text("server_name") != "", a,
+	h.Want(a.Text("chorus_version") == "0.4" && a.Text("server_name") != "", a,
 		`"chorus_version":"0.4" and a server_name`)
 	for _, e := range hubEndpoints {
-		h.want(a.object("endpoints").text(e.name) == prefix+e.path, a, "endpoints has %q:%q", e.name, prefix+e.path)
+		h.Want(a.Object("endpoints").Text(e.name) == prefix+e.path, a, "endpoints has %q:%q", e.name, prefix+e.path)
 	}
-	limits := a.object("limits")
-	h.want(limits.number("max_message_bytes") == 65536 && limits.number("max_agents") >= 1, a,
+	limits := a.Object("limits")
+	h.Want(limits.Number("max_message_bytes") == 65536 && limits.Number("max_agents") >= 1, a,
 		"limits has max_message_bytes 65536, and max_agents")
 }
 
 // wantPaths ends the check unless every path in the document answers. The paths are relative to the client's address.
-func (h *hubProbe) wantPaths(client *relayClient, document answer) {
+func (h *hubProbe) wantPaths(client *RelayClient, document Answer) {
 	for _, e := range hubEndpoints {
-		path := document.object("endpoints").text(e.name)
-		h.want(strings.HasPrefix(path, "/"), document, "endpoints has a path for %s", e.name)
+		path := document.Object("endpoints").Text(e.name)
+		h.Want(strings.HasPrefix(path, "/"), document, "endpoints has a path for %s", e.name)
 		path = strings.Replace(path, ":agent_id", "nobody@conformance.example", 1)
 		var body []byte
 		if e.method == http.MethodPost {
 			body = []byte("{}")
 		}
-		h.noteSent(e.method + " " + path)
-		a := client.doWithRetries(h.ctx, retryableRequest{method: e.method, target: path, body: body}, isHubRateLimit)
-		h.want(a.status == e.status, a, "status %d for %s %s, without a key", e.status, e.method, path)
+		h.NoteSent(e.method + " " + path)
+		a := client.DoWithRetries(h.Ctx, RetryableRequest{Method: e.method, Target: path, Body: body}, isHubRateLimit)
+		h.Want(a.Status == e.status, a, "status %d for %s %s, without a key", e.status, e.method, path)
 	}
 }
 
 func hubHealth(h *hubProbe) {
 	a := h.one()
-	before := h.wantData(h.read("", "/health"), http.StatusOK)
+	before := h.wantData(h.Read("", "/health"), http.StatusOK)
 	h.open(a, "")
-	answered := h.read("", "/health")
+	answered := h.Read("", "/health")
 	data := h.wantData(answered, http.StatusOK)
-	h.want(data.text("status") == "ok" && data.text("version") != "", answered, `"status":"ok" and a version`)
+	h.Want(data.Text("status") == "ok" && data.Text("version") != "", answered, `"status":"ok" and a version`)
 	for _, name := range []string{"uptime_seconds", "agents_registered", "inbox_connections", "messages_stored",
 		"messages_queued", "messages_failed"} {
 		var number float64
-		h.want(json.Unmarshal(data.members[name], &number) == nil && number >= 0, answered, "%s is a number", name)
+		h.Want(json.Unmarshal(data.Members[name], &number) == nil && number >= 0, answered, "%s is a number", name)
 	}
-	h.want(data.number("agents_registered") >= 1 && data.number("inbox_connections") >= 1 &&
-		data.number("uptime_seconds") >= before.number("uptime_seconds"), answered,
+	h.Want(data.Number("agents_registered") >= 1 && data.Number("inbox_connections") >= 1 &&
+		data.Number("uptime_seconds") >= before.Number("uptime_seconds"), answered,
 		"at least one registered agent and one open stream, and an uptime that grows")
 }
 
 func hubSkill(h *hubProbe) {
-	hub := h.inviteJSON(h.readAs("/invite/nobody@conformance.example", "application/json")).text("hub")
+	hub := h.inviteJSON(h.readAs("/invite/nobody@conformance.example", "application/json")).Text("hub")
 	read := func(target, language string) string {
 		header := http.Header{}
 		if language != "" {
 			header.Set("Accept-Language", language)
 		}
-		a := h.ask("Accept-Language: "+language, http.MethodGet, target, "", header, nil)
-		h.want(a.status == http.StatusOK && strings.HasPrefix(a.header.Get("Content-Type"), "text/markdown"), a,
+		a := h.Ask("Accept-Language: "+language, http.MethodGet, target, "", header, nil)
+		h.Want(a.Status == http.StatusOK && strings.HasPrefix(a.Header.Get("Content-Type"), "text/markdown"), a,
 			"status 200 and Content-Type: text/markdown")
-		h.want(strings.Contains(string(a.body), hub), a, "the text has the hub's address %s", hub)
-		return string(a.body)
+		h.Want(strings.Contains(string(a.Body), hub), a, "the text has the hub's address %s", hub)
+		return string(a.Body)
 	}
 	english, chinese := read("/skill?lang=en", ""), read("/skill?lang=zh-CN", "")
-	h.expect("different texts for lang=en and lang=zh-CN, the second one in Chinese")
+	h.Expect("different texts for lang=en and lang=zh-CN, the second one in Chinese")
 	if english == chinese || !strings.ContainsAny(chinese, "的是不") ||
 		strings.ContainsAny(english[:min(200, len(english))], "的是不") {
-		h.failf("the texts begin with %q and %q", excerpt([]byte(english), 100), excerpt([]byte(chinese), 100))
+		h.Failf("the texts begin with %q and %q", Excerpt([]byte(english), 100), Excerpt([]byte(chinese), 100))
 	}
-	h.expect("Accept-Language chooses the language, unless lang does")
+	h.Expect("Accept-Language chooses the language, unless lang does")
 	if read("/skill", "zh-CN,zh;q=0.9,en;q=0.8") != chinese || read("/skill", "en-US,en;q=0.9") != english ||
 		read("/skill?lang=en", "zh-CN") != english {
-		h.failf("the hub returned another language")
+		h.Failf("the hub returned another language")
 	}
 }
 
 // hubHTTPChecks test paths, methods and the form of answers.
 var hubHTTPChecks = []hubCheck{
-	{number: "hub.http.wrapper", title: "All JSON answers have the wrapper, with a timestamp in milliseconds",
-		cites: `HUB "Endpoints"; GATEWAYS "Bodies and errors"`, run: hubWrapper},
-	{number: "hub.http.unknown-path", title: "An unknown path is answered with 404 ERR_NOT_FOUND and never redirected",
-		cites: `GATEWAYS "Turn them on"; GATEWAYS "Bodies and errors"; G-25`, run: func(h *hubProbe) {
+	{Number: "hub.http.wrapper", Title: "All JSON answers have the wrapper, with a timestamp in milliseconds",
+		Cites: `HUB "Endpoints"; GATEWAYS "Bodies and errors"`, Run: hubWrapper},
+	{Number: "hub.http.unknown-path", Title: "An unknown path is answered with 404 ERR_NOT_FOUND and never redirected",
+		Cites: `GATEWAYS "Turn them on"; GATEWAYS "Bodies and errors"; G-25`, Run: func(h *hubProbe) {
 			for _, path := range []string{"/nothing-is-here", "/register/", "//register", "/agent", "/agent/inbox/x",
 				"/messages/", "/agent/nothing", "/discover/", "/x/../register", "/invite", "/health/"} {
 				for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -133,13 +133,13 @@ var hubHTTPChecks = []hubCheck{
 					if method == http.MethodPost {
 						body = registration("nobody@conformance.example")
 					}
-					h.wantError(h.ask("", method, path, "", nil, body), http.StatusNotFound, "ERR_NOT_FOUND")
+					h.wantError(h.Ask("", method, path, "", nil, body), http.StatusNotFound, "ERR_NOT_FOUND")
 				}
 			}
 		}},
-	{number: "hub.http.method",
-		title: "A method that a path does not support is refused with 405 ERR_METHOD_NOT_ALLOWED and an Allow header",
-		cites: `GATEWAYS "Bodies and errors"; G-25`, run: func(h *hubProbe) {
+	{Number: "hub.http.method",
+		Title: "A method that a path does not support is refused with 405 ERR_METHOD_NOT_ALLOWED and an Allow header",
+		Cites: `GATEWAYS "Bodies and errors"; G-25`, Run: func(h *hubProbe) {
 			for _, asked := range []struct{ method, path, allowed string }{
 				{"GET", "/register", "POST"}, {"PUT", "/agents", "GET"}, {"POST", "/agents/a@b", "DELETE"},
 				{"POST", "/discover", "GET"}, {"GET", "/agent/session", "POST"}, {"POST", "/agent/inbox", "GET"},
@@ -147,78 +147,78 @@ var hubHTTPChecks = []hubCheck{
 				{"POST", "/invite/a@b", "GET"}, {"POST", "/health", "GET"}, {"PATCH", "/skill", "GET"},
 				{"POST", "/.well-known/chorus.json", "GET"}, {"DELETE", "/agents", "POST"},
 			} {
-				a := h.ask("", asked.method, asked.path, "", nil, []byte("{}"))
+				a := h.Ask("", asked.method, asked.path, "", nil, []byte("{}"))
 				h.wantError(a, http.StatusMethodNotAllowed, "ERR_METHOD_NOT_ALLOWED")
-				h.wantAllow(a, asked.method, asked.allowed)
+				h.WantAllow(a, asked.method, asked.allowed)
 			}
 		}},
-	{number: "hub.http.content-type", title: "The Content-Type of a request is ignored",
-		cites: `GATEWAYS "Bodies and errors"`,
-		run: func(h *hubProbe) {
+	{Number: "hub.http.content-type", Title: "The Content-Type of a request is ignored",
+		Cites: `GATEWAYS "Bodies and errors"`,
+		Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, value := range []string{"text/plain", "application/x-www-form-urlencoded", "nonsense"} {
 				body := letter(alice, bob, "with the Content-Type "+value)
-				h.accepted(alice, bob, body, h.ask("Content-Type: "+value, http.MethodPost, "/messages", alice.key,
+				h.accepted(alice, bob, body, h.Ask("Content-Type: "+value, http.MethodPost, "/messages", alice.key,
 					http.Header{"Content-Type": {value}}, body))
 			}
 			body := letter(alice, bob, "without a Content-Type")
-			h.accepted(alice, bob, body, h.ask("without a Content-Type", http.MethodPost, "/messages", alice.key,
+			h.accepted(alice, bob, body, h.Ask("without a Content-Type", http.MethodPost, "/messages", alice.key,
 				http.Header{"Content-Type": nil}, body))
 		}},
-	{number: "hub.http.encoding",
-		title: "A body with any Content-Encoding is refused with 415 ERR_UNSUPPORTED_MEDIA_TYPE",
-		cites: `GATEWAYS "Bodies and errors"; G-25`, run: func(h *hubProbe) {
+	{Number: "hub.http.encoding",
+		Title: "A body with any Content-Encoding is refused with 415 ERR_UNSUPPORTED_MEDIA_TYPE",
+		Cites: `GATEWAYS "Bodies and errors"; G-25`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, encoding := range []string{"gzip", "br", "identity"} {
-				for path, body := range map[string]message{
+				for path, body := range map[string]Message{
 					"/messages": letter(alice, bob, "encoded"), "/register": registration(alice.id),
 				} {
-					h.wantError(h.ask("Content-Encoding: "+encoding, http.MethodPost, path, alice.key,
+					h.wantError(h.Ask("Content-Encoding: "+encoding, http.MethodPost, path, alice.key,
 						http.Header{"Content-Encoding": {encoding}}, body),
 						http.StatusUnsupportedMediaType, "ERR_UNSUPPORTED_MEDIA_TYPE")
 				}
 			}
 		}},
-	{number: "hub.http.parameters",
-		title: "Unknown query parameters are ignored, and repeated or malformed ones are refused",
-		cites: `GATEWAYS "Bodies and errors"`, run: hubParameters},
+	{Number: "hub.http.parameters",
+		Title: "Unknown query parameters are ignored, and repeated or malformed ones are refused",
+		Cites: `GATEWAYS "Bodies and errors"`, Run: hubParameters},
 }
 
 func hubWrapper(h *hubProbe) {
 	a := h.one()
-	for _, answered := range []answer{
-		h.read("", "/agents"), h.read("", "/agents/"+a.id), h.read(a.key, "/discover"), h.read("", "/health"),
-		h.write(a.key, "/agent/session", nil), h.read(a.key, "/agent/messages"),
-		h.write(a.key, "/agent/ack", map[string]any{"up_to": 0}),
+	for _, answered := range []Answer{
+		h.Read("", "/agents"), h.Read("", "/agents/"+a.id), h.Read(a.key, "/discover"), h.Read("", "/health"),
+		h.Write(a.key, "/agent/session", nil), h.Read(a.key, "/agent/messages"),
+		h.Write(a.key, "/agent/ack", map[string]any{"up_to": 0}),
 		h.readAs("/invite/"+a.id, "application/json"),
-		h.read("", "/nothing-is-here"), h.read("", "/register"), h.write("", "/register", message{}),
-		h.read("", "/agent/messages"), h.read("", "/agents/nobody@conformance.example"), h.write("", "/agents",
-			message{}),
+		h.Read("", "/nothing-is-here"), h.Read("", "/register"), h.Write("", "/register", Message{}),
+		h.Read("", "/agent/messages"), h.Read("", "/agents/nobody@conformance.example"), h.Write("", "/agents",
+			Message{}),
 	} {
-		h.expect(`{"success":true,"data":…,"metadata":{"timestamp":"2026-03-20T10:00:00.000Z"}} or ` +
+		h.Expect(`{"success":true,"data":…,"metadata":{"timestamp":"2026-03-20T10:00:00.000Z"}} or ` +
 			`{"success":false,"error":{"code":"ERR_…","message":"…"},"metadata":{…}}, as application/json`)
-		success, present := answered.flag("success")
-		right := answered.members["data"] != nil && answered.members["error"] == nil
+		success, present := answered.Flag("success")
+		right := answered.Members["data"] != nil && answered.Members["error"] == nil
 		if !success {
-			right = answered.members["data"] == nil && strings.HasPrefix(hubCode(answered), "ERR_") &&
-				answered.object("error").text("message") != ""
+			right = answered.Members["data"] == nil && strings.HasPrefix(hubCode(answered), "ERR_") &&
+				answered.Object("error").Text("message") != ""
 		}
-		if !present || !right || success != (answered.status < 300) ||
-			!timeForm.MatchString(answered.object("metadata").text("timestamp")) ||
-			!strings.HasPrefix(answered.header.Get("Content-Type"), "application/json") {
-			h.failf("%s: %s", fmt.Sprint(answered.header["Content-Type"]), answered)
+		if !present || !right || success != (answered.Status < 300) ||
+			!TimeForm.MatchString(answered.Object("metadata").Text("timestamp")) ||
+			!strings.HasPrefix(answered.Header.Get("Content-Type"), "application/json") {
+			h.Failf("%s: %s", fmt.Sprint(answered.Header["Content-Type"]), answered)
 		}
 	}
 }
 
 func hubParameters(h *hubProbe) {
 	a := h.one()
-	h.rows(h.read(a.key, "/agent/messages?unknown=1&also=2"))
-	h.rows(h.read(a.key, "/discover?unknown=1"))
+	h.rows(h.Read(a.key, "/agent/messages?unknown=1&also=2"))
+	h.rows(h.Read(a.key, "/discover?unknown=1"))
 	for _, target := range []string{"/agent/messages?limit=1&limit=1", "/agent/messages?since=1&since=1",
 		"/agent/messages?limit=", "/agent/messages?limit=%zz", "/discover?culture=en&culture=en",
 		"/discover?online=true&online=true", "/discover?online=maybe"} {
-		h.wantInvalid(h.read(a.key, target))
+		h.wantInvalid(h.Read(a.key, target))
 	}
-	h.wantInvalid(h.read("", "/skill?lang=en&lang=en"))
+	h.wantInvalid(h.Read("", "/skill?lang=en&lang=en"))
 }

@@ -7,9 +7,9 @@ import (
 
 // hubReplayChecks test with which messages a stream begins.
 var hubReplayChecks = []hubCheck{
-	{number: "hub.replay.queued",
-		title: "A message to an absent agent arrives on its next stream, once, in the order of id",
-		cites: `HUB "The inbox stream"; H-11`, run: func(h *hubProbe) {
+	{Number: "hub.replay.queued",
+		Title: "A message to an absent agent arrives on its next stream, once, in the order of id",
+		Cites: `HUB "The inbox stream"; H-11`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 3)
 			s := h.open(bob, "")
@@ -18,9 +18,9 @@ var hubReplayChecks = []hubCheck{
 				h.wantState(m, "sent")
 			}
 		}},
-	{number: "hub.replay.resume",
-		title: "With Last-Event-ID: N a stream begins with everything after N that has not failed",
-		cites: `HUB "The inbox stream"; H-12`, run: func(h *hubProbe) {
+	{Number: "hub.replay.resume",
+		Title: "With Last-Event-ID: N a stream begins with everything after N that has not failed",
+		Cites: `HUB "The inbox stream"; H-12`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			handed := h.sendAll(alice, bob, 5)
 			s := h.open(bob, "")
@@ -34,9 +34,9 @@ var hubReplayChecks = []hubCheck{
 			s.close()
 			h.wantOnly(h.open(bob, ids[4]), queued...)
 		}},
-	{number: "hub.replay.last",
-		title: "With the id of the last message a stream begins with nothing", cites: `HUB "The inbox stream"; H-12`,
-		run: func(h *hubProbe) {
+	{Number: "hub.replay.last",
+		Title: "With the id of the last message a stream begins with nothing", Cites: `HUB "The inbox stream"; H-12`,
+		Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 2)
 			s := h.open(bob, "")
@@ -46,9 +46,9 @@ var hubReplayChecks = []hubCheck{
 			h.wantQuiet(s)
 			h.wantOnly(s, h.send(alice, bob, "a new message"))
 		}},
-	{number: "hub.replay.form", title: "A Last-Event-ID that is not digits is refused with 400",
-		cites: `HUB "The inbox stream"`,
-		run: func(h *hubProbe) {
+	{Number: "hub.replay.form", Title: "A Last-Event-ID that is not digits is refused with 400",
+		Cites: `HUB "The inbox stream"`,
+		Run: func(h *hubProbe) {
 			a := h.one()
 			for _, id := range []string{"abc", "-1", "+1", "1.0", "1e3", "0x1", "1 2", "१"} {
 				s := h.openRaw(a, "/agent/inbox", http.Header{"Authorization": {"Bearer " + a.key},
@@ -57,9 +57,9 @@ var hubReplayChecks = []hubCheck{
 			}
 			h.open(a, "007")
 		}},
-	{number: "hub.replay.last-minute",
-		title: "Without Last-Event-ID what the last stream sent in its last minute comes again",
-		cites: `HUB "The inbox stream"; H-13`, run: func(h *hubProbe) {
+	{Number: "hub.replay.last-minute",
+		Title: "Without Last-Event-ID what the last stream sent in its last minute comes again",
+		Cites: `HUB "The inbox stream"; H-13`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 2)
 			s := h.open(bob, "")
@@ -71,22 +71,22 @@ var hubReplayChecks = []hubCheck{
 			fourth := h.send(alice, bob, "sent while there is no stream")
 			h.wantOnly(h.open(bob, ""), sent[0], third, fourth)
 		}},
-	{number: "hub.replay.minute",
-		title: "Without Last-Event-ID what was sent before the last minute does not come again",
-		cites: `HUB "The inbox stream"; H-13`, wait: 64 * time.Second, needs: needsThorough, run: func(h *hubProbe) {
+	{Number: "hub.replay.minute",
+		Title: "Without Last-Event-ID what was sent before the last minute does not come again",
+		Cites: `HUB "The inbox stream"; H-13`, Wait: 64 * time.Second, Needs: NeedsThorough, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			old := h.send(alice, bob, "sent early on the stream")
 			s := h.open(bob, "")
 			h.wantMessages(s, old)
-			h.sleep(63 * time.Second)
+			h.Sleep(63 * time.Second)
 			fresh := h.send(alice, bob, "sent late on the stream")
 			h.wantMessages(s, fresh)
 			s.close()
 			h.wantOnly(h.open(bob, ""), fresh)
 		}},
-	{number: "hub.replay.polled",
-		title: "What a poll has handed out comes on a stream only if Last-Event-ID asks for it",
-		cites: `HUB "The inbox stream"`, run: func(h *hubProbe) {
+	{Number: "hub.replay.polled",
+		Title: "What a poll has handed out comes on a stream only if Last-Event-ID asks for it",
+		Cites: `HUB "The inbox stream"`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			polled := h.send(alice, bob, "handed out by a poll")
 			h.rowOf(bob, polled)
@@ -96,9 +96,9 @@ var hubReplayChecks = []hubCheck{
 			s.close()
 			h.wantOnly(h.open(bob, bob.before()), polled, queued)
 		}},
-	{number: "hub.replay.other", title: "A stream has only messages to its own agent",
-		cites: `HUB "The inbox stream"; H-22`,
-		run: func(h *hubProbe) {
+	{Number: "hub.replay.other", Title: "A stream has only messages to its own agent",
+		Cites: `HUB "The inbox stream"; H-22`,
+		Run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
 			s := h.open(carol, "")
 			h.send(alice, bob, "to bob")
@@ -118,8 +118,8 @@ func failure(code, detail string) map[string]any {
 
 // ack posts a body to /agent/ack. The hub must confirm this number of messages.
 func (h *hubProbe) ack(a *hubAgent, body map[string]any, acknowledged int) {
-	answered := h.write(a.key, "/agent/ack", body)
+	answered := h.Write(a.key, "/agent/ack", body)
 	data := h.wantData(answered, http.StatusOK)
-	h.want(string(data.members["acknowledged"]) == joinNumbers([]int{acknowledged}, ""), answered,
+	h.Want(string(data.Members["acknowledged"]) == joinNumbers([]int{acknowledged}, ""), answered,
 		`{"acknowledged":%d}`, acknowledged)
 }

@@ -12,66 +12,66 @@ var uuid4Form = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab]
 
 // hubSendChecks test POST /messages.
 var hubSendChecks = []hubCheck{
-	{number: "hub.send.queued", title: "A message to an absent agent gets 202 with the delivery and state queued",
-		cites: `HUB "Sending"; H-10`, run: func(h *hubProbe) {
+	{Number: "hub.send.queued", Title: "A message to an absent agent gets 202 with the delivery and state queued",
+		Cites: `HUB "Sending"; H-10`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.send(alice, bob, "to an absent agent")
 			h.wantDelivery(m, http.StatusAccepted, "queued", "queued")
-			h.want(uuid4Form.MatchString(m.trace), m.answer, "the trace_id is a UUID of version 4")
+			h.Want(uuid4Form.MatchString(m.trace), m.answer, "the trace_id is a UUID of version 4")
 			h.keepsState(m, "queued")
 		}},
-	{number: "hub.send.stream", title: "A message to an agent with an open stream gets 200 with delivered_sse and sent",
-		cites: `HUB "Sending"; H-10`, run: func(h *hubProbe) {
+	{Number: "hub.send.stream", Title: "A message to an agent with an open stream gets 200 with delivered_sse and sent",
+		Cites: `HUB "Sending"; H-10`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			s := h.open(bob, "")
 			m := h.send(alice, bob, "to an open stream")
 			h.wantMessages(s, m)
 			h.wantDelivery(m, http.StatusOK, "delivered_sse", "sent")
-			h.want(uuid4Form.MatchString(m.trace), m.answer, "the trace_id is a UUID of version 4")
+			h.Want(uuid4Form.MatchString(m.trace), m.answer, "the trace_id is a UUID of version 4")
 		}},
-	{number: "hub.send.form", title: "receiver_id must be an address or a name, and stream a boolean",
-		cites: `HUB "Sending"`, run: func(h *hubProbe) {
+	{Number: "hub.send.form", Title: "receiver_id must be an address or a name, and stream a boolean",
+		Cites: `HUB "Sending"`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, value := range []any{true, false} {
-				h.sendWith(alice, bob, set("stream", value))
+				h.sendWith(alice, bob, Set("stream", value))
 			}
 			h.refuseEnvelopes(alice, bob, append(setEach("receiver_id", "", "@", "a@b@c", "a b@c", "ä", "a/b", nil, 1,
 				strings.Repeat("a", 127)+"@b", []any{bob.id}), append(setEach("stream", "true", 1, "", []any{}),
-				without("receiver_id"))...)...)
+				Without("receiver_id"))...)...)
 		}},
-	{number: "hub.send.receiver", title: "A message to an unknown agent is refused with 404 ERR_AGENT_NOT_FOUND",
-		cites: `HUB "Sending"`, run: func(h *hubProbe) {
+	{Number: "hub.send.receiver", Title: "A message to an unknown agent is refused with 404 ERR_AGENT_NOT_FOUND",
+		Cites: `HUB "Sending"`, Run: func(h *hubProbe) {
 			a := h.one()
 			body := letter(a, a, "hello")
 			for _, receiver := range []string{"nobody@conformance.example", h.hub.address(), "nobody-here",
 				"nobody@did.key"} {
 				body["receiver_id"] = receiver
-				h.wantNoAgent(h.write(a.key, "/messages", body))
+				h.wantNoAgent(h.Write(a.key, "/messages", body))
 			}
 		}},
-	{number: "hub.send.sender", title: "Only the agent itself can be the sender",
-		cites: `HUB "Sending"`, run: func(h *hubProbe) {
+	{Number: "hub.send.sender", Title: "Only the agent itself can be the sender",
+		Cites: `HUB "Sending"`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
-			h.wantError(h.write(alice.key, "/messages", letter(bob, alice, "hello")), http.StatusForbidden,
+			h.wantError(h.Write(alice.key, "/messages", letter(bob, alice, "hello")), http.StatusForbidden,
 				"ERR_SENDER_MISMATCH")
 			stranger := &hubAgent{id: h.hub.address()}
-			h.wantError(h.write(alice.key, "/messages", letter(stranger, bob, "hello")), http.StatusBadRequest,
+			h.wantError(h.Write(alice.key, "/messages", letter(stranger, bob, "hello")), http.StatusBadRequest,
 				"ERR_SENDER_NOT_REGISTERED")
-			h.describe("the history of both")
+			h.Describe("the history of both")
 			rows := append(h.history(alice), h.history(bob)...)
-			h.expect("no message")
+			h.Expect("no message")
 			if len(rows) != 0 {
-				h.failf("%s", describeRows(rows))
+				h.Failf("%s", DescribeRows(rows))
 			}
 		}},
-	{number: "hub.send.order", title: "A request that breaks two rules gets the answer of the earlier one",
-		cites: `HUB "Sending"; H-9`, run: orderOfRules},
-	{number: "hub.send.ids", title: "id and timestamp grow strictly, also when several agents send at the same time",
-		cites: `HUB "Sending"; H-21`, run: func(h *hubProbe) {
+	{Number: "hub.send.order", Title: "A request that breaks two rules gets the answer of the earlier one",
+		Cites: `HUB "Sending"; H-9`, Run: orderOfRules},
+	{Number: "hub.send.ids", Title: "id and timestamp grow strictly, also when several agents send at the same time",
+		Cites: `HUB "Sending"; H-21`, Run: func(h *hubProbe) {
 			agents := h.take(3)
-			for _, a := range h.inParallel(36, func(i int) answer {
+			for _, a := range h.InParallel(36, func(i int) Answer {
 				from, to := agents[i%3], agents[(i+1)%3]
-				return h.write(from.key, "/messages", letter(from, to, strconv.Itoa(i)))
+				return h.Write(from.key, "/messages", letter(from, to, strconv.Itoa(i)))
 			}) {
 				h.wantData(a, http.StatusOK, http.StatusAccepted)
 			}
@@ -82,15 +82,15 @@ var hubSendChecks = []hubCheck{
 }
 
 // wantGrowing ends the check unless there are at least this many rows, and their ids and timestamps grow strictly.
-func (h *hubProbe) wantGrowing(rows []answer, atLeast int) {
-	h.expect("at least %d rows, in the order of id; the timestamps grow too, and all of them differ", atLeast)
+func (h *hubProbe) wantGrowing(rows []Answer, atLeast int) {
+	h.Expect("at least %d rows, in the order of id; the timestamps grow too, and all of them differ", atLeast)
 	if len(rows) < atLeast {
-		h.failf("%d rows", len(rows))
+		h.Failf("%d rows", len(rows))
 	}
 	for i, row := range rows {
-		if !timeForm.MatchString(row.text("timestamp")) || row.number("id") < 1 || i > 0 &&
-			(row.number("id") <= rows[i-1].number("id") || row.text("timestamp") <= rows[i-1].text("timestamp")) {
-			h.failf("%s", describeRows(rows[max(0, i-1):i+1]))
+		if !TimeForm.MatchString(row.Text("timestamp")) || row.Number("id") < 1 || i > 0 &&
+			(row.Number("id") <= rows[i-1].Number("id") || row.Text("timestamp") <= rows[i-1].Text("timestamp")) {
+			h.Failf("%s", DescribeRows(rows[max(0, i-1):i+1]))
 		}
 	}
 }
@@ -99,18 +99,18 @@ func (h *hubProbe) wantGrowing(rows []answer, atLeast int) {
 // registered, the sender is the key's agent, the Idempotency-Key, the receiver.
 func orderOfRules(h *hubProbe) {
 	alice, bob := h.two()
-	used := http.Header{"Idempotency-Key": {newID("order")}}
+	used := http.Header{"Idempotency-Key": {NewID("order")}}
 	bad := http.Header{"Idempotency-Key": {strings.Repeat("k", 257)}}
 	first := letter(alice, bob, "the first message with the key")
-	h.accepted(alice, bob, first, h.ask("", http.MethodPost, "/messages", alice.key, used, first))
-	invalid, unregistered := set("envelope.x", 1), set("envelope.sender_id", h.hub.address())
-	mismatch, nobody := set("envelope.sender_id", bob.id), set("receiver_id", h.hub.address())
-	none := func(message) {}
+	h.accepted(alice, bob, first, h.Ask("", http.MethodPost, "/messages", alice.key, used, first))
+	invalid, unregistered := Set("envelope.x", 1), Set("envelope.sender_id", h.hub.address())
+	mismatch, nobody := Set("envelope.sender_id", bob.id), Set("receiver_id", h.hub.address())
+	none := func(Message) {}
 	for _, c := range []struct {
 		what   string
 		key    string
 		header http.Header
-		change func(message)
+		change func(Message)
 		status int
 		code   string
 	}{
@@ -118,86 +118,86 @@ func orderOfRules(h *hubProbe) {
 		{"an unknown key and an unregistered sender", unknownKey, nil, unregistered, 401, "ERR_UNAUTHORIZED"},
 		{"an unknown key and an unknown receiver", unknownKey, nil, nobody, 401, "ERR_UNAUTHORIZED"},
 		{"an unknown key and a used Idempotency-Key", unknownKey, used, none, 401, "ERR_UNAUTHORIZED"},
-		{"an invalid body and an unregistered sender", alice.key, nil, combine(invalid, unregistered), 400,
+		{"an invalid body and an unregistered sender", alice.key, nil, Combine(invalid, unregistered), 400,
 			"ERR_VALIDATION"},
-		{"an invalid body and another sender", alice.key, nil, combine(invalid, mismatch), 400, "ERR_VALIDATION"},
+		{"an invalid body and another sender", alice.key, nil, Combine(invalid, mismatch), 400, "ERR_VALIDATION"},
 		{"an invalid body and a used Idempotency-Key", alice.key, used, invalid, 400, "ERR_VALIDATION"},
-		{"an invalid body and an unknown receiver", alice.key, nil, combine(invalid, nobody), 400, "ERR_VALIDATION"},
+		{"an invalid body and an unknown receiver", alice.key, nil, Combine(invalid, nobody), 400, "ERR_VALIDATION"},
 		{"an unregistered sender, who is also not the key's agent", alice.key, nil, unregistered, 400,
 			"ERR_SENDER_NOT_REGISTERED"},
 		{"an unregistered sender and a used Idempotency-Key", alice.key, used, unregistered, 400,
 			"ERR_SENDER_NOT_REGISTERED"},
-		{"an unregistered sender and an unknown receiver", alice.key, nil, combine(unregistered, nobody), 400,
+		{"an unregistered sender and an unknown receiver", alice.key, nil, Combine(unregistered, nobody), 400,
 			"ERR_SENDER_NOT_REGISTERED"},
 		{"another sender and a used Idempotency-Key", alice.key, used, mismatch, 403, "ERR_SENDER_MISMATCH"},
 		{"another sender and a malformed Idempotency-Key", alice.key, bad, mismatch, 403, "ERR_SENDER_MISMATCH"},
-		{"another sender and an unknown receiver", alice.key, nil, combine(mismatch, nobody), 403,
+		{"another sender and an unknown receiver", alice.key, nil, Combine(mismatch, nobody), 403,
 			"ERR_SENDER_MISMATCH"},
 		{"a used Idempotency-Key and an unknown receiver", alice.key, used, nobody, 409, "ERR_IDEMPOTENCY_CONFLICT"},
 		{"a malformed Idempotency-Key and an unknown receiver", alice.key, bad, nobody, 400, "ERR_VALIDATION"},
 	} {
 		body := letter(alice, bob, "breaks two rules")
 		c.change(body)
-		h.wantError(h.ask(c.what, http.MethodPost, "/messages", c.key, c.header, body), c.status, c.code)
+		h.wantError(h.Ask(c.what, http.MethodPost, "/messages", c.key, c.header, body), c.status, c.code)
 	}
 }
 
 // hubIdempotencyChecks test the header Idempotency-Key of POST /messages.
 var hubIdempotencyChecks = []hubCheck{
-	{number: "hub.idempotency.repeat",
-		title: "A repeated request gets the first answer, byte for byte, with Idempotent-Replay, and sends nothing",
-		cites: `GATEWAYS "Idempotency-Key"; G-21`, run: func(h *hubProbe) {
+	{Number: "hub.idempotency.repeat",
+		Title: "A repeated request gets the first answer, byte for byte, with Idempotent-Replay, and sends nothing",
+		Cites: `GATEWAYS "Idempotency-Key"; G-21`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
-			body, key := letter(alice, bob, "sent once"), newID("once")
+			body, key := letter(alice, bob, "sent once"), NewID("once")
 			first := h.sendKeyed(alice, bob, key, body, nil)
 			again := h.sendKeyed(alice, bob, key, body, nil)
 			h.wantReplay(again.answer, first.answer)
-			spaced := strings.ReplaceAll(string(canonical(body)), `":`, `"`+" :\n")
+			spaced := strings.ReplaceAll(string(Canonical(body)), `":`, `"`+" :\n")
 			h.wantReplay(h.sendKeyed(alice, bob, key, body, []byte(spaced)).answer, first.answer)
 			rows := h.history(bob)
-			h.expect("one message in the history of the receiver")
+			h.Expect("one message in the history of the receiver")
 			if len(rows) != 1 {
-				h.failf("%s", describeRows(rows))
+				h.Failf("%s", DescribeRows(rows))
 			}
 		}},
-	{number: "hub.idempotency.conflict",
-		title: "The same Idempotency-Key with another body gets 409 ERR_IDEMPOTENCY_CONFLICT",
-		cites: `GATEWAYS "Idempotency-Key"; G-22`, run: func(h *hubProbe) {
+	{Number: "hub.idempotency.conflict",
+		Title: "The same Idempotency-Key with another body gets 409 ERR_IDEMPOTENCY_CONFLICT",
+		Cites: `GATEWAYS "Idempotency-Key"; G-22`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
-			key := newID("conflict")
+			key := NewID("conflict")
 			first := h.sendKeyed(alice, bob, key, letter(alice, bob, "the first"), nil)
 			h.wantError(h.askIdempotent(alice, key, letter(alice, bob, "another")), http.StatusConflict,
 				"ERR_IDEMPOTENCY_CONFLICT")
 			h.wantReplay(h.sendKeyed(alice, bob, key, letter(alice, bob, "the first"), nil).answer, first.answer)
 			h.rowOf(bob, first)
 		}},
-	{number: "hub.idempotency.callers", title: "The same Idempotency-Key of two agents is two keys",
-		cites: `GATEWAYS "Idempotency-Key"; G-23`, run: func(h *hubProbe) {
+	{Number: "hub.idempotency.callers", Title: "The same Idempotency-Key of two agents is two keys",
+		Cites: `GATEWAYS "Idempotency-Key"; G-23`, Run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
-			key := newID("shared")
+			key := NewID("shared")
 			first := h.sendKeyed(alice, carol, key, letter(alice, carol, "from one agent"), nil)
 			second := h.sendKeyed(bob, carol, key, letter(bob, carol, "from another agent"), nil)
-			h.want(first.trace != second.trace, second.answer, "another message")
+			h.Want(first.trace != second.trace, second.answer, "another message")
 			h.rowOf(carol, first)
 			h.rowOf(carol, second)
 		}},
-	{number: "hub.idempotency.refusal", title: "A 4xx is not kept: the Idempotency-Key works once the receiver exists",
-		cites: `GATEWAYS "Idempotency-Key"; G-24, H-35`, run: func(h *hubProbe) {
+	{Number: "hub.idempotency.refusal", Title: "A 4xx is not kept: the Idempotency-Key works once the receiver exists",
+		Cites: `GATEWAYS "Idempotency-Key"; G-24, H-35`, Run: func(h *hubProbe) {
 			alice := h.one()
 			bob := &hubAgent{id: h.hub.address()}
-			key, body := newID("later"), letter(alice, bob, "to an agent that does not exist yet")
+			key, body := NewID("later"), letter(alice, bob, "to an agent that does not exist yet")
 			h.wantNoAgent(h.askIdempotent(alice, key, body))
 			h.wantNoAgent(h.askIdempotent(alice, key, body))
 			bob, _ = h.register(bob.id)
 			first := h.sendKeyed(alice, bob, key, body, nil)
-			h.want(first.answer.header.Get("Idempotent-Replay") == "", first.answer, "no Idempotent-Replay")
+			h.Want(first.answer.Header.Get("Idempotent-Replay") == "", first.answer, "no Idempotent-Replay")
 			h.wantReplay(h.sendKeyed(alice, bob, key, body, nil).answer, first.answer)
 			h.rowOf(bob, first)
 		}},
-	{number: "hub.idempotency.form", title: "An Idempotency-Key has 1 to 256 printable ASCII characters",
-		cites: `GATEWAYS "Idempotency-Key"`, run: func(h *hubProbe) {
+	{Number: "hub.idempotency.form", Title: "An Idempotency-Key has 1 to 256 printable ASCII characters",
+		Cites: `GATEWAYS "Idempotency-Key"`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
-			unique := newID("form")
+			unique := NewID("form")
 			for _, key := range []string{"!" + unique[len(unique)-8:], unique + strings.Repeat("k", 256-len(unique)),
 				unique + ` !"#$%&'()*+,-./:;<=>?@[\]^_{|}~`} {
 				h.sendKeyed(alice, bob, key, letter(alice, bob, "hello"), nil)
@@ -206,50 +206,50 @@ var hubIdempotencyChecks = []hubCheck{
 				h.wantInvalid(h.askIdempotent(alice, key, letter(alice, bob, "hello")))
 			}
 		}},
-	{number: "hub.idempotency.race",
-		title: "Of several equal requests at the same time, one sends, and all get its answer",
-		cites: `GATEWAYS "Idempotency-Key"; G-21`, run: func(h *hubProbe) {
+	{Number: "hub.idempotency.race",
+		Title: "Of several equal requests at the same time, one sends, and all get its answer",
+		Cites: `GATEWAYS "Idempotency-Key"; G-21`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
-			key, body := newID("race"), letter(alice, bob, "sent once")
-			answers := h.inParallel(8, func(int) answer { return h.askIdempotent(alice, key, body) })
+			key, body := NewID("race"), letter(alice, bob, "sent once")
+			answers := h.InParallel(8, func(int) Answer { return h.askIdempotent(alice, key, body) })
 			first := h.accepted(alice, bob, body, answers[0])
 			replays := 0
 			for _, answered := range answers {
-				h.want(string(answered.body) == string(answers[0].body) && answered.status == answers[0].status,
+				h.Want(string(answered.Body) == string(answers[0].Body) && answered.Status == answers[0].Status,
 					answered, "the same answer as the other requests: %s", answers[0])
-				if answered.header.Get("Idempotent-Replay") == "true" {
+				if answered.Header.Get("Idempotent-Replay") == "true" {
 					replays++
 				}
 			}
-			h.expect("Idempotent-Replay: true in 7 of 8 answers")
+			h.Expect("Idempotent-Replay: true in 7 of 8 answers")
 			if replays != 7 {
-				h.failf("in %d answers", replays)
+				h.Failf("in %d answers", replays)
 			}
 			h.rowOf(bob, first)
 			if rows := h.history(bob); len(rows) != 1 {
-				h.failf("%d messages: %s", len(rows), describeRows(rows))
+				h.Failf("%d messages: %s", len(rows), DescribeRows(rows))
 			}
 		}},
 }
 
 // askIdempotent posts a body to /messages with an Idempotency-Key.
-func (h *hubProbe) askIdempotent(from *hubAgent, key string, body any) answer {
-	return h.ask(fmt.Sprintf("with Idempotency-Key: %q", key), http.MethodPost, "/messages", from.key,
+func (h *hubProbe) askIdempotent(from *hubAgent, key string, body any) Answer {
+	return h.Ask(fmt.Sprintf("with Idempotency-Key: %q", key), http.MethodPost, "/messages", from.key,
 		http.Header{"Idempotency-Key": {key}}, body)
 }
 
 // sendKeyed sends a message with an Idempotency-Key. The hub must accept it. text is the body as it is sent; nil: the
 // compact form.
-func (h *hubProbe) sendKeyed(from, to *hubAgent, key string, body message, text []byte) sentMessage {
+func (h *hubProbe) sendKeyed(from, to *hubAgent, key string, body Message, text []byte) sentMessage {
 	if text == nil {
-		text = canonical(body)
+		text = Canonical(body)
 	}
 	return h.accepted(from, to, body, h.askIdempotent(from, key, text))
 }
 
 // wantReplay ends the check unless a is the answer first, again.
-func (h *hubProbe) wantReplay(a, first answer) {
-	h.want(a.status == first.status && string(a.body) == string(first.body) &&
-		a.header.Get("Idempotent-Replay") == "true", a, "Idempotent-Replay: true, and the first answer again: %s",
+func (h *hubProbe) wantReplay(a, first Answer) {
+	h.Want(a.Status == first.Status && string(a.Body) == string(first.Body) &&
+		a.Header.Get("Idempotent-Replay") == "true", a, "Idempotent-Replay: true, and the first answer again: %s",
 		first)
 }

@@ -26,8 +26,8 @@ func stalledReader(h *hubProbe) {
 	alice.lost, bob.lost = true, true // their histories become large, so no other check uses them
 	text := strings.Repeat(control, 9_900)
 	for i := 0; i < stalledMessages; i += 5 {
-		for _, a := range h.inParallel(5, func(int) answer {
-			return h.write(alice.key, "/messages", letter(alice, bob,
+		for _, a := range h.InParallel(5, func(int) Answer {
+			return h.Write(alice.key, "/messages", letter(alice, bob,
 				text))
 		}) {
 			h.wantData(a, http.StatusOK, http.StatusAccepted)
@@ -36,24 +36,24 @@ func stalledReader(h *hubProbe) {
 	body := h.openUnread(bob)
 	defer func() { _ = body.Close() }() // the check is over
 	opened := time.Now()
-	h.wantOnline(bob, true, promptLimit)
-	h.describe("a stream with %d messages of about 60 KB, of which the client reads nothing", stalledMessages)
+	h.wantOnline(bob, true, PromptLimit)
+	h.Describe("a stream with %d messages of about 60 KB, of which the client reads nothing", stalledMessages)
 	for {
-		h.sleep(second)
-		online, _ := h.listed(bob).flag("online")
+		h.Sleep(time.Second)
+		online, _ := h.listed(bob).Flag("online")
 		stalled := time.Since(opened)
-		h.expect("the hub ends the stream when its client has taken nothing for 30 s")
+		h.Expect("the hub ends the stream when its client has taken nothing for 30 s")
 		switch {
 		case !online && stalled < stalledAtLeast:
-			h.failf("it ended the stream after %v", stalled.Round(time.Second))
+			h.Failf("it ended the stream after %v", stalled.Round(time.Second))
 		case online && stalled > stalledLimit:
-			h.failf("the stream is still open after %v", stalled.Round(time.Second))
+			h.Failf("the stream is still open after %v", stalled.Round(time.Second))
 		case !online:
-			h.note("ended after %v", stalled.Round(time.Second))
+			h.Note("ended after %v", stalled.Round(time.Second))
 			n, _ := io.Copy(io.Discard, body) // the error says that the stream was cut off
-			h.expect("the stream ends before the client has received all messages")
+			h.Expect("the stream ends before the client has received all messages")
 			if n > stalledMessages*55_000 {
-				h.failf("the client received %d bytes", n)
+				h.Failf("the client received %d bytes", n)
 			}
 			return
 		}
@@ -65,7 +65,7 @@ func (h *hubProbe) openUnread(a *hubAgent) io.ReadCloser {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.Protocols = new(http.Protocols)
 	transport.Protocols.SetHTTP1(true) // an HTTP/2 client buffers megabytes
-	dialer := net.Dialer{Timeout: connectTimeout}
+	dialer := net.Dialer{Timeout: ConnectTimeout}
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)
 		if tcp, ok := conn.(*net.TCPConn); ok {
@@ -74,7 +74,7 @@ func (h *hubProbe) openUnread(a *hubAgent) io.ReadCloser {
 		return conn, err
 	}
 	header := http.Header{"Authorization": {"Bearer " + a.key}}
-	body, answered, _ := h.begin(h.ctx, transport, "/agent/inbox", header)
-	h.want(body != nil, answered, "status 200 and an event stream")
+	body, answered, _ := h.begin(h.Ctx, transport, "/agent/inbox", header)
+	h.Want(body != nil, answered, "status 200 and an event stream")
 	return body
 }

@@ -9,33 +9,33 @@ import (
 
 // hubStateChecks test which event makes which state.
 var hubStateChecks = []hubCheck{
-	{number: "hub.state.poll", title: "A poll by the receiver makes sent, and a poll by the sender changes nothing",
-		cites: `HUB "Sending"; H-14`, run: func(h *hubProbe) {
+	{Number: "hub.state.poll", Title: "A poll by the receiver makes sent, and a poll by the sender changes nothing",
+		Cites: `HUB "Sending"; H-14`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.send(alice, bob, "handed out by a poll")
 			h.keepsState(m, "queued")
 			h.keepsState(m, "queued")
 			row := h.rowOf(bob, m)
-			h.want(row.text("delivered_via") == "poll" || row.text("delivered_via") == "queued", row,
+			h.Want(row.Text("delivered_via") == "poll" || row.Text("delivered_via") == "queued", row,
 				"delivered_via poll, or queued as before this poll")
 			row = h.wantState(m, "sent")
-			h.want(row.text("delivered_via") == "poll", row, "delivered_via poll")
+			h.Want(row.Text("delivered_via") == "poll", row, "delivered_via poll")
 			h.history(bob)
 			h.keepsState(m, "sent")
 		}},
-	{number: "hub.state.stream", title: "A stream makes sent, and never delivered", cites: `HUB "Sending"; H-14`,
-		run: func(h *hubProbe) {
+	{Number: "hub.state.stream", Title: "A stream makes sent, and never delivered", Cites: `HUB "Sending"; H-14`,
+		Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			s := h.open(bob, "")
 			m := h.send(alice, bob, "handed out by a stream")
 			h.wantMessages(s, m)
 			row := h.wantState(m, "sent")
-			h.want(row.text("delivered_via") == "sse", row, "delivered_via sse")
-			h.sleep(quiet)
+			h.Want(row.Text("delivered_via") == "sse", row, "delivered_via sse")
+			h.Sleep(Quiet)
 			h.keepsState(m, "sent")
 		}},
-	{number: "hub.state.last-event-id", title: "Last-Event-ID: N confirms the received messages up to N",
-		cites: `HUB "Sending"; H-14, H-15`, run: func(h *hubProbe) {
+	{Number: "hub.state.last-event-id", Title: "Last-Event-ID: N confirms the received messages up to N",
+		Cites: `HUB "Sending"; H-14, H-15`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 3)
 			s := h.open(bob, "")
@@ -46,24 +46,24 @@ var hubStateChecks = []hubCheck{
 			h.wantState(sent[1], "delivered")
 			h.keepsState(sent[2], "sent")
 		}},
-	{number: "hub.state.since", title: "since=N confirms the received messages up to N, and a time confirms nothing",
-		cites: `HUB "Sending"; H-14, H-15`, run: func(h *hubProbe) {
+	{Number: "hub.state.since", Title: "since=N confirms the received messages up to N, and a time confirms nothing",
+		Cites: `HUB "Sending"; H-14, H-15`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 3)
 			rows := h.history(bob)
-			h.expect("3 rows")
+			h.Expect("3 rows")
 			if len(rows) != 3 {
-				h.failf("%s", describeRows(rows))
+				h.Failf("%s", DescribeRows(rows))
 			}
-			h.rows(h.read(bob.key, "/agent/messages"+query("since", rows[2].text("timestamp"))))
+			h.rows(h.Read(bob.key, "/agent/messages"+Query("since", rows[2].Text("timestamp"))))
 			h.keepsState(sent[0], "sent")
-			h.rows(h.read(bob.key, "/agent/messages?since="+string(rows[1].members["id"])))
+			h.rows(h.Read(bob.key, "/agent/messages?since="+string(rows[1].Members["id"])))
 			h.wantState(sent[0], "delivered")
 			h.wantState(sent[1], "delivered")
 			h.keepsState(sent[2], "sent")
 		}},
-	{number: "hub.state.final",
-		title: "delivered and failed never change", cites: `HUB "Sending"; H-14`, run: func(h *hubProbe) {
+	{Number: "hub.state.final",
+		Title: "delivered and failed never change", Cites: `HUB "Sending"; H-14`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 2)
 			h.history(bob)
@@ -75,37 +75,37 @@ var hubStateChecks = []hubCheck{
 			h.wantState(sent[0], "delivered")
 			h.wantState(sent[1], "failed")
 			good["response"] = failure("NO", "second")
-			h.wantData(h.write(bob.key, "/agent/ack", good), http.StatusOK)
+			h.wantData(h.Write(bob.key, "/agent/ack", good), http.StatusOK)
 			delete(bad, "response")
-			h.wantData(h.write(bob.key, "/agent/ack", bad), http.StatusOK)
+			h.wantData(h.Write(bob.key, "/agent/ack", bad), http.StatusOK)
 			h.history(bob)
 			h.open(bob, "0")
 			h.keepsState(sent[0], "delivered")
 			row := h.keepsState(sent[1], "failed")
-			h.want(row.text("detail") == "first", row, `the detail "first" as before`)
+			h.Want(row.Text("detail") == "first", row, `the detail "first" as before`)
 		}},
 }
 
 // hubAckChecks test POST /agent/ack.
 var hubAckChecks = []hubCheck{
-	{number: "hub.ack.up-to", title: "up_to confirms the received messages with this id and smaller ones",
-		cites: `HUB "Sending"; H-14, H-15`, run: func(h *hubProbe) {
+	{Number: "hub.ack.up-to", Title: "up_to confirms the received messages with this id and smaller ones",
+		Cites: `HUB "Sending"; H-14, H-15`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 3)
 			rows := h.history(bob)
-			h.expect("3 rows")
+			h.Expect("3 rows")
 			if len(rows) != 3 {
-				h.failf("%s", describeRows(rows))
+				h.Failf("%s", DescribeRows(rows))
 			}
-			h.ack(bob, map[string]any{"up_to": rows[1].number("id")}, 2)
+			h.ack(bob, map[string]any{"up_to": rows[1].Number("id")}, 2)
 			row := h.wantState(sent[0], "delivered")
-			h.want(timeForm.MatchString(row.text("acknowledged_at")), row, "acknowledged_at, in milliseconds")
+			h.Want(TimeForm.MatchString(row.Text("acknowledged_at")), row, "acknowledged_at, in milliseconds")
 			h.wantState(sent[1], "delivered")
 			h.keepsState(sent[2], "sent")
 		}},
-	{number: "hub.ack.trace-ids",
-		title: "trace_ids confirms these messages, and ignores unknown ids and those of others",
-		cites: `HUB "Sending"; H-15`, run: func(h *hubProbe) {
+	{Number: "hub.ack.trace-ids",
+		Title: "trace_ids confirms these messages, and ignores unknown ids and those of others",
+		Cites: `HUB "Sending"; H-15`, Run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
 			sent := h.sendAll(alice, bob, 3)
 			other := h.send(alice, carol, "to another agent")
@@ -121,41 +121,41 @@ var hubAckChecks = []hubCheck{
 			h.keepsState(other, "sent")
 			h.keepsState(own, "sent")
 		}},
-	{number: "hub.ack.others", title: "up_to never confirms messages to or between other agents",
-		cites: `HUB "Sending"; H-15`,
-		run: func(h *hubProbe) {
+	{Number: "hub.ack.others", Title: "up_to never confirms messages to or between other agents",
+		Cites: `HUB "Sending"; H-15`,
+		Run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
 			own, other := h.send(bob, alice, "from the agent that confirms"), h.send(alice, carol, "to another agent")
 			for _, a := range h.taken {
 				h.history(a)
 			}
 			last := h.send(alice, bob, "to the agent that confirms")
-			h.ack(bob, map[string]any{"up_to": h.rowOf(bob, last).number("id")}, 1)
+			h.ack(bob, map[string]any{"up_to": h.rowOf(bob, last).Number("id")}, 1)
 			h.wantState(last, "delivered")
 			h.keepsState(other, "sent")
 			h.keepsState(own, "sent")
 		}},
-	{number: "hub.ack.received", title: "up_to confirms no message that was not handed out", cites: `HUB "Sending"; H-14`,
-		run: func(h *hubProbe) {
+	{Number: "hub.ack.received", Title: "up_to confirms no message that was not handed out", Cites: `HUB "Sending"; H-14`,
+		Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.send(alice, bob, "queued")
 			h.ack(bob, map[string]any{"up_to": 1<<53 - 1}, 0)
 			h.keepsState(m, "queued")
 			h.wantOnly(h.open(bob, ""), m)
 		}},
-	{number: "hub.ack.error", title: "A response with status error makes failed, with its error_code and detail",
-		cites: `HUB "Sending"; H-14`, run: func(h *hubProbe) {
+	{Number: "hub.ack.error", Title: "A response with status error makes failed, with its error_code and detail",
+		Cites: `HUB "Sending"; H-14`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.send(alice, bob, "refused by its receiver")
 			h.history(bob)
 			h.ack(bob, map[string]any{"trace_ids": []any{m.trace}, "response": failure("INVALID_ENVELOPE",
 				"no culture")}, 1)
 			row := h.wantState(m, "failed")
-			h.want(row.text("error_code") == "INVALID_ENVELOPE" && row.text("detail") == "no culture", row,
+			h.Want(row.Text("error_code") == "INVALID_ENVELOPE" && row.Text("detail") == "no culture", row,
 				"the error_code and the detail of the response")
 		}},
-	{number: "hub.ack.cut", title: "The texts of a response are cut at 1,000 code units, and other members are dropped",
-		cites: `HUB "Sending"`, run: func(h *hubProbe) {
+	{Number: "hub.ack.cut", Title: "The texts of a response are cut at 1,000 code units, and other members are dropped",
+		Cites: `HUB "Sending"`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.send(alice, bob, "refused with long texts")
 			h.history(bob)
@@ -163,12 +163,12 @@ var hubAckChecks = []hubCheck{
 			response["other"] = "53cr3t"
 			h.ack(bob, map[string]any{"trace_ids": []any{m.trace}, "response": response}, 1)
 			row := h.wantState(m, "failed")
-			h.want(row.text("error_code") == strings.Repeat("E", 1000) &&
-				row.text("detail") == strings.Repeat(wide, 1000), row, "both texts with 1,000 code units")
-			h.want(!strings.Contains(string(row.body), "53cr3t"), row, "no other member of the response")
+			h.Want(row.Text("error_code") == strings.Repeat("E", 1000) &&
+				row.Text("detail") == strings.Repeat(wide, 1000), row, "both texts with 1,000 code units")
+			h.Want(!strings.Contains(string(row.Body), "53cr3t"), row, "no other member of the response")
 		}},
-	{number: "hub.ack.form", title: "An ack has either up_to or 1 to 1,000 trace_ids, and response is a reply",
-		cites: `HUB "Endpoints"`, run: func(h *hubProbe) {
+	{Number: "hub.ack.form", Title: "An ack has either up_to or 1 to 1,000 trace_ids, and response is a reply",
+		Cites: `HUB "Endpoints"`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.send(alice, bob, "hello")
 			h.history(bob)
@@ -185,7 +185,7 @@ var hubAckChecks = []hubCheck{
 				{"trace_ids": []any{m.trace}, "response": map[string]any{}},
 				{"trace_ids": []any{m.trace}, "response": map[string]any{"status": "maybe"}},
 			} {
-				h.wantInvalid(h.write(bob.key, "/agent/ack", body))
+				h.wantInvalid(h.Write(bob.key, "/agent/ack", body))
 			}
 			h.keepsState(m, "sent")
 		}},

@@ -10,7 +10,7 @@ import (
 
 // hubProbe is the context of one running check of a hub.
 type hubProbe struct {
-	gatewayProbe
+	GatewayProbe
 	hub     *hubRun
 	taken   []*hubAgent  // of the pool
 	made    []*hubAgent  // that the check has registered
@@ -37,24 +37,24 @@ func isFreeAtHub(method, target string) bool {
 const senderWaits = 15 * time.Second
 
 // isHubRateLimit reports whether the hub limits the rate of requests, and not the number of something.
-func isHubRateLimit(a answer) bool {
-	return a.status == http.StatusTooManyRequests && hubCode(a) == "ERR_RATE_LIMITED"
+func isHubRateLimit(a Answer) bool {
+	return a.Status == http.StatusTooManyRequests && hubCode(a) == "ERR_RATE_LIMITED"
 }
 
 // hubCode returns the error code of a refusal by a hub.
-func hubCode(a answer) string { return a.object("error").text("code") }
+func hubCode(a Answer) string { return a.Object("error").Text("code") }
 
 // wantData ends the check unless a is a success with one of these statuses. It returns the member data.
-func (h *hubProbe) wantData(a answer, statuses ...int) answer {
-	h.expect(`status %s with {"success":true,"data":…}`, joinNumbers(statuses, " or "))
-	success, _ := a.flag("success")
-	if a.status == http.StatusTooManyRequests && a.object("error").text("limit") == "registrations" {
-		h.end(Skipped, "the hub allows no more registrations from this address for now: %s", a)
+func (h *hubProbe) wantData(a Answer, statuses ...int) Answer {
+	h.Expect(`status %s with {"success":true,"data":…}`, joinNumbers(statuses, " or "))
+	success, _ := a.Flag("success")
+	if a.Status == http.StatusTooManyRequests && a.Object("error").Text("limit") == "registrations" {
+		h.End(Skipped, "the hub allows no more registrations from this address for now: %s", a)
 	}
-	if !slices.Contains(statuses, a.status) || !success || a.members["data"] == nil {
-		h.failf("%s", a)
+	if !slices.Contains(statuses, a.Status) || !success || a.Members["data"] == nil {
+		h.Failf("%s", a)
 	}
-	return a.object("data")
+	return a.Object("data")
 }
 
 func joinNumbers(list []int, separator string) string {
@@ -66,25 +66,29 @@ func joinNumbers(list []int, separator string) string {
 }
 
 // wantError ends the check unless a is a refusal with this status and one of these codes.
-func (h *hubProbe) wantError(a answer, status int, codes ...string) {
-	h.expect(`refused: status %d with the error code %s`, status, strings.Join(codes, " or "))
-	success, present := a.flag("success")
+func (h *hubProbe) wantError(a Answer, status int, codes ...string) {
+	h.Expect(`refused: status %d with the error code %s`, status, strings.Join(codes, " or "))
+	success, present := a.Flag("success")
 	switch {
-	case a.err != nil:
-		h.failf("%s", a)
-	case a.status < 300:
-		h.failf("the hub accepted it: %s", a)
-	case a.status != status || success || !present || !slices.Contains(codes, hubCode(a)):
-		h.failf("the hub refused it with another status or code: %s", a)
+	case a.Err != nil:
+		h.Failf("%s", a)
+	case a.Status < 300:
+		h.Failf("the hub accepted it: %s", a)
+	case a.Status != status || success || !present || !slices.Contains(codes, hubCode(a)):
+		h.Failf("the hub refused it with another status or code: %s", a)
 	}
 }
 
 // Refusals that many checks expect.
-func (h *hubProbe) wantInvalid(a answer)  { h.wantError(a, http.StatusBadRequest, "ERR_VALIDATION") }
-func (h *hubProbe) wantNoKey(a answer)    { h.wantError(a, http.StatusUnauthorized, "ERR_UNAUTHORIZED") }
-func (h *hubProbe) wantNotYours(a answer) { h.wantError(a, http.StatusForbidden, "ERR_FORBIDDEN") }
-func (h *hubProbe) wantTaken(a answer)    { h.wantError(a, http.StatusConflict, "ERR_AGENT_ID_TAKEN") }
-func (h *hubProbe) wantNoAgent(a answer)  { h.wantError(a, http.StatusNotFound, "ERR_AGENT_NOT_FOUND") }
+func (h *hubProbe) wantInvalid(a Answer) { h.wantError(a, http.StatusBadRequest, "ERR_VALIDATION") }
+func (h *hubProbe) wantNoKey(a Answer) {
+	h.wantError(a, http.StatusUnauthorized, "ERR_UNAUTHORIZED")
+}
+func (h *hubProbe) wantNotYours(a Answer) { h.wantError(a, http.StatusForbidden, "ERR_FORBIDDEN") }
+func (h *hubProbe) wantTaken(a Answer)    { h.wantError(a, http.StatusConflict, "ERR_AGENT_ID_TAKEN") }
+func (h *hubProbe) wantNoAgent(a Answer) {
+	h.wantError(a, http.StatusNotFound, "ERR_AGENT_NOT_FOUND")
+}
 
 // envelopeOf returns a good envelope.
 func envelopeOf(from *hubAgent, text string) map[string]any {
@@ -92,8 +96,8 @@ func envelopeOf(from *hubAgent, text string) map[string]any {
 }
 
 // letter returns the body of a good POST /messages.
-func letter(from, to *hubAgent, text string) message {
-	return message{"receiver_id": to.id, "envelope": envelopeOf(from, text)}
+func letter(from, to *hubAgent, text string) Message {
+	return Message{"receiver_id": to.id, "envelope": envelopeOf(from, text)}
 }
 
 // sentMessage is a message that the hub has accepted.
@@ -101,8 +105,8 @@ type sentMessage struct {
 	from, to *hubAgent
 	envelope any
 	trace    string
-	answer   answer
-	data     answer // of the answer
+	answer   Answer
+	data     Answer // of the answer
 }
 
 // send sends a short message. The hub must accept it.
@@ -119,19 +123,19 @@ func (h *hubProbe) sendAll(from, to *hubAgent, n int) (list []sentMessage) {
 }
 
 // sendBody posts this body to /messages. The hub must accept it.
-func (h *hubProbe) sendBody(from, to *hubAgent, body message) sentMessage {
-	return h.accepted(from, to, body, h.write(from.key, "/messages", body))
+func (h *hubProbe) sendBody(from, to *hubAgent, body Message) sentMessage {
+	return h.accepted(from, to, body, h.Write(from.key, "/messages", body))
 }
 
 // accepted returns the message that the answer a to POST /messages is about.
-func (h *hubProbe) accepted(from, to *hubAgent, body message, a answer) sentMessage {
+func (h *hubProbe) accepted(from, to *hubAgent, body Message, a Answer) sentMessage {
 	data := h.wantData(a, http.StatusOK, http.StatusAccepted)
-	h.want(data.text("trace_id") != "", a, "data has a trace_id")
+	h.Want(data.Text("trace_id") != "", a, "data has a trace_id")
 	return sentMessage{
 		from:     from,
 		to:       to,
 		envelope: body["envelope"],
-		trace:    data.text("trace_id"),
+		trace:    data.Text("trace_id"),
 		answer:   a,
 		data:     data,
 	}
@@ -140,81 +144,84 @@ func (h *hubProbe) accepted(from, to *hubAgent, body message, a answer) sentMess
 // sendInBackground sends a short message while the check runs. The hub may hold its answer until it knows what has
 // become of the message. The function that it returns waits for the answer; the hub must have accepted the message.
 func (h *hubProbe) sendInBackground(from, to *hubAgent, text string) (wait func() sentMessage) {
-	body, answered := letter(from, to, text), make(chan answer, 1)
-	h.tasks.Go(func() { answered <- h.write(from.key, "/messages", body) })
+	body, answered := letter(from, to, text), make(chan Answer, 1)
+	h.Tasks.Go(func() { answered <- h.Write(from.key, "/messages", body) })
 	return func() sentMessage { return h.accepted(from, to, body, <-answered) }
 }
 
 // wantDelivery ends the check unless the answer to the POST of m has this status, delivery and state.
 func (h *hubProbe) wantDelivery(m sentMessage, status int, delivery, state string) {
-	h.want(m.answer.status == status && m.data.text("delivery") == delivery && m.data.text("state") == state, m.answer,
+	h.Want(m.answer.Status == status && m.data.Text("delivery") == delivery && m.data.Text("state") == state, m.answer,
 		`status %d with data that has "delivery":%q and "state":%q`, status, delivery, state)
 }
 
 // rows ends the check unless a is a list in a wrapper. It returns the elements.
-func (h *hubProbe) rows(a answer) (rows []answer) {
+func (h *hubProbe) rows(a Answer) (rows []Answer) {
 	h.wantData(a, http.StatusOK)
-	list, ok := a.list("data")
-	h.want(ok, a, "data is a list")
+	list, ok := a.List("data")
+	h.Want(ok, a, "data is a list")
 	for _, raw := range list {
-		rows = append(rows, parseRow(raw))
+		rows = append(rows, ParseRow(raw))
 	}
 	return rows
 }
 
 // history returns the messages that a has sent or received since the check began. The hub hands out to a what it has
 // not handed out yet.
-func (h *hubProbe) history(a *hubAgent) []answer {
-	seen := parseRow([]byte(`{"id":` + a.seen + `}`)).number("id")
-	return slices.DeleteFunc(h.rows(h.read(a.key, "/agent/messages?since="+a.seen)),
-		func(row answer) bool { return row.number("id") <= seen })
+func (h *hubProbe) history(a *hubAgent) []Answer {
+	seen := ParseRow([]byte(`{"id":` + a.seen + `}`)).Number("id")
+	return slices.DeleteFunc(h.rows(h.Read(a.key, "/agent/messages?since="+a.seen)),
+		func(row Answer) bool { return row.Number("id") <= seen })
 }
 
 // rowOf returns the row of a message in the history of a.
-func (h *hubProbe) rowOf(a *hubAgent, m sentMessage) answer {
+func (h *hubProbe) rowOf(a *hubAgent, m sentMessage) Answer {
 	rows := h.history(a)
-	h.expect("the message with the trace_id %s in the history of %s, once", m.trace, a.id)
-	var found []answer
+	h.Expect("the message with the trace_id %s in the history of %s, once", m.trace, a.id)
+	var found []Answer
 	for _, row := range rows {
-		if row.text("trace_id") == m.trace {
+		if row.Text("trace_id") == m.trace {
 			found = append(found, row)
 		}
 	}
 	if len(found) != 1 {
-		h.failf("it is there %d times; the history is:\n%s", len(found), describeRows(rows))
+		h.Failf("it is there %d times; the history is:\n%s", len(found), DescribeRows(rows))
 	}
 	return found[0]
 }
 
 // wantState ends the check unless the history of the sender shows this state. A state may be written a moment after the
 // event that causes it, so wantState waits for it.
-func (h *hubProbe) wantState(m sentMessage, state string) answer {
-	return h.wantRow(m, promptLimit, "the state "+state, func(row answer) bool { return row.text("state") == state })
+func (h *hubProbe) wantState(m sentMessage, state string) Answer {
+	return h.wantRow(m, PromptLimit, "the state "+state,
+		func(row Answer) bool { return row.Text("state") == state })
 }
 
 // keepsState is wantState for a state that must not have changed. It does not wait.
-func (h *hubProbe) keepsState(m sentMessage, state string) answer {
-	return h.wantRow(m, 0, "the state "+state+" as before", func(row answer) bool { return row.text("state") == state })
+func (h *hubProbe) keepsState(m sentMessage, state string) Answer {
+	return h.wantRow(m, 0, "the state "+state+" as before",
+		func(row Answer) bool { return row.Text("state") == state })
 }
 
 // wantRow ends the check unless the row of m in the history of its sender becomes right within a time.
-func (h *hubProbe) wantRow(m sentMessage, within time.Duration, what string, right func(row answer) bool) answer {
-	for deadline := time.Now().Add(within); ; h.sleep(second / 10) {
+func (h *hubProbe) wantRow(m sentMessage, within time.Duration, what string,
+	right func(row Answer) bool) Answer {
+	for deadline := time.Now().Add(within); ; h.Sleep(time.Second / 10) {
 		row := h.rowOf(m.from, m)
 		if right(row) {
 			return row
 		}
 		if time.Now().After(deadline) {
-			h.expect("%s, in the history of the sender", what)
-			h.failf("%s", excerpt(row.body, 600))
+			h.Expect("%s, in the history of the sender", what)
+			h.Failf("%s", Excerpt(row.Body, 600))
 		}
 	}
 }
 
 // countStatus returns how many of the answers have the status.
-func countStatus(answers []answer, status int) (n int) {
+func countStatus(answers []Answer, status int) (n int) {
 	for _, a := range answers {
-		if a.status == status {
+		if a.Status == status {
 			n++
 		}
 	}

@@ -40,7 +40,7 @@ func parseFrame(raw string, at time.Time) frame {
 // hubStream is an open inbox stream.
 type hubStream struct {
 	agent  *hubAgent
-	answer answer // its header; and its body, if it is not a stream
+	answer Answer // its header; and its body, if it is not a stream
 	opened time.Time
 	cancel context.CancelFunc
 	frames chan frame // is closed at the end of the stream
@@ -56,17 +56,17 @@ type arrival struct {
 
 // openRaw sends GET /agent/inbox with these headers. The answer may be a refusal.
 func (h *hubProbe) openRaw(a *hubAgent, target string, header http.Header) *hubStream {
-	h.noteSent("GET " + target + describeHeader(header))
-	ctx, cancel := context.WithCancel(h.ctx)
-	s := &hubStream{agent: a, cancel: cancel, frames: make(chan frame, maxFrames)}
+	h.NoteSent("GET " + target + DescribeHeader(header))
+	ctx, cancel := context.WithCancel(h.Ctx)
+	s := &hubStream{agent: a, cancel: cancel, frames: make(chan frame, MaxFrames)}
 	h.streams = append(h.streams, s)
-	timer := time.AfterFunc(answerTimeout+rateLimitTimeout, cancel) // for the header of the answer
+	timer := time.AfterFunc(AnswerTimeout+RateLimitTimeout, cancel) // for the header of the answer
 	defer timer.Stop()
 	var body io.ReadCloser
-	if body, s.answer, s.opened = h.begin(ctx, h.relay.client.Transport, target, header); body == nil {
+	if body, s.answer, s.opened = h.begin(ctx, h.Relay.Client.Transport, target, header); body == nil {
 		close(s.frames)
 	} else {
-		h.tasks.Go(func() { s.follow(ctx, body) })
+		h.Tasks.Go(func() { s.follow(ctx, body) })
 	}
 	return s
 }
@@ -76,13 +76,13 @@ func (h *hubProbe) openRaw(a *hubAgent, target string, header http.Header) *hubS
 // again. sent is the time of the last request.
 func (h *hubProbe) begin(
 	ctx context.Context, via http.RoundTripper, target string, header http.Header,
-) (body io.ReadCloser, a answer, sent time.Time) {
-	for deadline := time.Now().Add(rateLimitTimeout); ; wait(ctx, second) {
-		h.hub.pace.wait(ctx, http.MethodGet, target)
-		h.relay.requests.Add(1)
+) (body io.ReadCloser, a Answer, sent time.Time) {
+	for deadline := time.Now().Add(RateLimitTimeout); ; Wait(ctx, time.Second) {
+		h.hub.pace.Wait(ctx, http.MethodGet, target)
+		h.Relay.Requests.Add(1)
 		sent = time.Now()
 		body, a = h.beginOnce(ctx, via, target, header)
-		if body != nil || !h.hub.pace.refused(a) || time.Now().After(deadline) {
+		if body != nil || !h.hub.pace.Refused(a) || time.Now().After(deadline) {
 			return body, a, sent
 		}
 	}
@@ -90,22 +90,22 @@ func (h *hubProbe) begin(
 
 func (h *hubProbe) beginOnce(
 	ctx context.Context, via http.RoundTripper, target string, header http.Header,
-) (io.ReadCloser, answer) {
-	req, err := h.relay.newRequest(ctx, http.MethodGet, target, header, nil)
+) (io.ReadCloser, Answer) {
+	req, err := h.Relay.NewRequest(ctx, http.MethodGet, target, header, nil)
 	if err != nil {
-		return nil, answer{err: err}
+		return nil, Answer{Err: err}
 	}
 	resp, err := via.RoundTrip(req)
 	if err != nil {
-		return nil, answer{err: err}
+		return nil, Answer{Err: err}
 	}
-	a := answer{status: resp.StatusCode, header: resp.Header}
+	a := Answer{Status: resp.StatusCode, Header: resp.Header}
 	if resp.StatusCode == http.StatusOK {
 		return resp.Body, a
 	}
 	defer func() { _ = resp.Body.Close() }() // it was only read
-	a.body, a.err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	a.members = parseRow(a.body).members
+	a.Body, a.Err = io.ReadAll(io.LimitReader(resp.Body, MaxAnswer))
+	a.Members = ParseRow(a.Body).Members
 	return nil, a
 }
 
@@ -135,8 +135,8 @@ func (s *hubStream) follow(ctx context.Context, body io.ReadCloser) {
 			}
 			rest = rest[end+2:]
 		}
-		if err == nil && len(rest) > maxFrame {
-			err = fmt.Errorf("no empty line within %d bytes", maxFrame)
+		if err == nil && len(rest) > MaxFrame {
+			err = fmt.Errorf("no empty line within %d bytes", MaxFrame)
 		}
 		if err != nil {
 			s.ended = err
@@ -166,11 +166,11 @@ func (h *hubProbe) open(a *hubAgent, lastEventID string) *hubStream {
 
 // wantOpen ends the check unless s is a stream that begins with the event connected.
 func (h *hubProbe) wantOpen(s *hubStream) frame {
-	h.want(s.answer.err == nil && s.answer.status == http.StatusOK, s.answer, "status 200 and an event stream")
-	f := h.nextFrame(s, promptLimit)
-	h.expect("the stream begins with the event connected")
+	h.Want(s.answer.Err == nil && s.answer.Status == http.StatusOK, s.answer, "status 200 and an event stream")
+	f := h.nextFrame(s, PromptLimit)
+	h.Expect("the stream begins with the event connected")
 	if f.event != "connected" {
-		h.failf("it begins with %q", f.raw)
+		h.Failf("it begins with %q", f.raw)
 	}
 	return f
 }
@@ -179,8 +179,8 @@ func (h *hubProbe) wantOpen(s *hubStream) frame {
 func (h *hubProbe) nextFrame(s *hubStream, within time.Duration) frame {
 	f, ok := h.frameWithin(s, within)
 	if !ok {
-		h.expect("the stream goes on within %v", within)
-		h.failf("nothing came")
+		h.Expect("the stream goes on within %v", within)
+		h.Failf("nothing came")
 	}
 	return f
 }
@@ -192,33 +192,33 @@ func (h *hubProbe) frameWithin(s *hubStream, within time.Duration) (frame, bool)
 	select {
 	case f, ok := <-s.frames:
 		if !ok {
-			h.expect("the stream stays open")
-			h.failf("it ended: %v", s.ended)
+			h.Expect("the stream stays open")
+			h.Failf("it ended: %v", s.ended)
 		}
 		return f, true
 	case <-timer.C:
 		return frame{}, false
-	case <-h.ctx.Done():
-		h.stopped()
+	case <-h.Ctx.Done():
+		h.Stopped()
 		return frame{}, false
 	}
 }
 
 // messageWithin returns the next frame that is an event message. It skips other frames, and messages that an earlier
 // check has left.
-func (h *hubProbe) messageWithin(s *hubStream, within time.Duration) (frame, answer, bool) {
+func (h *hubProbe) messageWithin(s *hubStream, within time.Duration) (frame, Answer, bool) {
 	for deadline := time.Now().Add(within); ; {
 		f, ok := h.frameWithin(s, max(0, time.Until(deadline)))
 		if !ok {
-			return frame{}, answer{}, false
+			return frame{}, Answer{}, false
 		}
-		data := parseRow(json.RawMessage(f.data))
+		data := ParseRow(json.RawMessage(f.data))
 		switch {
-		case f.event == "message" && !s.agent.past[data.text("trace_id")]:
+		case f.event == "message" && !s.agent.past[data.Text("trace_id")]:
 			return f, data, true
 		case f.event == "closed":
-			h.expect("the stream stays open")
-			h.failf("the hub closes it: %q", f.raw)
+			h.Expect("the stream stays open")
+			h.Failf("the hub closes it: %q", f.raw)
 		}
 	}
 }
@@ -227,14 +227,14 @@ func (h *hubProbe) messageWithin(s *hubStream, within time.Duration) (frame, ans
 // the frames.
 func (h *hubProbe) wantMessages(s *hubStream, messages ...sentMessage) (ids []string) {
 	for i, m := range messages {
-		h.expect("message %d of %d on the stream is the one with the trace_id %s", i+1, len(messages), m.trace)
-		f, data, ok := h.messageWithin(s, promptLimit)
-		h.expect("message %d of %d on the stream is the one with the trace_id %s", i+1, len(messages), m.trace)
+		h.Expect("message %d of %d on the stream is the one with the trace_id %s", i+1, len(messages), m.trace)
+		f, data, ok := h.messageWithin(s, PromptLimit)
+		h.Expect("message %d of %d on the stream is the one with the trace_id %s", i+1, len(messages), m.trace)
 		if !ok {
-			h.failf("no message came within %v", promptLimit)
+			h.Failf("no message came within %v", PromptLimit)
 		}
-		if data.text("trace_id") != m.trace {
-			h.failf("another message came: %s", excerpt([]byte(f.raw), 400))
+		if data.Text("trace_id") != m.trace {
+			h.Failf("another message came: %s", Excerpt([]byte(f.raw), 400))
 		}
 		ids = append(ids, f.id)
 	}
@@ -250,33 +250,33 @@ func (h *hubProbe) wantOnly(s *hubStream, messages ...sentMessage) []string {
 
 // wantQuiet ends the check if another message comes.
 func (h *hubProbe) wantQuiet(s *hubStream) {
-	if f, _, ok := h.messageWithin(s, quiet); ok {
-		h.expect("no other message comes")
-		h.failf("%s", excerpt([]byte(f.raw), 400))
+	if f, _, ok := h.messageWithin(s, Quiet); ok {
+		h.Expect("no other message comes")
+		h.Failf("%s", Excerpt([]byte(f.raw), 400))
 	}
 }
 
 // wantClosed ends the check unless the hub ends the stream with this reason.
 func (h *hubProbe) wantClosed(s *hubStream, reason string) {
 	want := fmt.Sprintf("event: closed\ndata: {\"reason\":%q}\n\n", reason)
-	h.expect("the frame %q, and then the end of the stream", want)
-	timer := time.NewTimer(promptLimit)
+	h.Expect("the frame %q, and then the end of the stream", want)
+	timer := time.NewTimer(PromptLimit)
 	defer timer.Stop()
 	last := ""
 	for {
 		select {
 		case f, ok := <-s.frames:
 			if !ok && last != want {
-				h.failf("the last frame before the end is %q", last)
+				h.Failf("the last frame before the end is %q", last)
 			}
 			if !ok {
 				return
 			}
 			last = f.raw
 		case <-timer.C:
-			h.failf("the stream is still open after %v; its last frame is %q", promptLimit, last)
-		case <-h.ctx.Done():
-			h.stopped()
+			h.Failf("the stream is still open after %v; its last frame is %q", PromptLimit, last)
+		case <-h.Ctx.Done():
+			h.Stopped()
 		}
 	}
 }

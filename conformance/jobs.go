@@ -43,32 +43,32 @@ const (
 )
 
 // jobsCheck is a check of a registry of jobs.
-type jobsCheck = gatewayCheck[*jobsProbe]
+type jobsCheck = GatewayCheck[*jobsProbe]
 
 // jobsThemes returns all tables of checks of a registry, in the order of the documentation.
-func jobsThemes() []gatewayTheme[*jobsProbe] {
-	return []gatewayTheme[*jobsProbe]{
-		{"HTTP", jobsHTTPChecks},
-		{"Bodies", jobsBodyChecks},
-		{"Accounts", jobsAccountChecks},
-		{"Amounts", jobsAmountChecks},
-		{"Keys", jobsKeyChecks},
-		{"The key in the base", jobsBaseChecks},
-		{"Signed calls", jobsSignedChecks},
-		{"Registration", jobsRegisterChecks},
-		{"Discovery", jobsDiscoverChecks},
-		{"Hiring", jobsHireChecks},
-		{"Failures", jobsFailureChecks},
-		{"Agents without an endpoint", jobsPullChecks},
-		{"Results", jobsResultChecks},
-		{"Payment", jobsPaymentChecks},
-		{"Transfers", jobsTransferChecks},
-		{"Audit and economy", jobsAuditChecks},
-		{"Operator", jobsOperatorChecks},
-		{"Reputation", jobsReputationChecks},
-		{"Endpoints", jobsEndpointChecks},
-		{"Limits", jobsLimitChecks},
-		{agoraTheme, jobsAgoraChecks},
+func jobsThemes() []GatewayTheme[*jobsProbe] {
+	return []GatewayTheme[*jobsProbe]{
+		{Name: "HTTP", Checks: jobsHTTPChecks},
+		{Name: "Bodies", Checks: jobsBodyChecks},
+		{Name: "Accounts", Checks: jobsAccountChecks},
+		{Name: "Amounts", Checks: jobsAmountChecks},
+		{Name: "Keys", Checks: jobsKeyChecks},
+		{Name: "The key in the base", Checks: jobsBaseChecks},
+		{Name: "Signed calls", Checks: jobsSignedChecks},
+		{Name: "Registration", Checks: jobsRegisterChecks},
+		{Name: "Discovery", Checks: jobsDiscoverChecks},
+		{Name: "Hiring", Checks: jobsHireChecks},
+		{Name: "Failures", Checks: jobsFailureChecks},
+		{Name: "Agents without an endpoint", Checks: jobsPullChecks},
+		{Name: "Results", Checks: jobsResultChecks},
+		{Name: "Payment", Checks: jobsPaymentChecks},
+		{Name: "Transfers", Checks: jobsTransferChecks},
+		{Name: "Audit and economy", Checks: jobsAuditChecks},
+		{Name: "Operator", Checks: jobsOperatorChecks},
+		{Name: "Reputation", Checks: jobsReputationChecks},
+		{Name: "Endpoints", Checks: jobsEndpointChecks},
+		{Name: "Limits", Checks: jobsLimitChecks},
+		{Name: AgoraTheme, Checks: jobsAgoraChecks},
 	}
 }
 
@@ -76,7 +76,7 @@ func jobsThemes() []gatewayTheme[*jobsProbe] {
 const jobsLike = "jobs.transfer.repeat"
 
 // JobsChecks returns all checks of a registry of jobs, in the order of the documentation.
-func JobsChecks() []Check { return bindChecks(jobsThemes(), (*jobsRun)(nil).check) }
+func JobsChecks() []Check { return BindChecks(jobsThemes(), (*jobsRun)(nil).check) }
 
 // RunJobs checks the registry of jobs at baseURL, which may have a path. It returns an error if the options are invalid,
 // if baseURL is not a usable address, or if no registry answers there. A registry that violates the protocol is not an
@@ -86,53 +86,54 @@ func RunJobs(ctx context.Context, baseURL string, o JobsOptions) (Report, error)
 	if err := o.Check(baseURL); err != nil {
 		return Report{}, err
 	}
-	client, err := newRelayClient(baseURL)
+	client, err := NewRelayClient(baseURL)
 	if err != nil {
 		return Report{}, err
 	}
-	defer client.close()
+	defer client.Close()
 	run := newJobsRun(client, o)
-	return gatewayRun{level: JobsRegistry, checks: bindChecks(jobsThemes(), run.check), like: jobsLike, only: o.Only,
-		timeout: o.Timeout, usual: DefaultJobsTimeout, progress: o.Progress, listen: o.Listen, listenURL: o.ListenURL,
-		connect: run.connect, hooks: &run.hooks}.run(ctx, client, func(report *Report) {
-		report.Requests = run.agora.root.requests.Load()
+	return GatewayRun{Level: JobsRegistry, Checks: BindChecks(jobsThemes(), run.check), Like: jobsLike,
+		Only:    o.Only,
+		Timeout: o.Timeout, Usual: DefaultJobsTimeout, Progress: o.Progress, Listen: o.Listen, ListenURL: o.ListenURL,
+		Connect: run.connect, Hooks: &run.hooks}.Run(ctx, client, func(report *Report) {
+		report.Requests = run.agora.Root.Requests.Load()
 	})
 }
 
 // Check returns the error that RunJobs would return for invalid options or an invalid baseURL. It sends no request.
 func (o JobsOptions) Check(baseURL string) error {
-	return checkGatewayOptions(baseURL, JobsChecks(), o.Only, jobsLike, o.Listen, o.ListenURL)
+	return CheckGatewayOptions(baseURL, JobsChecks(), o.Only, jobsLike, o.Listen, o.ListenURL)
 }
 
 // jobsRun is what the checks of one run share.
 type jobsRun struct {
 	JobsOptions
-	client     *relayClient // its targets are relative to the registry's address
-	agora      *agoraPart
-	hooks      *hookServer // nil: the run does not listen
-	pace       pace
-	principals pool[*principal]
+	client     *RelayClient // its targets are relative to the registry's address
+	agora      *AgoraPart
+	hooks      *HookServer // nil: the run does not listen
+	pace       Pace
+	principals Pool[*principal]
 }
 
-func newJobsRun(client *relayClient, o JobsOptions) *jobsRun {
-	return &jobsRun{JobsOptions: o, client: client, pace: pace{isLimit: isJobsRateLimit, free: isFreeAtJobs},
-		agora: newAgoraPart(client, o.Agent, o.NeedAgent)}
+func newJobsRun(client *RelayClient, o JobsOptions) *jobsRun {
+	return &jobsRun{JobsOptions: o, client: client, pace: Pace{IsLimit: isJobsRateLimit, Free: isFreeAtJobs},
+		agora: NewAgoraPart(client, o.Agent, o.NeedAgent)}
 }
 
 // connect checks that a registry answers, and learns who it is in signed calls.
 func (run *jobsRun) connect(ctx context.Context) error {
-	a := run.client.do(ctx, http.MethodGet, "/health", nil, nil)
-	if a.err != nil {
-		return fmt.Errorf("no registry of jobs answers at %s: %w", run.client.baseURL, a.err)
+	a := run.client.Do(ctx, http.MethodGet, "/health", nil, nil)
+	if a.Err != nil {
+		return fmt.Errorf("no registry of jobs answers at %s: %w", run.client.BaseURL, a.Err)
 	}
-	if a.text("service") != registryName {
+	if a.Text("service") != registryName {
 		// A registry with a broken health check is still a registry.
-		found := run.client.do(ctx, http.MethodGet, "/discover?skill=conformance", nil, nil)
-		if _, ok := found.list("agents"); !ok {
-			return fmt.Errorf("the server at %s is not a registry of jobs: GET /health returned %s", run.client.baseURL, a)
+		found := run.client.Do(ctx, http.MethodGet, "/discover?skill=conformance", nil, nil)
+		if _, ok := found.List("agents"); !ok {
+			return fmt.Errorf("the server at %s is not a registry of jobs: GET /health returned %s", run.client.BaseURL, a)
 		}
 	}
-	run.agora.connect(ctx)
+	run.agora.Connect(ctx)
 	return nil
 }
 
@@ -140,20 +141,21 @@ func (run *jobsRun) connect(ctx context.Context) error {
 const registryName = "chorus-registry"
 
 // check runs one check. It reports the check as not tested if its options are not given.
-func (run *jobsRun) check(p *probe, c jobsCheck) {
+func (run *jobsRun) check(p *Probe, c jobsCheck) {
 	missing := map[string]bool{
-		needsOperator: run.OperatorKey == "",
+		NeedsOperator: run.OperatorKey == "",
 		needsEndpoint: run.hooks == nil,
-		needsThorough: !run.Thorough,
-		needsSigned:   run.agora.audience == "",
+		NeedsThorough: !run.Thorough,
+		needsSigned:   run.agora.Audience == "",
 	}
-	if missing[c.needs] {
-		p.end(NotTested, "%s", c.needs)
+	if missing[c.Needs] {
+		p.End(NotTested, "%s", c.Needs)
 	}
-	run.agora.need(p, c.needs)
-	h := &jobsProbe{gatewayProbe: gatewayProbe{probe: p, pace: &run.pace, hold: holdOfWait, agora: run.agora}, registry: run}
+	run.agora.Need(p, c.Needs)
+	h := &jobsProbe{GatewayProbe: GatewayProbe{Probe: p, Pace: &run.pace, Hold: HoldOfWait, Agora: run.agora},
+		registry: run}
 	passed := false
 	defer func() { h.release(passed) }()
-	c.run(h)
+	c.Run(h)
 	passed = true
 }

@@ -13,43 +13,43 @@ const creditsCurrency = "chorus_credits_v1"
 
 // jobsAgoraChecks test what a registry hands to an agent whose endpoint is its DID, and what the answers of the agent do.
 var jobsAgoraChecks = []jobsCheck{
-	{number: "jobs.agora.register",
-		title: "A registration with a DID as its endpoint belongs to that DID, whose signed calls stand for the key",
-		cites: `JOBS "Agents with a DID"; B-1`, needs: needsDID, run: jobsRegistersDID},
-	{number: "jobs.agora.request", title: "A job becomes one sealed REQUEST of the gateways' DID with the skill, its input and its price",
-		cites: `JOBS "Agents with a DID"; B-2, B-10`, needs: needsDID, run: func(h *jobsProbe) {
+	{Number: "jobs.agora.register",
+		Title: "A registration with a DID as its endpoint belongs to that DID, whose signed calls stand for the key",
+		Cites: `JOBS "Agents with a DID"; B-1`, Needs: NeedsDID, Run: jobsRegistersDID},
+	{Number: "jobs.agora.request", Title: "A job becomes one sealed REQUEST of the gateways' DID with the skill, its input and its price",
+		Cites: `JOBS "Agents with a DID"; B-2, B-10`, Needs: NeedsDID, Run: func(h *jobsProbe) {
 			hirer, a := h.one(), h.worker()
-			j := h.hire(hirer, a, set("input_data", map[string]any{"text": "<你好>" + astral, "n": 1}))
+			j := h.hire(hirer, a, Set("input_data", map[string]any{"text": "<你好>" + Astral, "n": 1}))
 			w := h.workOf(j)
-			h.wantForm(w, "job_")
-			h.want(w.says.text("intent") == a.skill && sameJSON(w.says.members["params"], j.body["input_data"]), w.says,
-				"the intent %s with the params %s", a.skill, canonical(j.body["input_data"]))
-			h.want(sameJSON(w.says.members["constraints"], map[string]any{
+			h.WantForm(w, "job_")
+			h.Want(w.Says.Text("intent") == a.skill && SameJSON(w.Says.Members["params"], j.body["input_data"]), w.Says,
+				"the intent %s with the params %s", a.skill, Canonical(j.body["input_data"]))
+			h.Want(SameJSON(w.Says.Members["constraints"], map[string]any{
 				"max_cost": map[string]any{"amount": number(a.price), "currency": creditsCurrency},
-				"job_id":   j.id, "orchestrator_id": hirer.owner}), w.says,
+				"job_id":   j.id, "orchestrator_id": hirer.owner}), w.Says,
 				"constraints with the job_id, the orchestrator_id, and the price %s of the skill as max_cost", a.price)
 			h.hired(hirer, a, j.body) // a repeat makes no other REQUEST
-			h.sleep(quiet)
+			h.Sleep(Quiet)
 			h.workOf(j)
-			h.takeOn(w)
-			h.succeed(w, map[string]any{})
+			h.TakeOn(w)
+			h.Succeed(w, map[string]any{})
 			h.wantEnded(j, "SUCCESS")
 		}},
-	{number: "jobs.agora.together", title: "The jobs of an agent do not wait for each other",
-		cites: `JOBS "Agents with a DID"; B-3`, needs: needsDID, run: func(h *jobsProbe) {
+	{Number: "jobs.agora.together", Title: "The jobs of an agent do not wait for each other",
+		Cites: `JOBS "Agents with a DID"; B-3`, Needs: NeedsDID, Run: func(h *jobsProbe) {
 			hirer, a := h.one(), h.worker()
 			first, second := h.hire(hirer, a), h.hire(hirer, a)
 			earlier, later := h.workOf(first), h.workOf(second)
-			for w, j := range map[*work]*job{&later: second, &earlier: first} {
-				h.takeOn(*w)
-				h.succeed(*w, map[string]any{})
+			for w, j := range map[*Work]*job{&later: second, &earlier: first} {
+				h.TakeOn(*w)
+				h.Succeed(*w, map[string]any{})
 				h.wantEnded(j, "SUCCESS")
 			}
 		}},
-	{number: "jobs.agora.offers", title: "An OFFER of at most the price in credits is accepted and paid, and any other is cancelled",
-		cites: `JOBS "Agents with a DID"; B-11`, needs: needsDID, run: jobsOffers},
-	{number: "jobs.agora.result", title: "A RESULT with the status success ends the job in SUCCESS, and another one in EXECUTION_ERROR",
-		cites: `JOBS "Agents with a DID"; B-12`, needs: needsDID, run: func(h *jobsProbe) {
+	{Number: "jobs.agora.offers", Title: "An OFFER of at most the price in credits is accepted and paid, and any other is cancelled",
+		Cites: `JOBS "Agents with a DID"; B-11`, Needs: NeedsDID, Run: jobsOffers},
+	{Number: "jobs.agora.result", Title: "A RESULT with the status success ends the job in SUCCESS, and another one in EXECUTION_ERROR",
+		Cites: `JOBS "Agents with a DID"; B-12`, Needs: NeedsDID, Run: func(h *jobsProbe) {
 			hirer, a := h.one(), h.worker()
 			for _, c := range []struct{ output, data any }{
 				{map[string]any{"words": 2}, map[string]any{"words": 2}},
@@ -58,21 +58,21 @@ var jobsAgoraChecks = []jobsCheck{
 			} {
 				j := h.hire(hirer, a)
 				w := h.workOf(j)
-				h.takeOn(w)
-				h.succeed(w, c.output)
+				h.TakeOn(w)
+				h.Succeed(w, c.output)
 				got := h.wantEnded(j, "SUCCESS")
-				h.want(sameJSON(got.members["output_data"], c.data), got, "output_data %s", canonical(c.data))
+				h.Want(SameJSON(got.Members["output_data"], c.data), got, "output_data %s", Canonical(c.data))
 			}
 			before := h.watch(hirer)
 			j := h.hire(hirer, a)
 			w := h.workOf(j)
-			h.takeOn(w)
-			h.say(w, envelope.Result{RequestID: w.sent.Thread, Status: "partial", Output: json.RawMessage(`{}`)})
+			h.TakeOn(w)
+			h.Say(w, envelope.Result{RequestID: w.Sent.Thread, Status: "partial", Output: json.RawMessage(`{}`)})
 			h.wantFailedJob(j, "EXECUTION_ERROR")
 			before.wantMoved("0")
 		}},
-	{number: "jobs.agora.error", title: "The code of an ERROR becomes that of the job's FAILURE, and the hirer gets all credits back",
-		cites: `JOBS "Agents with a DID"; B-12`, needs: needsDID, run: func(h *jobsProbe) {
+	{Number: "jobs.agora.error", Title: "The code of an ERROR becomes that of the job's FAILURE, and the hirer gets all credits back",
+		Cites: `JOBS "Agents with a DID"; B-12`, Needs: NeedsDID, Run: func(h *jobsProbe) {
 			hirer, a := h.one(), h.worker()
 			before := h.watch(hirer)
 			for _, c := range []struct {
@@ -82,10 +82,10 @@ var jobsAgoraChecks = []jobsCheck{
 				{"UNAVAILABLE", "AGENT_OFFLINE"}, {"KIT_IS_TIRED", "EXECUTION_ERROR"}} {
 				j := h.hire(hirer, a)
 				w := h.workOf(j)
-				h.takeOn(w)
-				h.fail(w, c.code, "not today")
+				h.TakeOn(w)
+				h.Fail(w, c.code, "not today")
 				got := h.wantFailedJob(j, c.want)
-				h.want(got.text("error_message") == "not today", got, `"error_message":"not today", which the ERROR says`)
+				h.Want(got.Text("error_message") == "not today", got, `"error_message":"not today", which the ERROR says`)
 			}
 			before.wantMoved("0")
 		}},
@@ -93,58 +93,60 @@ var jobsAgoraChecks = []jobsCheck{
 
 // worker registers the run's agent with one skill.
 func (h *jobsProbe) worker() *jobAgent {
-	did := h.agora.agent.did()
-	a := &jobAgent{principal: &principal{owner: did}, owner: did, id: newUUID(), skill: newName(), price: usualPrice}
-	got := h.wantStatus(h.asAgent(http.MethodPost, "/register", h.registrationOfDID(a)), http.StatusCreated)
-	h.want(got.members["api_key"] == nil, got, "no api_key")
+	did := h.Agora.Agent.DID()
+	a := &jobAgent{principal: &principal{owner: did}, owner: did, id: newUUID(), skill: NewName(), price: usualPrice}
+	got := h.wantStatus(h.AsAgent(http.MethodPost, "/register", h.registrationOfDID(a)), http.StatusCreated)
+	h.Want(got.Members["api_key"] == nil, got, "no api_key")
 	h.workers = append(h.workers, a)
 	return a
 }
 
 // registrationOfDID returns the body of POST /register for an agent whose endpoint is the DID of the run's agent.
-func (h *jobsProbe) registrationOfDID(a *jobAgent) message {
+func (h *jobsProbe) registrationOfDID(a *jobAgent) Message {
 	body := registrationOf(a.id, a.owner, a.skill, a.price)
-	body["api_endpoint"] = h.agora.agent.endpoint()
+	body["api_endpoint"] = h.Agora.Agent.Endpoint()
 	return body
 }
 
 // workOf returns the one REQUEST for a job.
-func (h *jobsProbe) workOf(j *job) work {
-	return h.wantWork("a job", func(says answer) bool { return says.object("constraints").text("job_id") == j.id }, nil)
+func (h *jobsProbe) workOf(j *job) Work {
+	return h.WantWork("a job", func(says Answer) bool { return says.Object("constraints").Text("job_id") == j.id },
+		nil)
 }
 
 // wantFailedJob waits until a job has failed with this code. It returns how the hirer sees the job.
-func (h *jobsProbe) wantFailedJob(j *job, code string) answer {
+func (h *jobsProbe) wantFailedJob(j *job, code string) Answer {
 	got := h.wantEnded(j, "FAILURE")
-	h.want(got.text("error_code") == code, got, `"error_code":%q`, code)
+	h.Want(got.Text("error_code") == code, got, `"error_code":%q`, code)
 	return got
 }
 
 func jobsRegistersDID(h *jobsProbe) {
-	a, stranger, eve := h.worker(), h.one(), h.actor("another DID")
-	again := h.wantStatus(h.asAgent(http.MethodPost, "/register", h.registrationOfDID(a)), http.StatusCreated)
-	h.want(again.members["api_key"] == nil, again, "no api_key")
+	a, stranger, eve := h.worker(), h.one(), h.Actor("another DID")
+	again := h.wantStatus(h.AsAgent(http.MethodPost, "/register", h.registrationOfDID(a)), http.StatusCreated)
+	h.Want(again.Members["api_key"] == nil, again, "no api_key")
 	row := h.row(a)
-	h.want(row.text("api_endpoint") != h.agora.agent.endpoint(), row, "a base of the registry as api_endpoint for strangers")
+	h.Want(row.Text("api_endpoint") != h.Agora.Agent.Endpoint(), row,
+		"a base of the registry as api_endpoint for strangers")
 	// A key, and another DID, can neither set such an endpoint nor change this one.
-	other := &jobAgent{owner: stranger.owner, id: newUUID(), skill: newName(), price: usualPrice}
-	h.wantForeign(h.write(stranger.key, "/register", h.registrationOfDID(other)))
+	other := &jobAgent{owner: stranger.owner, id: newUUID(), skill: NewName(), price: usualPrice}
+	h.wantForeign(h.Write(stranger.key, "/register", h.registrationOfDID(other)))
 	foreign := h.registrationOfDID(other)
-	foreign["owner_id"] = eve.did()
-	h.wantForeign(h.sign(eve, http.MethodPost, "/register", foreign, nil, nil))
-	h.wantTaken(h.write(stranger.key, "/register", registrationOf(a.id, stranger.owner, a.skill, a.price)))
+	foreign["owner_id"] = eve.DID()
+	h.wantForeign(h.Sign(eve, http.MethodPost, "/register", foreign, nil, nil))
+	h.wantTaken(h.Write(stranger.key, "/register", registrationOf(a.id, stranger.owner, a.skill, a.price)))
 	for _, name := range []string{"chorus.hub.message", "a2a.message"} {
 		body := h.registrationOfDID(a)
 		body["skills"] = []any{skillOf(name, usualPrice)}
-		h.wantInvalid(h.asAgent(http.MethodPost, "/register", body))
+		h.wantInvalid(h.AsAgent(http.MethodPost, "/register", body))
 	}
 	// A signed call stands for the key.
-	h.wantStatus(h.asAgent(http.MethodPost, "/heartbeat", message{"agent_id": a.id}), http.StatusOK)
-	h.wantStatus(h.asAgent(http.MethodGet, "/agents/"+a.id+"/jobs?wait=0", nil), http.StatusOK)
-	h.wantForeign(h.sign(eve, http.MethodDelete, "/agents/"+a.id, nil, nil, nil))
-	h.wantForeign(h.remove(stranger.key, "/agents/"+a.id))
-	h.wantStatus(h.asAgent(http.MethodDelete, "/agents/"+a.id, nil), http.StatusOK)
-	h.wantUnknown(h.read("", "/agents/"+a.id))
+	h.wantStatus(h.AsAgent(http.MethodPost, "/heartbeat", Message{"agent_id": a.id}), http.StatusOK)
+	h.wantStatus(h.AsAgent(http.MethodGet, "/agents/"+a.id+"/jobs?wait=0", nil), http.StatusOK)
+	h.wantForeign(h.Sign(eve, http.MethodDelete, "/agents/"+a.id, nil, nil, nil))
+	h.wantForeign(h.Remove(stranger.key, "/agents/"+a.id))
+	h.wantStatus(h.AsAgent(http.MethodDelete, "/agents/"+a.id, nil), http.StatusOK)
+	h.wantUnknown(h.Read("", "/agents/"+a.id))
 }
 
 func jobsOffers(h *jobsProbe) {
@@ -160,21 +162,21 @@ func jobsOffers(h *jobsProbe) {
 		before := h.watch(hirer)
 		j := h.hire(hirer, a)
 		w := h.workOf(j)
-		offer := pricedOffer(w, c.amount, c.currency)
+		offer := PricedOffer(w, c.amount, c.currency)
 		if c.currency == "" {
 			offer.Price = nil
 		}
-		h.say(w, offer)
+		h.Say(w, offer)
 		if c.paid == "" {
-			h.wantNext(w, envelope.TypeCancel)
+			h.WantNext(w, envelope.TypeCancel)
 			h.wantFailedJob(j, "BUDGET_INSUFFICIENT")
 			before.wantMoved("0")
 			continue
 		}
-		h.wantNext(w, envelope.TypeAccept)
-		h.succeed(w, map[string]any{"words": 1})
+		h.WantNext(w, envelope.TypeAccept)
+		h.Succeed(w, map[string]any{"words": 1})
 		h.wantAmount(h.wantEnded(j, "SUCCESS"), "execution_cost", mustMicros(c.paid))
-		h.describe("the balance of the hirer after an OFFER of %s", fmt.Sprint(c.amount, " ", c.currency))
+		h.Describe("the balance of the hirer after an OFFER of %s", fmt.Sprint(c.amount, " ", c.currency))
 		before.wantMoved("-" + c.paid)
 	}
 }

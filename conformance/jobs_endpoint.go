@@ -10,69 +10,70 @@ import (
 
 // endpoint registers an agent whose jobs come to the run. It replies to each job with what reply returns. Jobs have
 // numbers from 1.
-func (h *jobsProbe) endpoint(p *principal, suffix string, reply func(a *jobAgent, call int) hookReply) (*jobAgent, *hook) {
+func (h *jobsProbe) endpoint(p *principal, suffix string, reply func(a *jobAgent, call int) HookReply) (*jobAgent,
+	*Hook) {
 	var a *jobAgent
 	ready := make(chan struct{})
-	k := h.registry.hooks.add("/agents/"+strings.ToLower(rand.Text()), func(call int) hookReply {
+	k := h.registry.hooks.Add("/agents/"+strings.ToLower(rand.Text()), func(call int) HookReply {
 		<-ready
 		return reply(a, call)
 	})
-	a = h.agent(p, set("api_endpoint", k.url+suffix))
+	a = h.agent(p, Set("api_endpoint", k.URL+suffix))
 	close(ready)
 	return a, k
 }
 
 // replyResult is the reply with a result of the job that was called.
-func replyResult(a *jobAgent, changes ...func(message)) hookReply {
-	return hookReply{bodyOf: func(sent answer) string {
-		return string(canonical(successOf(&job{id: sent.text("job_id"), agent: a}, changes...)))
+func replyResult(a *jobAgent, changes ...func(Message)) HookReply {
+	return HookReply{BodyOf: func(sent Answer) string {
+		return string(Canonical(successOf(&job{id: sent.Text("job_id"), agent: a}, changes...)))
 	}}
 }
 
-func replySuccess(a *jobAgent, _ int) hookReply { return replyResult(a) }
+func replySuccess(a *jobAgent, _ int) HookReply { return replyResult(a) }
 
 // hireNow asks for a job and waits for its end.
-func (h *jobsProbe) hireNow(hirer *principal, a *jobAgent, changes ...func(message)) (message, answer) {
+func (h *jobsProbe) hireNow(hirer *principal, a *jobAgent, changes ...func(Message)) (Message, Answer) {
 	body := request(hirer, a, changes...)
-	return body, h.write(hirer.key, a.path()+"?wait=20", body)
+	return body, h.Write(hirer.key, a.path()+"?wait=20", body)
 }
 
 // callbackOf returns the target of the callback in a job that an endpoint has received.
-func (h *jobsProbe) callbackOf(call hookCall) string {
-	h.expect("a job with a callback_url {B}/cb/tok_…")
-	found := jobCallbackForm.FindStringSubmatch(call.body.text("callback_url"))
+func (h *jobsProbe) callbackOf(call HookCall) string {
+	h.Expect("a job with a callback_url {B}/cb/tok_…")
+	found := jobCallbackForm.FindStringSubmatch(call.Body.Text("callback_url"))
 	if found == nil {
-		h.failf("%s", excerpt(call.body.body, 600))
+		h.Failf("%s", Excerpt(call.Body.Body, 600))
 	}
 	return found[1]
 }
 
 // jobsEndpointChecks test agents with an endpoint.
 var jobsEndpointChecks = []jobsCheck{
-	{number: "jobs.endpoint.request",
-		title: "A job is posted to the endpoint as it was requested, with a callback_url of the registry",
-		cites: `JOBS "Jobs"; GATEWAYS "Requests to other servers"; J-22`, needs: needsEndpoint, run: func(h *jobsProbe) {
+	{Number: "jobs.endpoint.request",
+		Title: "A job is posted to the endpoint as it was requested, with a callback_url of the registry",
+		Cites: `JOBS "Jobs"; GATEWAYS "Requests to other servers"; J-22`, Needs: needsEndpoint, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
 			before := h.watch(hirer, p)
 			a, k := h.endpoint(p, "", replySuccess)
 			body, got := h.hireNow(hirer, a)
 			h.wantResult(h.wantStatus(got, http.StatusOK), "SUCCESS")
-			call := h.wantCalls(k, 1, promptLimit)[0]
+			call := h.WantCalls(k, 1, PromptLimit)[0]
 			for _, name := range []string{"job_id", "orchestrator_id", "skill_name", "input_data", "currency"} {
-				h.want(sameJSON(call.body.members[name], body[name]), call.body, "the %s of the request", name)
+				h.Want(SameJSON(call.Body.Members[name], body[name]), call.Body, "the %s of the request", name)
 			}
-			h.wantAmount(call.body, "budget", mustMicros(usualBudget))
+			h.wantAmount(call.Body, "budget", mustMicros(usualBudget))
 			h.callbackOf(call)
-			h.want(call.method == http.MethodPost && call.header.Get("Content-Type") == "application/json" &&
-				call.header.Get("Idempotency-Key") == body["job_id"] && call.header.Get("Authorization") == "", call.body,
+			h.Want(call.Method == http.MethodPost && call.Header.Get("Content-Type") == "application/json" &&
+				call.Header.Get("Idempotency-Key") == body["job_id"] && call.Header.Get("Authorization") == "", call.Body,
 				"POST with Content-Type: application/json and Idempotency-Key: %s, and without Authorization; not %s %v",
-				body["job_id"], call.method, call.header)
+				body["job_id"], call.Method, call.Header)
 			before.wantMoved("-0.1", "0.1")
 			h.wantScore(a, "51", 1, 0)
-			h.wantNoMoreCalls(k, 1)
+			h.WantNoMoreCalls(k, 1)
 		}},
-	{number: "jobs.endpoint.path", title: "/jobs is appended to an endpoint; one that ends in /jobs is tried as it is first",
-		cites: `JOBS "Agents"; J-23`, needs: needsEndpoint, run: func(h *jobsProbe) {
+	{Number: "jobs.endpoint.path", Title: "/jobs is appended to an endpoint; one that ends in /jobs is tried as it is first",
+		Cites: `JOBS "Agents"; J-23`, Needs: needsEndpoint, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
 			for suffix, want := range map[string]string{"": "/jobs", "/jobs": "/jobs", "/v1": "/v1/jobs"} {
 				a, k := h.endpoint(p, suffix, replySuccess)
@@ -81,9 +82,9 @@ var jobsEndpointChecks = []jobsCheck{
 				h.wantPaths(k, want)
 			}
 			for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed} {
-				a, k := h.endpoint(p, "/jobs", func(a *jobAgent, call int) hookReply {
+				a, k := h.endpoint(p, "/jobs", func(a *jobAgent, call int) HookReply {
 					if call == 1 {
-						return replyWith(status)
+						return ReplyWith(status)
 					}
 					return replyResult(a)
 				})
@@ -92,110 +93,117 @@ var jobsEndpointChecks = []jobsCheck{
 				h.wantPaths(k, "/jobs", "/jobs/jobs")
 			}
 		}},
-	{number: "jobs.endpoint.failure", title: "A FAILURE in the endpoint's answer ends the job",
-		cites: `JOBS "Jobs"; J-20, J-22`, needs: needsEndpoint, run: func(h *jobsProbe) {
+	{Number: "jobs.endpoint.failure", Title: "A FAILURE in the endpoint's answer ends the job",
+		Cites: `JOBS "Jobs"; J-20, J-22`, Needs: needsEndpoint, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
 			before := h.watch(hirer, p)
-			a, k := h.endpoint(p, "", func(a *jobAgent, _ int) hookReply {
-				return replyResult(a, set("status", "FAILURE"), set("error_code", "EXECUTION_ERROR"),
-					set("error_message", "It failed."))
+			a, k := h.endpoint(p, "", func(a *jobAgent, _ int) HookReply {
+				return replyResult(a, Set("status", "FAILURE"), Set("error_code", "EXECUTION_ERROR"),
+					Set("error_message", "It failed."))
 			})
 			_, got := h.hireNow(hirer, a)
 			h.wantFailure(got, "EXECUTION_ERROR")
 			before.wantMoved("0", "0")
 			h.wantScore(a, "45.5", 0, 1)
-			h.wantNoMoreCalls(k, 1)
+			h.WantNoMoreCalls(k, 1)
 		}},
-	{number: "jobs.endpoint.error",
-		title: "An answer that is neither 2xx nor retried, and 2xx without a JobResult, are EXECUTION_ERROR",
-		cites: `JOBS "Jobs"; J-20, J-21`, needs: needsEndpoint, run: func(h *jobsProbe) {
+	{Number: "jobs.endpoint.error",
+		Title: "An answer that is neither 2xx nor retried, and 2xx without a JobResult, are EXECUTION_ERROR",
+		Cites: `JOBS "Jobs"; J-20, J-21`, Needs: needsEndpoint, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
 			before := h.watch(hirer, p)
-			for what, reply := range map[string]hookReply{"400": replyWith(http.StatusBadRequest),
-				"501": {status: http.StatusTeapot}, "a redirect": {status: http.StatusFound, header: http.Header{"Location": {"/"}}},
-				"no JSON": {body: "done"}, "an empty object": {body: "{}"}, "an empty body": {status: http.StatusNoContent},
-				"another job_id": {bodyOf: func(answer) string {
-					return string(canonical(message{"job_id": newUUID(), "agent_id": newUUID(), "status": "SUCCESS",
+			for what, reply := range map[string]HookReply{"400": ReplyWith(http.StatusBadRequest),
+				"501": {Status: http.StatusTeapot}, "a redirect": {Status: http.StatusFound,
+					Header: http.Header{"Location": {"/"}}},
+				"no JSON": {Body: "done"}, "an empty object": {Body: "{}"}, "an empty body": {Status: http.StatusNoContent},
+				"another job_id": {BodyOf: func(Answer) string {
+					return string(Canonical(Message{"job_id": newUUID(), "agent_id": newUUID(), "status": "SUCCESS",
 						"output_data": map[string]any{}}))
 				}}} {
-				a, k := h.endpoint(p, "", func(*jobAgent, int) hookReply { return reply })
-				h.describe("a job for an endpoint that answers with %s", what)
+				a, k := h.endpoint(p, "", func(*jobAgent, int) HookReply { return reply })
+				h.Describe("a job for an endpoint that answers with %s", what)
 				_, got := h.hireNow(hirer, a)
 				h.wantFailure(got, "EXECUTION_ERROR")
-				h.expect("one call of the endpoint, which answers with %s", what)
-				if n := len(k.seen()); n != 1 {
-					h.failf("%d calls", n)
+				h.Expect("one call of the endpoint, which answers with %s", what)
+				if n := len(k.Seen()); n != 1 {
+					h.Failf("%d calls", n)
 				}
 			}
 			before.wantMoved("0", "0")
 		}},
-	{number: "jobs.endpoint.retry",
-		title: "408, 425, 429 and 5xx are retried with the same Idempotency-Key and a new callback_url",
-		cites: `JOBS "Jobs"; GATEWAYS "Outbox"`, needs: needsEndpoint, wait: 4 * time.Second, run: func(h *jobsProbe) {
+	{Number: "jobs.endpoint.retry",
+		Title: "408, 425, 429 and 5xx are retried with the same Idempotency-Key and a new callback_url",
+		Cites: `JOBS "Jobs"; GATEWAYS "Outbox"`, Needs: needsEndpoint, Wait: 4 * time.Second, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
 			var jobs []*job
-			var hooks []*hook
+			var hooks []*Hook
 			for _, status := range []int{408, 425, 429, 500, 503} {
-				a, k := h.endpoint(p, "", func(a *jobAgent, call int) hookReply {
+				a, k := h.endpoint(p, "", func(a *jobAgent, call int) HookReply {
 					if call == 1 {
-						return replyWith(status)
+						return ReplyWith(status)
 					}
 					return replyResult(a)
 				})
 				jobs, hooks = append(jobs, h.hire(hirer, a)), append(hooks, k)
 			}
 			for i, k := range hooks {
-				calls := h.wantCalls(k, 2, 2*promptLimit)
-				pause := calls[1].began.Sub(calls[0].ended)
-				h.expect("the second call about 2 s after the first one, with the same Idempotency-Key")
-				if pause < 1500*time.Millisecond || calls[1].header.Get("Idempotency-Key") != jobs[i].id {
-					h.failf("after %v with %q", pause.Round(time.Millisecond), calls[1].header.Get("Idempotency-Key"))
+				calls := h.WantCalls(k, 2, 2*PromptLimit)
+				pause := calls[1].Began.Sub(calls[0].Ended)
+				h.Expect("the second call about 2 s after the first one, with the same Idempotency-Key")
+				if pause < 1500*time.Millisecond || calls[1].Header.Get("Idempotency-Key") != jobs[i].id {
+					h.Failf("after %v with %q", pause.Round(time.Millisecond), calls[1].Header.Get("Idempotency-Key"))
 				}
-				h.want(h.callbackOf(calls[0]) != h.callbackOf(calls[1]), calls[1].body, "another callback_url for each attempt")
+				h.Want(h.callbackOf(calls[0]) != h.callbackOf(calls[1]), calls[1].Body, "another callback_url for each attempt")
 				h.wantEnded(jobs[i], "SUCCESS")
 			}
 		}},
-	{number: "jobs.endpoint.pending", title: "PENDING leaves the job to the callback, which needs no key",
-		cites: `JOBS "Jobs"; J-22`, needs: needsEndpoint, run: func(h *jobsProbe) {
+	{Number: "jobs.endpoint.pending", Title: "PENDING leaves the job to the callback, which needs no key",
+		Cites: `JOBS "Jobs"; J-22`, Needs: needsEndpoint, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
 			before := h.watch(hirer, p)
-			a, k := h.endpoint(p, "", func(a *jobAgent, _ int) hookReply { return replyResult(a, set("status", "PENDING")) })
-			for i, result := range []func(*job) message{func(j *job) message { return successOf(j) },
-				func(j *job) message { return failureOf(j) }} {
+			a, k := h.endpoint(p, "", func(a *jobAgent, _ int) HookReply {
+				return replyResult(a, Set("status",
+					"PENDING"))
+			})
+			for i, result := range []func(*job) Message{func(j *job) Message { return successOf(j) },
+				func(j *job) Message { return failureOf(j) }} {
 				j := h.hire(hirer, a)
-				call := h.wantCalls(k, i+1, promptLimit)[i]
-				h.sleep(quiet)
+				call := h.WantCalls(k, i+1, PromptLimit)[i]
+				h.Sleep(Quiet)
 				h.wantResult(h.at(j), "PENDING")
-				callback, other := h.callbackOf(call), successOf(j, set("execution_cost", number("0.01")))
-				h.wantInvalid(h.write("", callback, with(result(j), "agent_id", newUUID())))
-				h.wantInvalid(h.write("", callback, with(result(j), "status", "DONE")))
+				callback, other := h.callbackOf(call), successOf(j, Set("execution_cost", number("0.01")))
+				h.wantInvalid(h.Write("", callback, With(result(j), "agent_id", newUUID())))
+				h.wantInvalid(h.Write("", callback, With(result(j), "status", "DONE")))
 				h.wantResult(h.at(j), "PENDING")
 				for range 2 {
-					got := h.wantStatus(h.write("", callback, result(j)), http.StatusOK)
-					h.want(got.text("status") == "ok", got, `{"status":"ok"}`)
+					got := h.wantStatus(h.Write("", callback, result(j)), http.StatusOK)
+					h.Want(got.Text("status") == "ok", got, `{"status":"ok"}`)
 				}
-				h.wantTaken(h.write("", callback, other))
+				h.wantTaken(h.Write("", callback, other))
 				h.wantResult(h.at(j), result(j)["status"].(string))
 			}
 			before.wantMoved("-0.1", "0.1")
-			h.wantNoMoreCalls(k, 2)
+			h.WantNoMoreCalls(k, 2)
 		}},
-	{number: "jobs.endpoint.race", title: "Of results that come to the callback and to the agent's path at once, one ends the job",
-		cites: `JOBS "Jobs"; J-7`, needs: needsEndpoint, run: func(h *jobsProbe) {
+	{Number: "jobs.endpoint.race", Title: "Of results that come to the callback and to the agent's path at once, one ends the job",
+		Cites: `JOBS "Jobs"; J-7`, Needs: needsEndpoint, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
-			a, k := h.endpoint(p, "", func(a *jobAgent, _ int) hookReply { return replyResult(a, set("status", "PENDING")) })
+			a, k := h.endpoint(p, "", func(a *jobAgent, _ int) HookReply {
+				return replyResult(a, Set("status",
+					"PENDING"))
+			})
 			for i := range 3 {
 				before := h.watch(hirer, p)
 				j := h.hire(hirer, a)
-				callback := h.callbackOf(h.wantCalls(k, i+1, promptLimit)[i])
-				answers := h.inParallel(6, func(n int) answer {
+				callback := h.callbackOf(h.WantCalls(k, i+1, PromptLimit)[i])
+				answers := h.InParallel(6, func(n int) Answer {
 					if n%2 == 0 {
-						return h.write("", callback, successOf(j))
+						return h.Write("", callback, successOf(j))
 					}
 					return h.report(j, failureOf(j))
 				})
 				ended, moved, paid := 1, "0", "0"
-				if h.at(j).text("status") == "SUCCESS" {
+				if h.at(j).Text("status") == "SUCCESS" {
 					ended, moved, paid = 0, "-0.1", "0.1"
 				}
 				for n, got := range answers {
@@ -208,94 +216,98 @@ var jobsEndpointChecks = []jobsCheck{
 				before.wantMoved(moved, paid)
 			}
 		}},
-	{number: "jobs.endpoint.callback", title: "An unknown callback is 404, and a callback ends its own job only",
-		cites: `GATEWAYS "Keys of callers"; J-29`, needs: needsEndpoint, run: func(h *jobsProbe) {
+	{Number: "jobs.endpoint.callback", Title: "An unknown callback is 404, and a callback ends its own job only",
+		Cites: `GATEWAYS "Keys of callers"; J-29`, Needs: needsEndpoint, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
-			a, k := h.endpoint(p, "", func(a *jobAgent, _ int) hookReply { return replyResult(a, set("status", "PENDING")) })
+			a, k := h.endpoint(p, "", func(a *jobAgent, _ int) HookReply {
+				return replyResult(a, Set("status",
+					"PENDING"))
+			})
 			first := h.hire(hirer, a)
-			callback := h.callbackOf(h.wantCalls(k, 1, promptLimit)[0])
+			callback := h.callbackOf(h.WantCalls(k, 1, PromptLimit)[0])
 			second := h.hire(hirer, a)
-			h.wantCalls(k, 2, promptLimit)
-			got := h.write("", callback, successOf(second))
-			h.want(got.status >= 400 && got.status < 500, got, "refused: a status of 4xx")
+			h.WantCalls(k, 2, PromptLimit)
+			got := h.Write("", callback, successOf(second))
+			h.Want(got.Status >= 400 && got.Status < 500, got, "refused: a status of 4xx")
 			h.wantResult(h.at(second), "PENDING")
-			for _, tok := range []string{unknownToken, callback[len("/cb/"):] + "A", "x", hirer.key} {
-				h.wantUnknown(h.write("", "/cb/"+tok, successOf(first)))
+			for _, tok := range []string{UnknownToken, callback[len("/cb/"):] + "A", "x", hirer.key} {
+				h.wantUnknown(h.Write("", "/cb/"+tok, successOf(first)))
 			}
 			h.wantResult(h.at(first), "PENDING")
 		}},
-	{number: "jobs.endpoint.lanes", title: "A slow job of an endpoint does not delay its other jobs",
-		cites: `JOBS "Jobs"; G-19`, needs: needsEndpoint, wait: 3 * time.Second, run: func(h *jobsProbe) {
+	{Number: "jobs.endpoint.lanes", Title: "A slow job of an endpoint does not delay its other jobs",
+		Cites: `JOBS "Jobs"; G-19`, Needs: needsEndpoint, Wait: 3 * time.Second, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
-			a, k := h.endpoint(p, "", func(a *jobAgent, call int) hookReply {
+			a, k := h.endpoint(p, "", func(a *jobAgent, call int) HookReply {
 				reply := replyResult(a)
 				if call == 1 {
-					reply.after = 3 * time.Second
+					reply.After = 3 * time.Second
 				}
 				return reply
 			})
 			slow := h.hire(hirer, a)
-			h.waitForCalls(k, 1, promptLimit, func(hookCall) bool { return true })
+			h.WaitForCalls(k, 1, PromptLimit, func(HookCall) bool { return true })
 			_, got := h.hireNow(hirer, a)
 			h.wantResult(h.wantStatus(got, http.StatusOK), "SUCCESS")
-			h.want(got.took < 2*time.Second, got, "the second job ends before the first, and not after %v",
-				got.took.Round(second/10))
+			h.Want(got.Took < 2*time.Second, got, "the second job ends before the first, and not after %v",
+				got.Took.Round(time.Second/10))
 			h.wantResult(h.at(slow), "PENDING")
-			h.sleep(2 * time.Second)
+			h.Sleep(2 * time.Second)
 			h.wantEnded(slow, "SUCCESS")
-			h.wantNoMoreCalls(k, 2)
+			h.WantNoMoreCalls(k, 2)
 		}},
-	{number: "jobs.endpoint.callback-url", title: "The hirer's callback_url gets the JobResult",
-		cites: `JOBS "Jobs"; GATEWAYS "Requests to other servers"; J-24`, needs: needsEndpoint, run: func(h *jobsProbe) {
+	{Number: "jobs.endpoint.callback-url", Title: "The hirer's callback_url gets the JobResult",
+		Cites: `JOBS "Jobs"; GATEWAYS "Requests to other servers"; J-24`, Needs: needsEndpoint, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
-			for _, result := range []func(*job) message{func(j *job) message { return successOf(j) },
-				func(j *job) message { return failureOf(j) }} {
-				k := h.registry.hooks.add("/results/"+strings.ToLower(rand.Text()), func(int) hookReply { return replyOK })
-				j := h.hire(hirer, a, set("callback_url", k.url))
+			for _, result := range []func(*job) Message{func(j *job) Message { return successOf(j) },
+				func(j *job) Message { return failureOf(j) }} {
+				k := h.registry.hooks.Add("/results/"+strings.ToLower(rand.Text()), func(int) HookReply { return ReplyOK })
+				j := h.hire(hirer, a, Set("callback_url", k.URL))
 				h.finish(j, result(j))
-				call := h.wantCalls(k, 1, promptLimit)[0]
-				h.wantResult(call.body, result(j)["status"].(string))
-				h.want(call.body.text("job_id") == j.id && call.body.text("agent_id") == a.id && call.method == http.MethodPost &&
-					call.header.Get("Idempotency-Key") == j.id, call.body, "POST of the JobResult with Idempotency-Key: %s", j.id)
-				h.wantNoText(call.body, "no key and no callback of the agent", "tok_", hirer.key, a.key)
-				h.wantNoMoreCalls(k, 1)
+				call := h.WantCalls(k, 1, PromptLimit)[0]
+				h.wantResult(call.Body, result(j)["status"].(string))
+				h.Want(call.Body.Text("job_id") == j.id && call.Body.Text("agent_id") == a.id && call.Method == http.MethodPost &&
+					call.Header.Get("Idempotency-Key") == j.id, call.Body, "POST of the JobResult with Idempotency-Key: %s", j.id)
+				h.WantNoText(call.Body, "no key and no callback of the agent", "tok_", hirer.key, a.key)
+				h.WantNoMoreCalls(k, 1)
 			}
 		}},
-	{number: "jobs.endpoint.hidden", title: "The agent does not learn the hirer's callback_url",
-		cites: `JOBS "Jobs"`, needs: needsEndpoint, run: func(h *jobsProbe) {
+	{Number: "jobs.endpoint.hidden", Title: "The agent does not learn the hirer's callback_url",
+		Cites: `JOBS "Jobs"`, Needs: needsEndpoint, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
-			results := h.registry.hooks.add("/results/"+strings.ToLower(rand.Text()), func(int) hookReply { return replyOK })
+			results := h.registry.hooks.Add("/results/"+strings.ToLower(rand.Text()),
+				func(int) HookReply { return ReplyOK })
 			a, k := h.endpoint(p, "", replySuccess)
-			_, got := h.hireNow(hirer, a, set("callback_url", results.url))
+			_, got := h.hireNow(hirer, a, Set("callback_url", results.URL))
 			h.wantResult(h.wantStatus(got, http.StatusOK), "SUCCESS")
-			h.wantNoText(h.wantCalls(k, 1, promptLimit)[0].body, "no callback_url of the hirer", results.path)
+			h.WantNoText(h.WantCalls(k, 1, PromptLimit)[0].Body, "no callback_url of the hirer", results.Path)
 		}},
 }
 
 // wantPaths ends the check unless the calls of a hook had these paths, relative to its URL.
-func (h *jobsProbe) wantPaths(k *hook, want ...string) {
+func (h *jobsProbe) wantPaths(k *Hook, want ...string) {
 	var got []string
-	for _, call := range k.seen() {
-		_, rest, _ := strings.Cut(call.target, k.path)
+	for _, call := range k.Seen() {
+		_, rest, _ := strings.Cut(call.Target, k.Path)
 		got = append(got, rest)
 	}
-	h.expect("calls of the endpoint at %q", want)
+	h.Expect("calls of the endpoint at %q", want)
 	if fmt.Sprint(got) != fmt.Sprint(want) {
-		h.failf("calls at %q", got)
+		h.Failf("calls at %q", got)
 	}
 }
 
 // jobsLimitChecks test the limits of a registry. They run after all others.
 var jobsLimitChecks = []jobsCheck{
-	{number: "jobs.limits.unfinished", title: "An agent has at most 100 unfinished jobs", cites: `JOBS "Limits"; G-25`,
-		last: true, run: func(h *jobsProbe) {
+	{Number: "jobs.limits.unfinished", Title: "An agent has at most 100 unfinished jobs", Cites: `JOBS "Limits"; G-25`,
+		Last: true, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
-			a := h.agentAt(p, newName(), "0")
-			bodies := make([]message, 101)
+			a := h.agentAt(p, NewName(), "0")
+			bodies := make([]Message, 101)
 			for i := range bodies {
 				bodies[i] = request(hirer, a)
 			}
-			post := func(i int) answer { return h.write(hirer.key, a.path()+"?wait=0", bodies[i]) }
+			post := func(i int) Answer { return h.Write(hirer.key, a.path()+"?wait=0", bodies[i]) }
 			jobs := make([]*job, 100)
 			for i, got := range h.severalAtOnce(100, post) {
 				jobs[i] = h.pending(hirer, a, bodies[i], got)
@@ -305,48 +317,49 @@ var jobsLimitChecks = []jobsCheck{
 			h.dispatch(a, jobs...)
 			h.reported(jobs[7], failureOf(jobs[7]))
 			h.pending(hirer, a, bodies[100], post(100))
-			for _, got := range h.severalAtOnce(100, func(i int) answer { return h.report(jobs[i], failureOf(jobs[i])) }) {
+			for _, got := range h.severalAtOnce(100, func(i int) Answer { return h.report(jobs[i], failureOf(jobs[i])) }) {
 				h.wantStatus(got, http.StatusOK)
 			}
 		}},
-	{number: "jobs.limits.owners", title: "A principal has at most 16 accounts", cites: `JOBS "Limits"; G-25`,
-		last: true, run: func(h *jobsProbe) {
+	{Number: "jobs.limits.owners", Title: "A principal has at most 16 accounts", Cites: `JOBS "Limits"; G-25`,
+		Last: true, Run: func(h *jobsProbe) {
 			p := h.one()
 			h.account(p, 14) // with the oldest one, these are 16
-			h.wantLimit(h.write(p.key, "/accounts", message{"owner_id": newName()}), "owners")
-			h.wantLimit(h.write(p.key, "/register", registrationOf(newUUID(), newName(), newName(), usualPrice)), "owners")
-			h.wantStatus(h.write(p.key, "/accounts", message{"owner_id": p.others[3]}), http.StatusCreated)
+			h.wantLimit(h.Write(p.key, "/accounts", Message{"owner_id": NewName()}), "owners")
+			h.wantLimit(h.Write(p.key, "/register", registrationOf(newUUID(), NewName(), NewName(), usualPrice)),
+				"owners")
+			h.wantStatus(h.Write(p.key, "/accounts", Message{"owner_id": p.others[3]}), http.StatusCreated)
 			h.agent(p)
 		}},
-	{number: "jobs.limits.agents", title: "A principal has at most 100 agents", cites: `JOBS "Limits"; G-25`,
-		needs: needsThorough, last: true, run: func(h *jobsProbe) {
+	{Number: "jobs.limits.agents", Title: "A principal has at most 100 agents", Cites: `JOBS "Limits"; G-25`,
+		Needs: NeedsThorough, Last: true, Run: func(h *jobsProbe) {
 			p := h.one()
 			for range 100 {
 				h.agent(p)
 			}
-			h.wantRefused(h.write(p.key, "/register", registrationOf(newUUID(), p.owner, newName(), usualPrice)),
+			h.wantRefused(h.Write(p.key, "/register", registrationOf(newUUID(), p.owner, NewName(), usualPrice)),
 				http.StatusTooManyRequests)
 			h.wantStatus(h.register(h.agents[7], p.key), http.StatusCreated)
-			h.wantStatus(h.remove(p.key, "/agents/"+h.agents[7].id), http.StatusOK)
+			h.wantStatus(h.Remove(p.key, "/agents/"+h.agents[7].id), http.StatusOK)
 			h.agent(p)
 		}},
-	{number: "jobs.limits.principals", title: "10 new principals a day are allowed to one address, and no more",
-		cites: `JOBS "Limits"; G-25`, needs: needsThorough, last: true, run: func(h *jobsProbe) {
+	{Number: "jobs.limits.principals", Title: "10 new principals a day are allowed to one address, and no more",
+		Cites: `JOBS "Limits"; G-25`, Needs: NeedsThorough, Last: true, Run: func(h *jobsProbe) {
 			for i := range 30 {
-				target, body := "/accounts", message{"owner_id": newName()}
+				target, body := "/accounts", Message{"owner_id": NewName()}
 				if i%2 == 0 {
-					target, body = "/register", registrationOf(newUUID(), newName(), newName(), usualPrice)
+					target, body = "/register", registrationOf(newUUID(), NewName(), NewName(), usualPrice)
 				}
-				a := h.write("", target, body)
-				if a.status == http.StatusTooManyRequests {
+				a := h.Write("", target, body)
+				if a.Status == http.StatusTooManyRequests {
 					h.wantLimit(a, "principals")
 					return
 				}
 				h.wantStatus(a, http.StatusCreated)
 				if i%2 == 0 {
-					h.agents = append(h.agents, &jobAgent{principal: &principal{key: a.text("api_key")}, id: a.text("agent_id")})
+					h.agents = append(h.agents, &jobAgent{principal: &principal{key: a.Text("api_key")}, id: a.Text("agent_id")})
 				}
 			}
-			h.end(NotTested, "this needs a registry that limits this address; a registry may exempt its own machine")
+			h.End(NotTested, "this needs a registry that limits this address; a registry may exempt its own machine")
 		}},
 }

@@ -6,8 +6,8 @@ import (
 
 // jobsPaymentChecks test what a job costs, and who pays.
 var jobsPaymentChecks = []jobsCheck{
-	{number: "jobs.pay.escrow", title: "The budget is held while a job runs; the end pays the agent and refunds the rest",
-		cites: `JOBS "Credits"; JOBS "Jobs"; J-2, J-7`, run: func(h *jobsProbe) {
+	{Number: "jobs.pay.escrow", Title: "The budget is held while a job runs; the end pays the agent and refunds the rest",
+		Cites: `JOBS "Credits"; JOBS "Jobs"; J-2, J-7`, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			before := h.watch(hirer, a.principal)
 			j := h.hire(hirer, a)
@@ -20,28 +20,28 @@ var jobsPaymentChecks = []jobsCheck{
 			before.wantMoved("-0.1", "0.1")
 			h.wantRecords(j, hold, "settle @escrow "+a.owner+" 0.1", "refund @escrow "+hirer.owner+" 0.05")
 		}},
-	{number: "jobs.pay.refund", title: "A FAILURE refunds the whole budget", cites: `JOBS "Jobs"; J-7, J-21`,
-		run: func(h *jobsProbe) {
+	{Number: "jobs.pay.refund", Title: "A FAILURE refunds the whole budget", Cites: `JOBS "Jobs"; J-7, J-21`,
+		Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			before := h.watch(hirer, a.principal)
 			j := h.hire(hirer, a)
-			got := h.finish(j, failureOf(j, set("execution_cost", number("0.1"))))
+			got := h.finish(j, failureOf(j, Set("execution_cost", number("0.1"))))
 			h.wantAmount(got, "execution_cost", 0)
 			before.wantMoved("0", "0")
 			h.wantRecords(j, "hold "+hirer.owner+" @escrow 0.15", "refund @escrow "+hirer.owner+" 0.15")
 		}},
-	{number: "jobs.pay.cost",
-		title: "SUCCESS pays execution_cost, but no more than the price, and the price if there is no execution_cost",
-		cites: `JOBS "Jobs"`, run: func(h *jobsProbe) {
+	{Number: "jobs.pay.cost",
+		Title: "SUCCESS pays execution_cost, but no more than the price, and the price if there is no execution_cost",
+		Cites: `JOBS "Jobs"`, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			for _, c := range []struct {
-				change func(message)
+				change func(Message)
 				paid   string
 			}{
-				{set("execution_cost", number("0.04")), "0.04"}, {set("execution_cost", number("0.000001")), "0.000001"},
-				{set("execution_cost", 0), "0"}, {set("execution_cost", number("0.15")), "0.1"},
-				{set("execution_cost", 5000), "0.1"}, {without("execution_cost"), "0.1"},
-				{set("execution_cost", number("0.07000000000000001")), "0.07"},
+				{Set("execution_cost", number("0.04")), "0.04"}, {Set("execution_cost", number("0.000001")), "0.000001"},
+				{Set("execution_cost", 0), "0"}, {Set("execution_cost", number("0.15")), "0.1"},
+				{Set("execution_cost", 5000), "0.1"}, {Without("execution_cost"), "0.1"},
+				{Set("execution_cost", number("0.07000000000000001")), "0.07"},
 			} {
 				before := h.watch(hirer, a.principal)
 				j := h.hire(hirer, a)
@@ -50,22 +50,22 @@ var jobsPaymentChecks = []jobsCheck{
 				before.wantMoved("-"+c.paid, c.paid)
 			}
 		}},
-	{number: "jobs.pay.price", title: "A job has the price of the moment when it was made", cites: `JOBS "Jobs"`,
-		run: func(h *jobsProbe) {
+	{Number: "jobs.pay.price", Title: "A job has the price of the moment when it was made", Cites: `JOBS "Jobs"`,
+		Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			before := h.watch(hirer, a.principal)
 			j := h.hire(hirer, a)
-			h.wantStatus(h.register(a, a.key, set("skills", []any{skillOf(a.skill, "0.14")})), http.StatusCreated)
-			h.finish(j, successOf(j, set("execution_cost", number("0.14"))))
+			h.wantStatus(h.register(a, a.key, Set("skills", []any{skillOf(a.skill, "0.14")})), http.StatusCreated)
+			h.finish(j, successOf(j, Set("execution_cost", number("0.14"))))
 			before.wantMoved("-0.1", "0.1")
-			h.wantFailure(h.write(hirer.key, a.path()+"?wait=0", request(hirer, a, set("budget", number("0.13")))),
+			h.wantFailure(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, Set("budget", number("0.13")))),
 				"BUDGET_INSUFFICIENT")
 		}},
-	{number: "jobs.pay.orchestrator",
-		title: "orchestrator_id chooses the account: of the hirer's agent, or of that name, else the oldest that can pay",
-		cites: `JOBS "Jobs"; J-27`, run: payers},
-	{number: "jobs.pay.within", title: "A job within one principal and one account is held and refunded",
-		cites: `JOBS "Jobs"`, run: func(h *jobsProbe) {
+	{Number: "jobs.pay.orchestrator",
+		Title: "orchestrator_id chooses the account: of the hirer's agent, or of that name, else the oldest that can pay",
+		Cites: `JOBS "Jobs"; J-27`, Run: payers},
+	{Number: "jobs.pay.within", Title: "A job within one principal and one account is held and refunded",
+		Cites: `JOBS "Jobs"`, Run: func(h *jobsProbe) {
 			p := h.one()
 			a := h.agent(p)
 			before := h.watch(p)
@@ -80,12 +80,12 @@ func payers(h *jobsProbe) {
 	hirer, a := h.pair()
 	second := h.account(hirer, 0)
 	h.paidFrom(hirer, hirer.owner, second, number("1"))
-	own := h.agent(hirer, set("owner_id", second))
+	own := h.agent(hirer, Set("owner_id", second))
 	empty := h.account(hirer, 1)
 	h.drain(hirer, empty)
 	pays := func(orchestrator, first, other string) {
 		before := h.watch(hirer, a.principal).add(hirer, second)
-		h.hire(hirer, a, set("orchestrator_id", orchestrator))
+		h.hire(hirer, a, Set("orchestrator_id", orchestrator))
 		before.wantMoved(first, "0", other)
 	}
 	pays(own.id, "0", "-0.15")                 // the owner of the hirer's agent
@@ -93,7 +93,7 @@ func payers(h *jobsProbe) {
 	pays("nobody in particular", "-0.15", "0") // the oldest account
 	pays(a.id, "-0.15", "0")                   // an agent of another principal
 	pays(a.principal.owner, "-0.15", "0")      // an account of another principal
-	h.wantFailure(h.write(hirer.key, a.path()+"?wait=0", request(hirer, a, set("orchestrator_id", empty))),
+	h.wantFailure(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, Set("orchestrator_id", empty))),
 		"TRANSFER_FAILED")
 	rest := credits(h.balance(hirer, hirer.owner))
 	h.paidFrom(hirer, hirer.owner, second, number(rest))

@@ -8,40 +8,40 @@ import (
 
 // jobsPullChecks test agents that fetch their jobs.
 var jobsPullChecks = []jobsCheck{
-	{number: "jobs.pull.success", title: "GET hands out a job as it was requested, and its result ends it",
-		cites: `JOBS "Jobs"; J-22`, run: func(h *jobsProbe) {
+	{Number: "jobs.pull.success", Title: "GET hands out a job as it was requested, and its result ends it",
+		Cites: `JOBS "Jobs"; J-22`, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			j := h.hire(hirer, a)
 			rows := h.handedOut(a, 5)
-			h.expect("one job")
+			h.Expect("one job")
 			if len(rows) != 1 {
-				h.failf("%s", describeRows(rows))
+				h.Failf("%s", DescribeRows(rows))
 			}
 			for _, name := range []string{"job_id", "orchestrator_id", "skill_name", "input_data", "currency"} {
-				h.want(sameJSON(rows[0].members[name], j.body[name]), rows[0], "the %s of the request", name)
+				h.Want(SameJSON(rows[0].Members[name], j.body[name]), rows[0], "the %s of the request", name)
 			}
 			h.wantAmount(rows[0], "budget", mustMicros(usualBudget))
 			h.reported(j, successOf(j))
 			got := h.wantResult(h.at(j), "SUCCESS")
-			h.want(got.text("job_id") == j.id && got.text("agent_id") == a.id && got.number("execution_time_ms") == 1250 &&
-				sameJSON(got.members["output_data"], map[string]any{"words": 1}) &&
-				string(got.members["error_message"]) == "null", got, "the JobResult that the agent has reported")
+			h.Want(got.Text("job_id") == j.id && got.Text("agent_id") == a.id && got.Number("execution_time_ms") == 1250 &&
+				SameJSON(got.Members["output_data"], map[string]any{"words": 1}) &&
+				string(got.Members["error_message"]) == "null", got, "the JobResult that the agent has reported")
 			h.wantAmount(got, "execution_cost", mustMicros(usualPrice))
-			h.want(jobsTimeForm.MatchString(got.text("timestamp_utc")), got, "timestamp_utc such as 2026-02-11T14:15:09.000Z")
+			h.Want(jobsTimeForm.MatchString(got.Text("timestamp_utc")), got, "timestamp_utc such as 2026-02-11T14:15:09.000Z")
 		}},
-	{number: "jobs.pull.failure", title: "A result FAILURE ends the job, and the hirer sees its error",
-		cites: `JOBS "Jobs"; J-20, J-21, J-22`, run: func(h *jobsProbe) {
+	{Number: "jobs.pull.failure", Title: "A result FAILURE ends the job, and the hirer sees its error",
+		Cites: `JOBS "Jobs"; J-20, J-21, J-22`, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			before := h.watch(hirer, a.principal)
 			j := h.hire(hirer, a)
-			h.finish(j, failureOf(j, set("error_code", "EXECUTION_ERROR")))
+			h.finish(j, failureOf(j, Set("error_code", "EXECUTION_ERROR")))
 			got := h.at(j)
 			h.wantFailure(got, "EXECUTION_ERROR")
-			h.want(got.text("error_message") == "It failed.", got, "the error_message of the agent")
+			h.Want(got.Text("error_message") == "It failed.", got, "the error_message of the agent")
 			before.wantMoved("0", "0")
 		}},
-	{number: "jobs.pull.once", title: "A job is handed out once, and not again within 300 s",
-		cites: `JOBS "Jobs"`, run: func(h *jobsProbe) {
+	{Number: "jobs.pull.once", Title: "A job is handed out once, and not again within 300 s",
+		Cites: `JOBS "Jobs"`, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			first := h.hire(hirer, a)
 			h.dispatch(a, first)
@@ -49,36 +49,36 @@ var jobsPullChecks = []jobsCheck{
 			h.dispatch(a, second)
 			for range 2 {
 				rows := h.handedOut(a, 0)
-				h.expect("no job")
+				h.Expect("no job")
 				if len(rows) != 0 {
-					h.failf("%s", describeRows(rows))
+					h.Failf("%s", DescribeRows(rows))
 				}
 			}
 		}},
-	{number: "jobs.pull.wait", title: "GET waits for a job, for as long as wait says, from 0 to 60",
-		cites: `JOBS "The HTTP interface"`, wait: 3 * time.Second, run: func(h *jobsProbe) {
+	{Number: "jobs.pull.wait", Title: "GET waits for a job, for as long as wait says, from 0 to 60",
+		Cites: `JOBS "The HTTP interface"`, Wait: 3 * time.Second, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			target := fmt.Sprintf("/agents/%s/jobs", a.id)
 			for seconds, query := range []string{"?wait=0", "?wait=1"} {
-				got := h.wantStatus(h.read(a.key, target+query), http.StatusOK)
-				list, ok := got.list("jobs")
+				got := h.wantStatus(h.Read(a.key, target+query), http.StatusOK)
+				list, ok := got.List("jobs")
 				least := time.Duration(seconds)*time.Second - 200*time.Millisecond
-				h.want(ok && len(list) == 0 && got.took >= least && got.took < least+promptLimit, got,
-					"no jobs, after %d s and not after %v", seconds, got.took.Round(second/10))
+				h.Want(ok && len(list) == 0 && got.Took >= least && got.Took < least+PromptLimit, got,
+					"no jobs, after %d s and not after %v", seconds, got.Took.Round(time.Second/10))
 			}
 			for _, wait := range []string{"61", "-1", "x", "", "1.5"} {
-				h.wantInvalid(h.read(a.key, target+"?wait="+wait))
+				h.wantInvalid(h.Read(a.key, target+"?wait="+wait))
 			}
-			answered := make(chan answer, 1)
-			h.tasks.Go(func() { answered <- h.read(a.key, target+"?wait=20") })
-			h.sleep(time.Second)
+			answered := make(chan Answer, 1)
+			h.Tasks.Go(func() { answered <- h.Read(a.key, target+"?wait=20") })
+			h.Sleep(time.Second)
 			j := h.hire(hirer, a)
 			got := h.wantStatus(<-answered, http.StatusOK)
-			list, _ := got.list("jobs")
-			h.want(len(list) == 1 && parseRow(list[0]).text("job_id") == j.id && got.took > 800*time.Millisecond &&
-				got.took < time.Second+promptLimit, got, "the job at once, and not after %v", got.took.Round(second/10))
+			list, _ := got.List("jobs")
+			h.Want(len(list) == 1 && ParseRow(list[0]).Text("job_id") == j.id && got.Took > 800*time.Millisecond &&
+				got.Took < time.Second+PromptLimit, got, "the job at once, and not after %v", got.Took.Round(time.Second/10))
 		}},
-	{number: "jobs.pull.own", title: "An agent gets its own jobs only", cites: `JOBS "Jobs"`, run: func(h *jobsProbe) {
+	{Number: "jobs.pull.own", Title: "An agent gets its own jobs only", Cites: `JOBS "Jobs"`, Run: func(h *jobsProbe) {
 		hirer, a := h.pair()
 		second := h.agentAt(a.principal, a.skill, a.price)
 		mine, other := h.hire(hirer, a), h.hire(hirer, second)
@@ -89,17 +89,17 @@ var jobsPullChecks = []jobsCheck{
 
 // jobsResultChecks test results.
 var jobsResultChecks = []jobsCheck{
-	{number: "jobs.result.repeat", title: "A repeat of the result that ended a job is 200, and any other result is 409",
-		cites: `JOBS "Jobs"; J-7`, run: func(h *jobsProbe) {
+	{Number: "jobs.result.repeat", Title: "A repeat of the result that ended a job is 200, and any other result is 409",
+		Cites: `JOBS "Jobs"; J-7`, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			before := h.watch(hirer, a.principal)
 			j := h.hire(hirer, a)
 			result := successOf(j)
 			h.finish(j, result)
 			h.reported(j, result)
-			h.reported(j, successOf(j, set("timestamp_utc", "2026-02-11T14:15:11Z")))
-			for _, other := range []message{failureOf(j), successOf(j, set("execution_cost", number("0.05"))),
-				successOf(j, set("output_data", map[string]any{"words": 2}))} {
+			h.reported(j, successOf(j, Set("timestamp_utc", "2026-02-11T14:15:11Z")))
+			for _, other := range []Message{failureOf(j), successOf(j, Set("execution_cost", number("0.05"))),
+				successOf(j, Set("output_data", map[string]any{"words": 2}))} {
 				h.wantTaken(h.report(j, other))
 			}
 			h.reported(j, result)
@@ -112,14 +112,14 @@ var jobsResultChecks = []jobsCheck{
 			h.wantTaken(h.report(j, successOf(j)))
 			before.wantMoved("-0.1", "0.1")
 		}},
-	{number: "jobs.result.race", title: "Of SUCCESS and FAILURE reported at once, one ends the job",
-		cites: `JOBS "Jobs"; J-7`, run: func(h *jobsProbe) {
+	{Number: "jobs.result.race", Title: "Of SUCCESS and FAILURE reported at once, one ends the job",
+		Cites: `JOBS "Jobs"; J-7`, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			for range 4 {
 				before := h.watch(hirer, a.principal)
 				j := h.hire(hirer, a)
 				h.dispatch(a, j)
-				answers := h.inParallel(8, func(i int) answer {
+				answers := h.InParallel(8, func(i int) Answer {
 					if i%2 == 0 {
 						return h.report(j, successOf(j))
 					}
@@ -128,7 +128,7 @@ var jobsResultChecks = []jobsCheck{
 				got := h.at(j)
 				ended, moved, paid := 1, "0", "0"
 				records := []string{"hold " + hirer.owner + " @escrow 0.15"}
-				if got.text("status") == "SUCCESS" {
+				if got.Text("status") == "SUCCESS" {
 					ended, moved, paid = 0, "-0.1", "0.1"
 					records = append(records, "settle @escrow "+a.owner+" 0.1", "refund @escrow "+hirer.owner+" 0.05")
 				} else {
@@ -146,54 +146,56 @@ var jobsResultChecks = []jobsCheck{
 				h.wantRecords(j, records...)
 			}
 		}},
-	{number: "jobs.result.fields", title: "A result with bad fields is 422 and ends nothing",
-		cites: `JOBS "The HTTP interface"; JOBS "Jobs"; J-11`, run: func(h *jobsProbe) {
+	{Number: "jobs.result.fields", Title: "A result with bad fields is 422 and ends nothing",
+		Cites: `JOBS "The HTTP interface"; JOBS "Jobs"; J-11`, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			j := h.hire(hirer, a)
 			h.dispatch(a, j)
-			for _, change := range []func(message){
-				without("status"), set("status", "DONE"), set("status", "success"), set("status", 1), without("job_id"),
-				set("job_id", "x"), set("job_id", 1), set("agent_id", newUUID()), set("agent_id", "x"), set("agent_id", 1),
+			for _, change := range []func(Message){
+				Without("status"), Set("status", "DONE"), Set("status", "success"), Set("status", 1),
+				Without("job_id"),
+				Set("job_id", "x"), Set("job_id", 1), Set("agent_id", newUUID()), Set("agent_id", "x"),
+				Set("agent_id", 1),
 			} {
 				h.wantInvalid(h.report(j, successOf(j, change)))
 			}
 			for _, value := range notData() {
-				h.wantInvalid(h.report(j, successOf(j, set("output_data", value))))
+				h.wantInvalid(h.report(j, successOf(j, Set("output_data", value))))
 			}
 			for _, text := range badAmounts() {
-				h.wantInvalid(h.write(a.key, "/agents/"+a.id+"/results",
-					rawNumber(successOf(j, without("execution_cost")), "execution_cost", text)))
+				h.wantInvalid(h.Write(a.key, "/agents/"+a.id+"/results",
+					rawNumber(successOf(j, Without("execution_cost")), "execution_cost", text)))
 			}
 			h.wantResult(h.at(j), "PENDING")
-			result := successOf(j, set("output_data", dataOf(largest)))
+			result := successOf(j, Set("output_data", dataOf(largest)))
 			h.reported(j, result)
 			got := h.wantResult(h.at(j), "SUCCESS")
-			h.want(sameJSON(got.members["output_data"], result["output_data"]), got, "the output_data of 49,152 bytes")
+			h.Want(SameJSON(got.Members["output_data"], result["output_data"]), got, "the output_data of 49,152 bytes")
 		}},
-	{number: "jobs.result.pending", title: "A result PENDING does not end a job", cites: `JOBS "Jobs"`,
-		run: func(h *jobsProbe) {
+	{Number: "jobs.result.pending", Title: "A result PENDING does not end a job", Cites: `JOBS "Jobs"`,
+		Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			j := h.hire(hirer, a)
 			h.dispatch(a, j)
-			got := h.report(j, successOf(j, set("status", "PENDING")))
-			h.want(got.status == http.StatusOK || got.status == http.StatusUnprocessableEntity, got, "status 200 or 422")
+			got := h.report(j, successOf(j, Set("status", "PENDING")))
+			h.Want(got.Status == http.StatusOK || got.Status == http.StatusUnprocessableEntity, got, "status 200 or 422")
 			h.wantResult(h.at(j), "PENDING")
 			h.reported(j, successOf(j))
 			h.wantResult(h.at(j), "SUCCESS")
 		}},
-	{number: "jobs.result.foreign", title: "An agent cannot report for the job of another agent, as for an unknown job",
-		cites: `JOBS "Jobs"; GATEWAYS "Keys of callers"; G-11, J-29`, run: func(h *jobsProbe) {
+	{Number: "jobs.result.foreign", Title: "An agent cannot report for the job of another agent, as for an unknown job",
+		Cites: `JOBS "Jobs"; GATEWAYS "Keys of callers"; G-11, J-29`, Run: func(h *jobsProbe) {
 			hirer, p, stranger := h.three()
 			a, other := h.agent(p), h.agent(stranger)
 			j := h.hire(hirer, a)
 			h.dispatch(a, j)
-			foreign := h.write(stranger.key, "/agents/"+other.id+"/results", successOf(j, set("agent_id", other.id)))
-			unknown := h.write(stranger.key, "/agents/"+other.id+"/results",
-				successOf(j, set("agent_id", other.id), set("job_id", newUUID())))
-			for _, got := range []answer{foreign, unknown} {
-				h.want(got.status == http.StatusForbidden || got.status == http.StatusNotFound, got, "refused: status 403 or 404")
+			foreign := h.Write(stranger.key, "/agents/"+other.id+"/results", successOf(j, Set("agent_id", other.id)))
+			unknown := h.Write(stranger.key, "/agents/"+other.id+"/results",
+				successOf(j, Set("agent_id", other.id), Set("job_id", newUUID())))
+			for _, got := range []Answer{foreign, unknown} {
+				h.Want(got.Status == http.StatusForbidden || got.Status == http.StatusNotFound, got, "refused: status 403 or 404")
 			}
-			h.want(string(foreign.body) == string(unknown.body), foreign, "the same answer as for an unknown job: %s", unknown)
+			h.Want(string(foreign.Body) == string(unknown.Body), foreign, "the same answer as for an unknown job: %s", unknown)
 			h.wantResult(h.at(j), "PENDING")
 		}},
 }

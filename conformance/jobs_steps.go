@@ -14,7 +14,7 @@ import (
 
 // jobsProbe is the context of one running check of a registry of jobs.
 type jobsProbe struct {
-	gatewayProbe
+	GatewayProbe
 	registry *jobsRun
 	taken    []*principal // of the pool
 	made     []*principal // that the check has made for itself; they belong to the pool after it
@@ -54,7 +54,7 @@ var (
 	numberForm       = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$`)
 	amountForm       = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]{0,5}[1-9])?$`)
 	scoreForm        = regexp.MustCompile(`^[0-9]+\.[0-9]{1,2}$`)
-	jobsTimeForm     = timeForm
+	jobsTimeForm     = TimeForm
 	jobCallbackForm  = regexp.MustCompile(`^https?://.+(/cb/tok_[A-Za-z0-9_-]{43})$`)
 	uuidForm         = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )
@@ -74,8 +74,8 @@ func newUUID() string {
 }
 
 // isJobsRateLimit reports whether the registry limits the rate of requests, and not the number of something.
-func isJobsRateLimit(a answer) bool {
-	return a.status == http.StatusTooManyRequests && !slices.Contains(jobsLimits, a.text("limit"))
+func isJobsRateLimit(a Answer) bool {
+	return a.Status == http.StatusTooManyRequests && !slices.Contains(jobsLimits, a.Text("limit"))
 }
 
 // jobsLimits are the limits that are not limits on the rate of requests (GATEWAYS §7a).
@@ -85,48 +85,48 @@ var jobsLimits = []string{"principals", "owners", "agents", "unfinishedJobs", "p
 func isFreeAtJobs(method, _ string) bool { return method == http.MethodGet }
 
 // wantStatus ends the check unless a has this status.
-func (h *jobsProbe) wantStatus(a answer, status int) answer {
-	h.expect("status %d", status)
-	if a.status == http.StatusTooManyRequests && a.text("limit") == "principals" {
-		h.end(Skipped, "the registry allows no more principals from this address for now: %s", a)
+func (h *jobsProbe) wantStatus(a Answer, status int) Answer {
+	h.Expect("status %d", status)
+	if a.Status == http.StatusTooManyRequests && a.Text("limit") == "principals" {
+		h.End(Skipped, "the registry allows no more principals from this address for now: %s", a)
 	}
-	if a.err != nil || a.status != status || a.members == nil {
-		h.failf("%s", a)
+	if a.Err != nil || a.Status != status || a.Members == nil {
+		h.Failf("%s", a)
 	}
 	return a
 }
 
 // wantRefused ends the check unless a is a refusal with this status.
-func (h *jobsProbe) wantRefused(a answer, status int) answer {
-	h.expect(`refused: status %d with {"detail":…}`, status)
+func (h *jobsProbe) wantRefused(a Answer, status int) Answer {
+	h.Expect(`refused: status %d with {"detail":…}`, status)
 	switch {
-	case a.err != nil:
-		h.failf("%s", a)
-	case a.status < 300:
-		h.failf("the registry accepted it: %s", a)
-	case a.status != status || a.members["detail"] == nil:
-		h.failf("the registry refused it with another status or form: %s", a)
+	case a.Err != nil:
+		h.Failf("%s", a)
+	case a.Status < 300:
+		h.Failf("the registry accepted it: %s", a)
+	case a.Status != status || a.Members["detail"] == nil:
+		h.Failf("the registry refused it with another status or form: %s", a)
 	}
 	return a
 }
 
 // Refusals that many checks expect.
-func (h *jobsProbe) wantInvalid(a answer) { h.wantRefused(a, http.StatusUnprocessableEntity) }
-func (h *jobsProbe) wantForeign(a answer) { h.wantRefused(a, http.StatusForbidden) }
-func (h *jobsProbe) wantUnknown(a answer) { h.wantRefused(a, http.StatusNotFound) }
-func (h *jobsProbe) wantTaken(a answer)   { h.wantRefused(a, http.StatusConflict) }
+func (h *jobsProbe) wantInvalid(a Answer) { h.wantRefused(a, http.StatusUnprocessableEntity) }
+func (h *jobsProbe) wantForeign(a Answer) { h.wantRefused(a, http.StatusForbidden) }
+func (h *jobsProbe) wantUnknown(a Answer) { h.wantRefused(a, http.StatusNotFound) }
+func (h *jobsProbe) wantTaken(a Answer)   { h.wantRefused(a, http.StatusConflict) }
 
 // wantNoKey ends the check unless a is the refusal of a request without a valid key.
-func (h *jobsProbe) wantNoKey(a answer) {
+func (h *jobsProbe) wantNoKey(a Answer) {
 	h.wantRefused(a, http.StatusUnauthorized)
-	h.wantChallenge(a)
+	h.WantChallenge(a)
 }
 
 // wantLimit ends the check unless a names this limit and says when to try again.
-func (h *jobsProbe) wantLimit(a answer, limit string) {
+func (h *jobsProbe) wantLimit(a Answer, limit string) {
 	h.wantRefused(a, http.StatusTooManyRequests)
-	h.want(a.text("limit") == limit && waitsForSeconds(a), a,
-		"the limit %q, and the header Retry-After with seconds, instead of %q", limit, a.header.Get("Retry-After"))
+	h.Want(a.Text("limit") == limit && WaitsForSeconds(a), a,
+		"the limit %q, and the header Retry-After with seconds, instead of %q", limit, a.Header.Get("Retry-After"))
 }
 
 // micros returns an amount or a score in millionths. It reports false if the text is no number with at most six
@@ -163,15 +163,15 @@ func credits(n int64) string {
 }
 
 // amount returns a member of a that is an amount, in millionths.
-func (h *jobsProbe) amount(a answer, member string) int64 {
-	n, ok := micros(string(a.members[member]))
-	h.want(ok, a, "%s is a number with at most six decimal places", member)
+func (h *jobsProbe) amount(a Answer, member string) int64 {
+	n, ok := micros(string(a.Members[member]))
+	h.Want(ok, a, "%s is a number with at most six decimal places", member)
 	return n
 }
 
 // wantAmount ends the check unless a member of a is this amount.
-func (h *jobsProbe) wantAmount(a answer, member string, want int64) {
-	h.want(h.amount(a, member) == want, a, "%s is %s", member, credits(want))
+func (h *jobsProbe) wantAmount(a Answer, member string, want int64) {
+	h.Want(h.amount(a, member) == want, a, "%s is %s", member, credits(want))
 }
 
 // number is a JSON number that is written as it is.
@@ -179,9 +179,9 @@ type number = json.Number
 
 // take returns n principals that no other check uses until the end of this check. A check calls it at most once.
 func (h *jobsProbe) take(n int) []*principal {
-	taken, ok := h.registry.principals.take(h.ctx, n, maxPrincipals)
+	taken, ok := h.registry.principals.Take(h.Ctx, n, maxPrincipals)
 	if !ok {
-		h.stopped()
+		h.Stopped()
 	}
 	h.taken = slices.Concat(taken, make([]*principal, n-len(taken)))
 	for i, p := range h.taken {
@@ -217,15 +217,15 @@ func (h *jobsProbe) newPrincipal() *principal {
 
 // createPrincipal makes a principal whose account has credits.
 func (h *jobsProbe) createPrincipal() *principal {
-	p := &principal{owner: newName()}
-	a := h.wantStatus(h.write("", "/accounts", message{"owner_id": p.owner}), http.StatusCreated)
-	p.key = a.text("api_key")
-	h.want(principalKeyForm.MatchString(p.key) && a.text("owner_id") == p.owner, a,
+	p := &principal{owner: NewName()}
+	a := h.wantStatus(h.Write("", "/accounts", Message{"owner_id": p.owner}), http.StatusCreated)
+	p.key = a.Text("api_key")
+	h.Want(principalKeyForm.MatchString(p.key) && a.Text("owner_id") == p.owner, a,
 		"an api_key such as cj_ and 43 characters of base64url")
 	p.initial = h.amount(a, "balance")
 	if p.initial < enough {
 		if h.registry.OperatorKey == "" {
-			h.end(NotTested, "this needs a registry that gives new principals %s credits, or --operator-key",
+			h.End(NotTested, "this needs a registry that gives new principals %s credits, or --operator-key",
 				credits(enough))
 		}
 		h.wantStatus(h.grant(newUUID(), p.owner, number("100")), http.StatusCreated)
@@ -234,16 +234,16 @@ func (h *jobsProbe) createPrincipal() *principal {
 }
 
 // grant asks for credits as the operator.
-func (h *jobsProbe) grant(id, owner string, amount any) answer {
-	return h.write(h.registry.OperatorKey, "/operator/grants",
-		message{"grant_id": id, "owner_id": owner, "amount": amount})
+func (h *jobsProbe) grant(id, owner string, amount any) Answer {
+	return h.Write(h.registry.OperatorKey, "/operator/grants",
+		Message{"grant_id": id, "owner_id": owner, "amount": amount})
 }
 
 // account returns an account of p that is not its oldest one. The first has the index 0. It has no certain balance.
 func (h *jobsProbe) account(p *principal, index int) string {
 	for len(p.others) <= index {
-		owner := newName()
-		h.wantStatus(h.write(p.key, "/accounts", message{"owner_id": owner}), http.StatusCreated)
+		owner := NewName()
+		h.wantStatus(h.Write(p.key, "/accounts", Message{"owner_id": owner}), http.StatusCreated)
 		p.others = append(p.others, owner)
 	}
 	return p.others[index]
@@ -253,19 +253,19 @@ func (h *jobsProbe) account(p *principal, index int) string {
 // less than nothing in the other accounts of a principal, so the next check makes new ones. Its jobs may still be running
 // and change balances, so then its principals do not return.
 func (h *jobsProbe) release(passed bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), answerTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Ctx), AnswerTimeout)
 	defer cancel()
 	for _, a := range h.agents {
 		// The result does not matter: the check may have deleted the agent already.
-		_ = h.registry.client.doWithRetries(ctx, retryableRequest{method: http.MethodDelete, target: "/agents/" + a.id,
-			header: http.Header{"Authorization": {"Bearer " + a.key}}}, isJobsRateLimit)
+		_ = h.registry.client.DoWithRetries(ctx, RetryableRequest{Method: http.MethodDelete, Target: "/agents/" + a.id,
+			Header: http.Header{"Authorization": {"Bearer " + a.key}}}, isJobsRateLimit)
 	}
 	for _, a := range h.workers {
 		target := "/agents/" + a.id
-		token, err := h.agora.token(h.agora.agent, http.MethodDelete, target, nil, h.now(), nil)
+		token, err := h.Agora.Token(h.Agora.Agent, http.MethodDelete, target, nil, h.Now(), nil)
 		if err == nil {
-			_ = h.registry.client.doWithRetries(ctx, retryableRequest{method: http.MethodDelete, target: target,
-				header: http.Header{"Authorization": {"Agora " + token}}}, isJobsRateLimit)
+			_ = h.registry.client.DoWithRetries(ctx, RetryableRequest{Method: http.MethodDelete, Target: target,
+				Header: http.Header{"Authorization": {"Agora " + token}}}, isJobsRateLimit)
 		}
 	}
 	for _, p := range slices.Concat(h.made, h.taken) {
@@ -274,23 +274,24 @@ func (h *jobsProbe) release(passed bool) {
 		}
 	}
 	for _, p := range h.made {
-		if h.ctx.Err() == nil && (passed || h.hires == 0) {
-			h.registry.principals.add(p)
+		if h.Ctx.Err() == nil && (passed || h.hires == 0) {
+			h.registry.principals.Add(p)
 		}
 	}
 	for _, p := range h.taken {
-		if p == nil || h.ctx.Err() != nil || !passed && h.hires > 0 {
-			h.registry.principals.lose()
+		if p == nil || h.Ctx.Err() != nil || !passed && h.hires > 0 {
+			h.registry.principals.Lose()
 		} else {
-			h.registry.principals.give(p)
+			h.registry.principals.Give(p)
 		}
 	}
 }
 
 // skillOf returns a skill for a registration.
 func skillOf(name, price string) map[string]any {
-	return map[string]any{"skill_name": name, "description": "Counts words. 你好 " + astral, "cost_per_call": number(price),
-		"input_schema": map[string]any{"text": "string"}, "output_schema": map[string]any{"words": "number"}}
+	return map[string]any{"skill_name": name, "description": "Counts words. 你好 " + Astral,
+		"cost_per_call": number(price),
+		"input_schema":  map[string]any{"text": "string"}, "output_schema": map[string]any{"words": "number"}}
 }
 
 // usualPrice is the price of an agent's skill, and usualBudget is what hirers offer.
@@ -300,34 +301,34 @@ const (
 )
 
 // registrationOf returns the body of a good POST /register for an agent without an endpoint.
-func registrationOf(id, owner, skill, price string) message {
-	return message{"agent_id": id, "agent_name": "Kit " + astral, "owner_id": owner, "api_endpoint": "",
+func registrationOf(id, owner, skill, price string) Message {
+	return Message{"agent_id": id, "agent_name": "Kit " + Astral, "owner_id": owner, "api_endpoint": "",
 		"skills": []any{skillOf(skill, price)}, "version": "0.1", "timestamp_utc": "2026-02-11T14:15:09Z"}
 }
 
 // agent registers an agent of p without an endpoint, with one skill.
-func (h *jobsProbe) agent(p *principal, changes ...func(message)) *jobAgent {
-	return h.agentAt(p, newName(), usualPrice, changes...)
+func (h *jobsProbe) agent(p *principal, changes ...func(Message)) *jobAgent {
+	return h.agentAt(p, NewName(), usualPrice, changes...)
 }
 
 // agentAt is agent for a skill and a price.
-func (h *jobsProbe) agentAt(p *principal, skill, price string, changes ...func(message)) *jobAgent {
+func (h *jobsProbe) agentAt(p *principal, skill, price string, changes ...func(Message)) *jobAgent {
 	a := &jobAgent{principal: p, owner: p.owner, id: newUUID(), skill: skill, price: price}
 	body := registrationOf(a.id, a.owner, skill, price)
-	combine(changes...)(body)
+	Combine(changes...)(body)
 	a.owner, _ = body["owner_id"].(string)
-	h.wantStatus(h.write(p.key, "/register", body), http.StatusCreated)
+	h.wantStatus(h.Write(p.key, "/register", body), http.StatusCreated)
 	h.agents = append(h.agents, a)
 	return a
 }
 
 // pair registers an agent of one principal, and returns another principal, which can hire it.
-func (h *jobsProbe) pair(changes ...func(message)) (hirer *principal, a *jobAgent) {
+func (h *jobsProbe) pair(changes ...func(Message)) (hirer *principal, a *jobAgent) {
 	hirer, p := h.two()
 	return hirer, h.agent(p, changes...)
 }
 
 // row returns how the registry shows the agent.
-func (h *jobsProbe) row(a *jobAgent) answer {
-	return h.wantStatus(h.read("", "/agents/"+a.id), http.StatusOK)
+func (h *jobsProbe) row(a *jobAgent) Answer {
+	return h.wantStatus(h.Read("", "/agents/"+a.id), http.StatusOK)
 }

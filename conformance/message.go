@@ -12,55 +12,55 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// messageTTL is the meta.ttl of most messages of a run. It is short, so that few messages are stored for long after it.
-const messageTTL = 180 // seconds
+// MessageTTL is the meta.ttl of most messages of a run. It is short, so that few messages are stored for long after it.
+const MessageTTL = 180 // seconds
 
-// actor is a test identity with its own key. Each check creates new ones. The zero actor means no identity.
-type actor struct {
-	name string
-	key  didkey.Key
+// Actor is a test identity with its own key. Each check creates new ones. The zero actor means no identity.
+type Actor struct {
+	Name string
+	Key  didkey.Key
 }
 
-// actor returns a new identity. The name describes it in the report.
-func (p *probe) actor(name string) actor {
+// Actor returns a new identity. The name describes it in the report.
+func (p *Probe) Actor(name string) Actor {
 	key, err := didkey.Generate()
 	if err != nil {
-		p.end(Skipped, "cannot generate a key: %v", err)
+		p.End(Skipped, "cannot generate a key: %v", err)
 	}
-	p.relay.signer.addKey(key)
-	return actor{name, key}
+	p.Relay.Signer.addKey(key)
+	return Actor{name, key}
 }
 
-func (a actor) did() string { return string(a.key.DID()) }
+func (a Actor) DID() string { return string(a.Key.DID()) }
 
-func (a actor) didOrEmpty() string {
-	if a.name == "" {
+func (a Actor) didOrEmpty() string {
+	if a.Name == "" {
 		return ""
 	}
-	return a.did()
+	return a.DID()
 }
 
-// message is an envelope that is not signed yet. It is a map, so that checks can make it wrong in any way.
-type message map[string]any
+// Message is an envelope that is not signed yet. It is a map, so that checks can make it wrong in any way.
+type Message map[string]any
 
-// formatTime returns a time in the form that most clients use.
-func formatTime(t time.Time) string { return envelope.FormatTime(t) }
+// FormatTime returns a time in the form that most clients use.
+func FormatTime(t time.Time) string { return envelope.FormatTime(t) }
 
-// newID returns a new unique id.
-func newID(prefix string) string { return envelope.NewID(prefix, time.Now()) }
+// NewID returns a new unique id.
+func NewID(prefix string) string { return envelope.NewID(prefix, time.Now()) }
 
-// message returns a well-formed message of a thread, not signed yet. The zero actor as recipient means no recipient.
-func (p *probe) message(typ string, from, to actor, thread, request string) message {
-	m := message{
-		"version": "1.0", "id": newID("msg"), "ts": formatTime(p.now()), "type": typ,
-		"sender": map[string]any{"id": from.did()}, "payload": payload(typ, request),
-		"meta": map[string]any{"ttl": messageTTL}, "thread": map[string]any{"id": thread},
+// Message returns a well-formed message of a thread, not signed yet. The zero actor as recipient means no recipient.
+func (p *Probe) Message(typ string, from, to Actor, thread, request string) Message {
+	m := Message{
+		"version": "1.0", "id": NewID("msg"), "ts": FormatTime(p.Now()), "type": typ,
+		"sender": map[string]any{"id": from.DID()}, "payload": payload(typ, request),
+		"meta": map[string]any{"ttl": MessageTTL}, "thread": map[string]any{"id": thread},
 	}
 	if typ == "REQUEST" {
-		p.relay.signer.expectThread(thread, from.did(), to.didOrEmpty())
+		p.Relay.Signer.expectThread(thread, from.DID(), to.didOrEmpty())
 	}
-	if to.name != "" {
-		m["recipient"] = map[string]any{"id": to.did()}
+	if to.Name != "" {
+		m["recipient"] = map[string]any{"id": to.DID()}
 	}
 	return m
 }
@@ -79,39 +79,39 @@ func payload(typ, request string) map[string]any {
 	return payload
 }
 
-// request returns a REQUEST that opens a new thread, not signed yet.
-func (p *probe) request(from, to actor) message {
-	return p.message("REQUEST", from, to, newID("thread"), newID("req"))
+// Request returns a REQUEST that opens a new thread, not signed yet.
+func (p *Probe) Request(from, to Actor) Message {
+	return p.Message("REQUEST", from, to, NewID("thread"), NewID("req"))
 }
 
-// signedMessage is an envelope with its signature, as it is posted.
-type signedMessage struct {
-	what string // a description for the report
-	id   string
-	ts   string
-	body []byte // the RFC 8785 form
+// SignedMessage is an envelope with its signature, as it is posted.
+type SignedMessage struct {
+	What string // a description for the report
+	ID   string
+	TS   string
+	Body []byte // the RFC 8785 form
 }
 
-// sign signs m with the key of from, whatever sender.id is.
-func (m message) sign(from actor) signedMessage {
+// Sign signs m with the key of from, whatever sender.id is.
+func (m Message) Sign(from Actor) SignedMessage {
 	delete(m, "sig")
-	signature, err := from.key.Sign(canonical(m))
+	signature, err := from.Key.Sign(Canonical(m))
 	if err != nil {
 		panic(err) // cannot happen: actor has generated the key
 	}
 	m["sig"] = base64.RawURLEncoding.EncodeToString(signature)
-	return m.encode(from)
+	return m.Encode(from)
 }
 
-// encode returns m with the signature that it has, or without one. It does not sign m again.
-func (m message) encode(from actor) signedMessage {
+// Encode returns m with the signature that it has, or without one. It does not sign m again.
+func (m Message) Encode(from Actor) SignedMessage {
 	id, _ := m["id"].(string)
 	ts, _ := m["ts"].(string)
-	return signedMessage{what: fmt.Sprintf("%v from %s", m["type"], from.name), id: id, ts: ts, body: canonical(m)}
+	return SignedMessage{What: fmt.Sprintf("%v from %s", m["type"], from.Name), ID: id, TS: ts, Body: Canonical(m)}
 }
 
-// canonical returns the RFC 8785 form of a value that this package has built.
-func canonical(v any) []byte {
+// Canonical returns the RFC 8785 form of a value that this package has built.
+func Canonical(v any) []byte {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
@@ -125,10 +125,10 @@ func canonical(v any) []byte {
 	return form
 }
 
-// set returns a change that sets the member at a dotted path. It creates missing objects on the path. See without for
+// Set returns a change that sets the member at a dotted path. It creates missing objects on the path. See without for
 // removing a member.
-func set(path string, value any) func(message) {
-	return func(m message) {
+func Set(path string, value any) func(Message) {
+	return func(m Message) {
 		object := map[string]any(m)
 		names := strings.Split(path, ".")
 		for _, name := range names[:len(names)-1] {
@@ -143,8 +143,8 @@ func set(path string, value any) func(message) {
 	}
 }
 
-func without(names ...string) func(message) {
-	return func(m message) {
+func Without(names ...string) func(Message) {
+	return func(m Message) {
 		for _, name := range names {
 			object, last := map[string]any(m), name
 			if outer, inner, nested := strings.Cut(name, "."); nested {
@@ -156,47 +156,47 @@ func without(names ...string) func(message) {
 	}
 }
 
-// combine returns a change that makes all these changes, in this order.
-func combine(changes ...func(message)) func(message) {
-	return func(m message) {
+// Combine returns a change that makes all these changes, in this order.
+func Combine(changes ...func(Message)) func(Message) {
+	return func(m Message) {
 		for _, change := range changes {
 			change(m)
 		}
 	}
 }
 
-// event is a message as the relay has delivered it.
-type event struct {
-	answer // has the members of the event
-	raw    json.RawMessage
+// Event is a message as the relay has delivered it.
+type Event struct {
+	Answer // has the members of the event
+	Raw    json.RawMessage
 }
 
-func (e event) id() string { return e.text("id") }
+func (e Event) ID() string { return e.Text("id") }
 
-// eventsOf returns the events of an answer. It reports false if the answer has no array of events.
-func eventsOf(a answer) (events []event, ok bool) {
-	list, ok := a.list("events")
+// EventsOf returns the events of an answer. It reports false if the answer has no array of events.
+func EventsOf(a Answer) (events []Event, ok bool) {
+	list, ok := a.List("events")
 	for _, raw := range list {
-		e := event{raw: raw}
-		if json.Unmarshal(raw, &e.members) != nil {
-			e.members = nil
+		e := Event{Raw: raw}
+		if json.Unmarshal(raw, &e.Members) != nil {
+			e.Members = nil
 		}
 		events = append(events, e)
 	}
 	return events, ok
 }
 
-// verify checks a delivered envelope as its reader would: it must be well-formed and its signature must verify.
-func (e event) verify() error {
-	parsed, err := envelope.Parse(e.raw, maxAnswer)
+// Verify checks a delivered envelope as its reader would: it must be well-formed and its signature must verify.
+func (e Event) Verify() error {
+	parsed, err := envelope.Parse(e.Raw, MaxAnswer)
 	if err != nil {
 		return err
 	}
 	return parsed.Verify()
 }
 
-// ids returns a list of event ids for the report.
-func ids(events []event) string {
+// IDs returns a list of event ids for the report.
+func IDs(events []Event) string {
 	if len(events) == 0 {
 		return "no events"
 	}
@@ -206,7 +206,7 @@ func ids(events []event) string {
 			list = append(list, fmt.Sprintf("… (%d in total)", len(events)))
 			break
 		}
-		list = append(list, e.id())
+		list = append(list, e.ID())
 	}
 	return strings.Join(list, ", ")
 }

@@ -30,23 +30,23 @@ func Run(ctx context.Context, baseURL string, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	relay, err := newRelayClient(baseURL)
+	relay, err := NewRelayClient(baseURL)
 	if err != nil {
 		return Report{}, err
 	}
-	defer relay.close()
+	defer relay.Close()
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
-	report := Report{URL: relay.baseURL, Level: o.Level, Started: time.Now()}
+	report := Report{URL: relay.BaseURL, Level: o.Level, Started: time.Now()}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout,
 		fmt.Errorf("the time limit of the run, %v, has passed", o.Timeout))
 	defer cancel()
-	if err := relay.connect(ctx); err != nil {
+	if err := relay.Connect(ctx); err != nil {
 		return Report{}, err
 	}
-	report.Results = runAll(ctx, relay, chosen, o.Progress)
-	report.Took, report.Requests, report.Clock = time.Since(report.Started), relay.requests.Load(), relay.clockOffset
+	report.Results = RunAll(ctx, relay, chosen, o.Progress)
+	report.Took, report.Requests, report.Clock = time.Since(report.Started), relay.Requests.Load(), relay.ClockOffset
 	return report, nil
 }
 
@@ -58,7 +58,7 @@ func (o Options) Check(baseURL string) error {
 	if _, err := choose(o); err != nil {
 		return err
 	}
-	_, err := parseBase(baseURL)
+	_, err := ParseBase(baseURL)
 	return err
 }
 
@@ -71,7 +71,7 @@ func choose(o Options) ([]Check, error) {
 	if len(o.Only) == 0 {
 		all = slices.DeleteFunc(all, func(c Check) bool { return !o.Level.Includes(c.Level()) })
 	}
-	return pick(all, o.Only, "C-1, S-1 and X-1")
+	return Pick(all, o.Only, "C-1, S-1 and X-1")
 }
 
 // theme is a table of related checks.
@@ -123,8 +123,8 @@ func Checks() []Check {
 			if vectors == "" {
 				vectors = t.vectors
 			}
-			all = append(all, bindCheck(Check{Number: c.Number, Title: c.Title, Cites: c.Cites, Theme: t.name,
-				Vectors: vectors}, c.wait, func(p *probe) { c.run(&relayProbe{p}) }))
+			all = append(all, BindCheck(Check{Number: c.Number, Title: c.Title, Cites: c.Cites, Theme: t.name,
+				Vectors: vectors}, c.wait, func(p *Probe) { c.run(&relayProbe{p}) }))
 		}
 	}
 	return all
@@ -138,4 +138,4 @@ type relayCheck struct {
 }
 
 // relayProbe is the context of one running check of a relay.
-type relayProbe struct{ *probe }
+type relayProbe struct{ *Probe }

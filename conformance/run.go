@@ -18,9 +18,9 @@ const (
 	maxWaitingChecks = 32 // concurrent checks with a wait: they mostly sleep or wait for held polls
 )
 
-// pick returns the checks of all with these numbers. If there are no numbers, it returns all. The text like shows what
+// Pick returns the checks of all with these numbers. If there are no numbers, it returns all. The text like shows what
 // the numbers look like.
-func pick(all []Check, only []string, like string) ([]Check, error) {
+func Pick(all []Check, only []string, like string) ([]Check, error) {
 	if len(only) == 0 {
 		return all, nil
 	}
@@ -33,8 +33,8 @@ func pick(all []Check, only []string, like string) ([]Check, error) {
 	return slices.DeleteFunc(all, func(c Check) bool { return !slices.Contains(only, c.Number) }), nil
 }
 
-// runAll runs the checks and returns their results in the same order. It starts the checks with the longest wait first.
-func runAll(ctx context.Context, relay *relayClient, checks []Check, progress func(Result)) []Result {
+// RunAll runs the checks and returns their results in the same order. It starts the checks with the longest wait first.
+func RunAll(ctx context.Context, relay *RelayClient, checks []Check, progress func(Result)) []Result {
 	results := make([]Result, len(checks))
 	order := make([]int, len(checks))
 	for i := range order {
@@ -69,21 +69,21 @@ func runAll(ctx context.Context, relay *relayClient, checks []Check, progress fu
 }
 
 // runOne runs a check in its own goroutine, so that a failing step can end it (see probe.end).
-func runOne(ctx context.Context, relay *relayClient, c Check) Result {
+func runOne(ctx context.Context, relay *RelayClient, c Check) Result {
 	ctx, cancel := context.WithCancel(ctx)
-	p := &probe{ctx: ctx, relay: relay, step: step{status: Passed}}
+	p := &Probe{Ctx: ctx, Relay: relay, step: step{status: Passed}}
 	started := time.Now()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		if ctx.Err() != nil {
-			p.stopped()
+			p.Stopped()
 		}
 		c.run(p)
 	}()
 	<-ended
 	cancel()
-	p.tasks.Wait()
+	p.Tasks.Wait()
 	return Result{
 		Number:   c.Number,
 		Level:    c.Level(),
@@ -115,50 +115,50 @@ type step struct {
 	sent, expected, got string
 }
 
-// probe is the context of one running check. Its methods may be called only by the goroutine of the check, except for
+// Probe is the context of one running check. Its methods may be called only by the goroutine of the check, except for
 // post, poll and call.
-type probe struct {
-	ctx   context.Context
-	relay *relayClient
-	tasks sync.WaitGroup // background goroutines of the check; when it ends, runOne cancels ctx and waits for them
+type Probe struct {
+	Ctx   context.Context
+	Relay *RelayClient
+	Tasks sync.WaitGroup // background goroutines of the check; when it ends, runOne cancels ctx and waits for them
 	mu    sync.Mutex     // guards sent
 	step
 }
 
-// end ends the check immediately, as testing.T.FailNow ends a test.
-func (p *probe) end(status Status, format string, args ...any) {
+// End ends the check immediately, as testing.T.FailNow ends a test.
+func (p *Probe) End(status Status, format string, args ...any) {
 	p.status, p.got = status, fmt.Sprintf(format, args...)
 	runtime.Goexit()
 }
 
-// failf ends the check as failed: the relay violates the rule. The text says what the relay did.
-func (p *probe) failf(format string, args ...any) {
-	if p.ctx.Err() != nil {
-		p.stopped() // the answer, or its absence, may be caused by the cancelled context
+// Failf ends the check as failed: the relay violates the rule. The text says what the relay did.
+func (p *Probe) Failf(format string, args ...any) {
+	if p.Ctx.Err() != nil {
+		p.Stopped() // the answer, or its absence, may be caused by the cancelled context
 	}
-	p.end(Failed, format, args...)
+	p.End(Failed, format, args...)
 }
 
-// stopped ends the check as skipped, because the context of the run has ended.
-func (p *probe) stopped() { p.end(Skipped, "not finished: %v", context.Cause(p.ctx)) }
+// Stopped ends the check as skipped, because the context of the run has ended.
+func (p *Probe) Stopped() { p.End(Skipped, "not finished: %v", context.Cause(p.Ctx)) }
 
-// expect records what the next answer must be.
-func (p *probe) expect(format string, args ...any) { p.expected = fmt.Sprintf(format, args...) }
+// Expect records what the next answer must be.
+func (p *Probe) Expect(format string, args ...any) { p.expected = fmt.Sprintf(format, args...) }
 
-// describe records what the check does now, where no single request shows it.
-func (p *probe) describe(format string, args ...any) { p.noteSent(fmt.Sprintf(format, args...)) }
+// Describe records what the check does now, where no single request shows it.
+func (p *Probe) Describe(format string, args ...any) { p.NoteSent(fmt.Sprintf(format, args...)) }
 
-func (p *probe) noteSent(text string) {
+func (p *Probe) NoteSent(text string) {
 	p.mu.Lock()
 	p.sent = text
 	p.mu.Unlock()
 }
 
-// note records what the relay answered, for a check that passes.
-func (p *probe) note(format string, args ...any) { p.got = fmt.Sprintf(format, args...) }
+// Note records what the relay answered, for a check that passes.
+func (p *Probe) Note(format string, args ...any) { p.got = fmt.Sprintf(format, args...) }
 
-// sleep waits for d. It ends the check if the run ends first.
-func (p *probe) sleep(d time.Duration) {
+// Sleep waits for d. It ends the check if the run ends first.
+func (p *Probe) Sleep(d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -166,17 +166,17 @@ func (p *probe) sleep(d time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-p.ctx.Done():
-		p.stopped()
+	case <-p.Ctx.Done():
+		p.Stopped()
 	}
 }
 
-// now returns the time by the relay's clock, as far as it is known.
-func (p *probe) now() time.Time { return p.relay.now() }
+// Now returns the time by the relay's clock, as far as it is known.
+func (p *Probe) Now() time.Time { return p.Relay.Now() }
 
-// parseBase checks the address of a relay or a hub and returns it without trailing slashes. The address must be an http
+// ParseBase checks the address of a relay or a hub and returns it without trailing slashes. The address must be an http
 // or https URL without a query and a fragment, so that paths can be appended to it.
-func parseBase(text string) (string, error) {
+func ParseBase(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return "", fmt.Errorf("the address must be a URL such as https://relay.example, not %q", text)

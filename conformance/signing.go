@@ -16,7 +16,7 @@ import (
 // checks need not sign reads themselves: the signer chooses the reader by the parameters of the read, see readerOf. It
 // signs only for identities of the run.
 type readSigner struct {
-	audience string // the aud of tokens; empty: the relay is open and reads are not signed. Set before the checks run
+	Audience string // the aud of tokens; empty: the relay is open and reads are not signed. Set before the checks run
 
 	mu      sync.Mutex
 	keys    map[string]didkey.Key
@@ -33,7 +33,7 @@ func (s *readSigner) addKey(key didkey.Key) {
 // sign adds a token to r if r is a read for an identity of the run. If r is a POST, it records the thread of its
 // REQUEST.
 func (s *readSigner) sign(now time.Time, r *http.Request, body []byte) error {
-	if s.audience == "" {
+	if s.Audience == "" {
 		return nil
 	}
 	s.mu.Lock()
@@ -46,7 +46,7 @@ func (s *readSigner) sign(now time.Time, r *http.Request, body []byte) error {
 	if r.Method != http.MethodGet || !ok {
 		return nil
 	}
-	token, err := envelope.Read{Audience: s.audience, Method: r.Method, Target: r.URL.RequestURI(), TS: now}.Sign(key)
+	token, err := envelope.Read{Audience: s.Audience, Method: r.Method, Target: r.URL.RequestURI(), TS: now}.Sign(key)
 	if err != nil {
 		return err
 	}
@@ -102,8 +102,8 @@ func (m messageSummary) threadID() string {
 // allowNotFound returns want with 404 THREAD_NOT_FOUND as a second right answer, if the sender of the message is not a
 // party of the thread. A relay with private reads must not reveal to such a sender that the thread exists (PROTOCOL
 // §8).
-func (s *readSigner) allowNotFound(want refusal, body []byte) refusal {
-	if s.audience == "" || want.status != http.StatusForbidden && want.status != http.StatusConflict {
+func (s *readSigner) allowNotFound(want Refusal, body []byte) Refusal {
+	if s.Audience == "" || want.status != http.StatusForbidden && want.status != http.StatusConflict {
 		return want
 	}
 	m := summarize(body)

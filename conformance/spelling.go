@@ -38,8 +38,8 @@ func membersReversed(body string) string {
 }
 
 // respell returns a change that replaces sender.id by as(key). key has the 34 bytes that the did encodes.
-func respell(as func(key []byte) string) func(message) {
-	return func(m message) {
+func respell(as func(key []byte) string) func(Message) {
+	return func(m Message) {
 		sender := m["sender"].(map[string]any)
 		sender["id"] = as(keyBytes(sender["id"].(string)))
 	}

@@ -13,137 +13,137 @@ const delivery = "PROTOCOL §7 "
 var deliveryChecks = []relayCheck{
 	{Number: "S-109", Title: "Events are delivered in the order of their arrival, not of their ts",
 		Cites: delivery + "(delivery order is the sequence)", run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			var sent []signedMessage
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			var sent []SignedMessage
 			for _, ahead := range []time.Duration{20, -40, 60, 0, -80} {
-				sent = append(sent, p.postAccepted(client, p.requestAhead(client, agent, ahead*time.Second)))
+				sent = append(sent, p.PostAccepted(client, p.requestAhead(client, agent, ahead*time.Second)))
 			}
-			p.checkInOrder(p.events("since", p.hourAgo(), "recipient", agent.did(), "timeout", "0"), sent...)
+			p.checkInOrder(p.Events("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "0"), sent...)
 		}},
 	{Number: "S-110", Title: "A new event with a ts before the reader's since is delivered at once",
 		Cites: delivery + "since 1 (news)", run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			first := p.postAccepted(client, p.requestAhead(client, agent, 0))
-			late := p.postAccepted(client, p.requestAhead(client, agent, -2*time.Minute))
-			a := p.poll("since", first.ts, "recipient", agent.did(), "timeout", "9")
-			p.checkEvents(p.checkPage(a), late)
-			p.checkAtOnce(a.took)
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			first := p.PostAccepted(client, p.requestAhead(client, agent, 0))
+			late := p.PostAccepted(client, p.requestAhead(client, agent, -2*time.Minute))
+			a := p.Poll("since", first.TS, "recipient", agent.DID(), "timeout", "9")
+			p.CheckEvents(p.CheckPage(a), late)
+			p.checkAtOnce(a.Took)
 		}},
 	{Number: "S-111", Title: "A new event with a ts before the reader's since wakes a held poll",
-		Cites: delivery + "since 1 (hold until news)", wait: 3 * second, run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			first := p.postAccepted(client, p.requestAhead(client, agent, 0))
-			p.sleep(2 * second) // longer than the second for which the relay waits for events with an equal ts
-			held := p.pollInBackground("since", first.ts, "recipient", agent.did(), "timeout", "9")
+		Cites: delivery + "since 1 (hold until news)", wait: 3 * time.Second, run: func(p *relayProbe) {
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			first := p.PostAccepted(client, p.requestAhead(client, agent, 0))
+			p.Sleep(2 * time.Second) // longer than the second for which the relay waits for events with an equal ts
+			held := p.pollInBackground("since", first.TS, "recipient", agent.DID(), "timeout", "9")
 			p.checkStillWaiting(held, "the reader has received all events")
-			late := p.postAccepted(client, p.requestAhead(client, agent, -2*time.Minute))
+			late := p.PostAccepted(client, p.requestAhead(client, agent, -2*time.Minute))
 			p.checkWoken(held, time.Now(), late)
 		}},
 	{Number: "S-112", Title: "A new event whose ts equals the reader's since is delivered within about a second",
 		Cites: delivery + "since 1 (equal timestamps)",
-		wait:  2 * second, run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
+		wait:  2 * time.Second, run: func(p *relayProbe) {
+			client, agent := p.Actor("a client"), p.Actor("an agent")
 			first := p.requestAhead(client, agent, 0)
-			sent := p.postAccepted(client, first)
-			second := p.request(client, agent)
+			sent := p.PostAccepted(client, first)
+			second := p.Request(client, agent)
 			second["ts"] = first["ts"]
-			twin := p.postAccepted(client, second)
-			a := p.poll("since", sent.ts, "recipient", agent.did(), "timeout", "9")
-			p.checkEvents(p.checkPage(a), twin)
-			p.expect("the answer comes about a second after the event")
-			if a.took > promptLimit+time.Second {
-				p.failf("the answer came after %v", a.took)
+			twin := p.PostAccepted(client, second)
+			a := p.Poll("since", sent.TS, "recipient", agent.DID(), "timeout", "9")
+			p.CheckEvents(p.CheckPage(a), twin)
+			p.Expect("the answer comes about a second after the event")
+			if a.Took > PromptLimit+time.Second {
+				p.Failf("the answer came after %v", a.Took)
 			}
 		}},
 	{Number: "S-113", Title: "A reader that has received events with equal timestamps is not answered in a hot loop",
 		Cites: delivery + "(no client is ever answered in a hot loop)",
-		wait:  7 * second, run: idleReader("equal timestamps", time.Second)},
+		wait:  7 * time.Second, run: idleReader("equal timestamps", time.Second)},
 	{Number: "S-114", Title: "A reader whose last event does not have the largest ts is not answered in a hot loop",
 		Cites: delivery + "(no client is ever answered in a hot loop)",
-		wait:  7 * second, run: idleReader("decreasing timestamps", -time.Minute)},
+		wait:  7 * time.Second, run: idleReader("decreasing timestamps", -time.Minute)},
 	{Number: "S-115",
 		Title: "A page does not end between events with the same ts; it may have more events than limit instead",
 		Cites: delivery + "since 3", run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			var sent []signedMessage
-			ts := formatTime(p.now())
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			var sent []SignedMessage
+			ts := FormatTime(p.Now())
 			for range 4 {
-				m := p.request(client, agent)
+				m := p.Request(client, agent)
 				m["ts"] = ts
-				sent = append(sent, p.postAccepted(client, m))
+				sent = append(sent, p.PostAccepted(client, m))
 			}
-			p.checkEvents(
-				p.events("since", p.hourAgo(), "recipient", agent.did(), "timeout", "0", "limit", "2"),
+			p.CheckEvents(
+				p.Events("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "0", "limit", "2"),
 				sent...)
 		}},
 	{Number: "S-116", Title: "No event is lost with millisecond timestamps and clocks that are wrong by a few seconds",
-		Cites: delivery + "since", wait: 6 * second,
+		Cites: delivery + "since", wait: 6 * time.Second,
 		run: soak(soakOptions{skew: 5 * time.Second})},
 	{Number: "S-117", Title: "No event is lost with whole-second timestamps",
-		Cites: delivery + "since", wait: 6 * second,
+		Cites: delivery + "since", wait: 6 * time.Second,
 		run: soak(soakOptions{wholeSeconds: true})},
 	{Number: "S-118",
 		Title: "No event is lost with whole-second timestamps and clocks that are wrong by up to 4 minutes",
-		Cites: delivery + "since", wait: 6 * second,
+		Cites: delivery + "since", wait: 6 * time.Second,
 		run: soak(soakOptions{wholeSeconds: true, skew: 4 * time.Minute})},
 	{Number: "S-119", Title: "No event is lost with small pages, whole-second timestamps and wrong clocks",
-		Cites: delivery + "since 3", wait: 6 * second,
+		Cites: delivery + "since 3", wait: 6 * time.Second,
 		run: soak(soakOptions{wholeSeconds: true, skew: 5 * time.Second, limit: 1})},
 	{Number: "S-120", Title: "No event is lost if the reader pauses between its polls",
-		Cites: delivery + "since", wait: 8 * second,
+		Cites: delivery + "since", wait: 8 * time.Second,
 		run: soak(soakOptions{wholeSeconds: true, skew: 2 * time.Second, limit: 3, pause: 1500 * time.Millisecond})},
 	{Number: "S-121", Title: "A held poll is not answered because of an event for another recipient",
 		Cites: delivery + "Long poll (wake only the waiters whose filter matches)",
-		wait:  2 * second, run: func(p *relayProbe) {
-			client, agent, other := p.actor("a client"), p.actor("an agent"), p.actor("another agent")
-			held := p.pollInBackground("since", p.hourAgo(), "recipient", agent.did(), "timeout", "9")
-			p.postAccepted(client, p.request(client, other))
-			p.sleep(second / 2)
+		wait:  2 * time.Second, run: func(p *relayProbe) {
+			client, agent, other := p.Actor("a client"), p.Actor("an agent"), p.Actor("another agent")
+			held := p.pollInBackground("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "9")
+			p.PostAccepted(client, p.Request(client, other))
+			p.Sleep(time.Second / 2)
 			p.checkStillWaiting(held, "the new event is for another recipient")
-			sent := p.postAccepted(client, p.request(client, agent))
+			sent := p.PostAccepted(client, p.Request(client, agent))
 			p.checkWoken(held, time.Now(), sent)
 		}},
 	{Number: "S-122", Title: "All polls that wait for an event are answered with it",
-		Cites: delivery + "Long poll", wait: second, run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			m := p.request(client, agent)
+		Cites: delivery + "Long poll", wait: time.Second, run: func(p *relayProbe) {
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			m := p.Request(client, agent)
 			var held []*poller
-			for _, filter := range [][2]string{{"recipient", agent.did()}, {"recipient", agent.did()},
-				{"sender", client.did()}, {"thread", m["thread"].(map[string]any)["id"].(string)}} {
-				held = append(held, p.pollInBackground("since", p.hourAgo(), filter[0], filter[1], "timeout", "15"))
+			for _, filter := range [][2]string{{"recipient", agent.DID()}, {"recipient", agent.DID()},
+				{"sender", client.DID()}, {"thread", m["thread"].(map[string]any)["id"].(string)}} {
+				held = append(held, p.pollInBackground("since", p.HourAgo(), filter[0], filter[1], "timeout", "15"))
 			}
-			sent := p.postAccepted(client, m)
+			sent := p.PostAccepted(client, m)
 			posted := time.Now()
 			for _, poll := range held {
 				p.checkWoken(poll, posted, sent)
 			}
 		}},
 	{Number: "S-123", Title: "A held poll does not delay other polls",
-		Cites: delivery + "Long poll", wait: second, run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			held := p.pollInBackground("since", p.hourAgo(), "recipient", p.actor("a reader").did(), "timeout", "9")
-			sent := p.postAccepted(client, p.request(client, agent))
-			a := p.poll("since", p.hourAgo(), "recipient", agent.did(), "timeout", "9")
-			p.checkEvents(p.checkPage(a), sent)
-			p.checkAtOnce(a.took)
+		Cites: delivery + "Long poll", wait: time.Second, run: func(p *relayProbe) {
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			held := p.pollInBackground("since", p.HourAgo(), "recipient", p.Actor("a reader").DID(), "timeout", "9")
+			sent := p.PostAccepted(client, p.Request(client, agent))
+			a := p.Poll("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "9")
+			p.CheckEvents(p.CheckPage(a), sent)
+			p.checkAtOnce(a.Took)
 			p.checkStillWaiting(held, "there is no event for its recipient")
 		}},
 }
 
 // requestAhead returns a REQUEST, not signed yet, from a sender whose clock is ahead by this duration.
-func (p *relayProbe) requestAhead(from, to actor, ahead time.Duration) message {
-	m := p.request(from, to)
-	combine(set("ts", formatTime(p.now().Add(ahead))), set("meta.ttl", 600))(m)
+func (p *relayProbe) requestAhead(from, to Actor, ahead time.Duration) Message {
+	m := p.Request(from, to)
+	Combine(Set("ts", FormatTime(p.Now().Add(ahead))), Set("meta.ttl", 600))(m)
 	return m
 }
 
-func names(messages []signedMessage) string {
+func names(messages []SignedMessage) string {
 	var text string
 	for i, signed := range messages {
 		if i > 0 {
 			text += ", "
 		}
-		text += signed.id
+		text += signed.ID
 	}
 	return text
 }
@@ -153,27 +153,27 @@ func names(messages []signedMessage) string {
 // equal.
 func idleReader(what string, step time.Duration) func(*relayProbe) {
 	return func(p *relayProbe) {
-		client, agent := p.actor("a client"), p.actor("an agent")
-		now := p.now()
-		var sent []signedMessage
+		client, agent := p.Actor("a client"), p.Actor("an agent")
+		now := p.Now()
+		var sent []SignedMessage
 		for i := range 4 {
-			m := p.request(client, agent)
-			m["ts"] = formatTime(now)
+			m := p.Request(client, agent)
+			m["ts"] = FormatTime(now)
 			if step < 0 {
-				combine(set("ts", formatTime(now.Add(time.Duration(i)*step))), set("meta.ttl", 600))(m)
+				Combine(Set("ts", FormatTime(now.Add(time.Duration(i)*step))), Set("meta.ttl", 600))(m)
 			}
-			sent = append(sent, p.postAccepted(client, m))
+			sent = append(sent, p.PostAccepted(client, m))
 		}
 		f := p.follow(agent, readLoop{timeout: "2"})
-		p.describe("the specification's loop with timeout=2 after %d events with %s, for 7 seconds", len(sent), what)
-		p.sleep(7 * second)
+		p.Describe("the specification's loop with timeout=2 after %d events with %s, for 7 seconds", len(sent), what)
+		p.Sleep(7 * time.Second)
 		missing, polls, stopReason := f.state(sent)
 		f.stop()
-		p.expect("all %d events, and no more than 10 answers in 7 seconds, because idle polls are held", len(sent))
+		p.Expect("all %d events, and no more than 10 answers in 7 seconds, because idle polls are held", len(sent))
 		if len(missing) > 0 || polls > 10 || stopReason != "" {
-			p.failf("%d events are missing, %d polls answered %s", len(missing), polls-1, stopReason)
+			p.Failf("%d events are missing, %d polls answered %s", len(missing), polls-1, stopReason)
 		}
-		p.note("%d polls", polls)
+		p.Note("%d polls", polls)
 	}
 }
 
@@ -194,32 +194,32 @@ const (
 // soak returns a check in which several senders post to one reader, which uses the specification's loop.
 func soak(s soakOptions) func(*relayProbe) {
 	return func(p *relayProbe) {
-		agent := p.actor("an agent")
+		agent := p.Actor("an agent")
 		loop := readLoop{timeout: "3", pause: s.pause}
 		if s.limit > 0 {
 			loop.limit = strconv.Itoa(s.limit)
 		}
 		f := p.follow(agent, loop)
 		var senders [soakSenders]struct {
-			actor
+			Actor
 			ahead time.Duration
 		}
 		for i := range senders {
-			senders[i].actor = p.actor("sender " + strconv.Itoa(i+1))
+			senders[i].Actor = p.Actor("sender " + strconv.Itoa(i+1))
 			// The clock errors are evenly spaced, so that every run includes both extremes.
 			senders[i].ahead = s.skew * time.Duration(2*i-(soakSenders-1)) / (soakSenders - 1)
 		}
-		var sent []signedMessage
+		var sent []SignedMessage
 		for range soakEvents {
 			from := senders[rand.IntN(soakSenders)]
-			m := p.requestAhead(from.actor, agent, from.ahead)
+			m := p.requestAhead(from.Actor, agent, from.ahead)
 			if s.wholeSeconds {
 				formatTS("2006-01-02T15:04:05Z07:00", 0)(m)
 			}
-			sent = append(sent, p.postAccepted(from.actor, m))
-			p.sleep(time.Duration(rand.Int64N(int64(2 * soakTime / soakEvents))))
+			sent = append(sent, p.PostAccepted(from.Actor, m))
+			p.Sleep(time.Duration(rand.Int64N(int64(2 * soakTime / soakEvents))))
 		}
-		p.describe("the specification's loop (since is the ts of the last event) with limit %q and a pause of %v, "+
+		p.Describe("the specification's loop (since is the ts of the last event) with limit %q and a pause of %v, "+
 			"while %d senders with clock errors of up to %v post %d events",
 			loop.limit, s.pause, soakSenders, s.skew, soakEvents)
 		p.checkReceived(f, sent)

@@ -10,7 +10,7 @@ import (
 
 const overHTTP = "PROTOCOL §5"
 
-var notFound = refused(http.StatusNotFound, envelope.CodeNotFound)
+var notFound = Refused(http.StatusNotFound, envelope.CodeNotFound)
 
 // httpChecks test statuses, headers and the form of answers.
 var httpChecks = []relayCheck{
@@ -20,12 +20,12 @@ var httpChecks = []relayCheck{
 	{Number: "S-91", Title: "An unknown path is answered with 404 NOT_FOUND in JSON",
 		Cites: overHTTP + " (every answer is JSON)", run: func(p *relayProbe) {
 			for _, path := range []string{"/nothing-is-here", "/events/1", "/health/x"} {
-				p.checkRefused(p.call("", "GET", path, nil, nil, 0), notFound)
+				p.CheckRefused(p.Call("", "GET", path, nil, nil, 0), notFound)
 			}
 			// A relay may show a page for people at /. Anything else there must be refused.
-			root := p.call("", "GET", "/", nil, nil, 0)
-			if page := strings.HasPrefix(root.header.Get("Content-Type"), "text/html"); root.status != http.StatusOK || !page {
-				p.checkRefused(root, notFound)
+			root := p.Call("", "GET", "/", nil, nil, 0)
+			if page := strings.HasPrefix(root.Header.Get("Content-Type"), "text/html"); root.Status != http.StatusOK || !page {
+				p.CheckRefused(root, notFound)
 			}
 		}},
 	{Number: "S-92",
@@ -38,87 +38,87 @@ var httpChecks = []relayCheck{
 				{"PUT", "/events", "POST"}, {"DELETE", "/events", "GET"}, {"PATCH", "/events", "GET"},
 				{"POST", "/health", "GET"}, {"DELETE", "/health", "GET"},
 			} {
-				a := p.call("", asked.method, asked.path, nil, []byte("{}"), 0)
-				p.checkRefused(a, refused(http.StatusMethodNotAllowed, envelope.CodeMethodNotAllowed))
-				p.expect("an Allow header that has %s and does not have the method of the request", asked.allowed)
-				if allow := a.header.Get("Allow"); !strings.Contains(allow, asked.allowed) ||
+				a := p.Call("", asked.method, asked.path, nil, []byte("{}"), 0)
+				p.CheckRefused(a, Refused(http.StatusMethodNotAllowed, envelope.CodeMethodNotAllowed))
+				p.Expect("an Allow header that has %s and does not have the method of the request", asked.allowed)
+				if allow := a.Header.Get("Allow"); !strings.Contains(allow, asked.allowed) ||
 					strings.Contains(allow, asked.method) {
-					p.failf("the Allow header is %q", allow)
+					p.Failf("the Allow header is %q", allow)
 				}
 			}
 		}},
 	{Number: "S-94", Title: "A body with any Content-Encoding is refused with 415 UNSUPPORTED_MEDIA_TYPE",
 		Cites: overHTTP + " (UNSUPPORTED_MEDIA_TYPE)", run: func(p *relayProbe) {
 			for _, encoding := range []string{"gzip", "br", "identity"} {
-				client := p.actor("a client")
-				body := p.request(client, actor{}).sign(client).body
-				a := p.call("a good REQUEST with Content-Encoding: "+encoding, "POST", "/events",
+				client := p.Actor("a client")
+				body := p.Request(client, Actor{}).Sign(client).Body
+				a := p.Call("a good REQUEST with Content-Encoding: "+encoding, "POST", "/events",
 					http.Header{"Content-Encoding": {encoding}}, body, 0)
-				p.checkRefused(a, refused(http.StatusUnsupportedMediaType, envelope.CodeUnsupportedMedia))
+				p.CheckRefused(a, Refused(http.StatusUnsupportedMediaType, envelope.CodeUnsupportedMedia))
 			}
 		}},
 	{Number: "S-95", Title: "A body above the size limit is refused with 413 PAYLOAD_TOO_LARGE, whatever its content",
 		Cites: overHTTP + " (PAYLOAD_TOO_LARGE)", run: func(p *relayProbe) {
 			limit := max(envelope.DefaultMaxBytes,
-				int(p.document().object("limits").number("bodyBytes")))
+				int(p.Document().Object("limits").Number("bodyBytes")))
 			if limit > 2<<20 {
-				p.end(Skipped, "the relay accepts bodies of %d bytes, and this check sends at most 2 MiB", limit)
+				p.End(Skipped, "the relay accepts bodies of %d bytes, and this check sends at most 2 MiB", limit)
 			}
-			p.postRefused(tooLarge, "a body of spaces, one byte above the limit", []byte(strings.Repeat(" ", limit+1)))
+			p.PostRefused(tooLarge, "a body of spaces, one byte above the limit", []byte(strings.Repeat(" ", limit+1)))
 		}},
 	{Number: "S-96", Title: "Every answer is a JSON object and has the Content-Type application/json",
 		Cites: overHTTP + " (every answer is JSON)", run: func(p *relayProbe) {
 			for _, asked := range [][2]string{{"GET", "/health"}, {"GET", "/nothing-is-here"}, {"POST", "/events"},
 				{"PUT", "/events"}, {"GET", "/events"}} {
-				a := p.call("", asked[0], asked[1], nil, []byte("{}"), 0)
-				p.expect("Content-Type: application/json, and a JSON object with the member ok")
-				_, present := a.ok()
-				if got := a.header.Get("Content-Type"); !present || !strings.HasPrefix(got, "application/json") {
-					p.failf("the Content-Type is %q: %s", got, a)
+				a := p.Call("", asked[0], asked[1], nil, []byte("{}"), 0)
+				p.Expect("Content-Type: application/json, and a JSON object with the member ok")
+				_, present := a.OK()
+				if got := a.Header.Get("Content-Type"); !present || !strings.HasPrefix(got, "application/json") {
+					p.Failf("the Content-Type is %q: %s", got, a)
 				}
 			}
 		}},
 }
 
 func errorShape(p *relayProbe) {
-	client := p.actor("a client")
-	good := p.postAccepted(client, p.request(client, actor{}))
-	again := p.request(client, actor{})
-	again["id"] = good.id
-	bad := p.request(client, actor{})
+	client := p.Actor("a client")
+	good := p.PostAccepted(client, p.Request(client, Actor{}))
+	again := p.Request(client, Actor{})
+	again["id"] = good.ID
+	bad := p.Request(client, Actor{})
 	bad["type"] = "PING"
-	for what, a := range map[string]answer{
-		"POST /events with a body that is not JSON":               p.post("", []byte("{")),
-		"POST /events with an unknown type":                       p.post("", bad.sign(client).body),
-		"POST /events with an id that the sender has used":        p.post("", again.sign(client).body),
-		"GET on an unknown path":                                  p.call("", "GET", "/nothing-is-here", nil, nil, 0),
-		"DELETE /events, a method that the path does not support": p.call("", "DELETE", "/events", nil, nil, 0),
-		"GET /events without since":                               p.call("", "GET", "/events", nil, nil, 0),
+	for what, a := range map[string]Answer{
+		"POST /events with a body that is not JSON":               p.Post("", []byte("{")),
+		"POST /events with an unknown type":                       p.Post("", bad.Sign(client).Body),
+		"POST /events with an id that the sender has used":        p.Post("", again.Sign(client).Body),
+		"GET on an unknown path":                                  p.Call("", "GET", "/nothing-is-here", nil, nil, 0),
+		"DELETE /events, a method that the path does not support": p.Call("", "DELETE", "/events", nil, nil, 0),
+		"GET /events without since":                               p.Call("", "GET", "/events", nil, nil, 0),
 	} {
-		p.describe("%s", what)
-		p.expect(`{"ok":false,"error":"CODE","message":"…","retryable":false} with a status of 400 or more`)
-		ok, present := a.ok()
-		retryable, saidRetryable := a.flag("retryable")
-		if a.status < 400 || ok || !present || a.code() == "" || a.text("message") == "" || retryable ||
+		p.Describe("%s", what)
+		p.Expect(`{"ok":false,"error":"CODE","message":"…","retryable":false} with a status of 400 or more`)
+		ok, present := a.OK()
+		retryable, saidRetryable := a.Flag("retryable")
+		if a.Status < 400 || ok || !present || a.Code() == "" || a.Text("message") == "" || retryable ||
 			!saidRetryable {
-			p.failf("%s", a)
+			p.Failf("%s", a)
 		}
-		if details := a.members["details"]; details != nil && a.object("details").members == nil {
-			p.expect("details, if present, is an object")
-			p.failf("%s", a)
+		if details := a.Members["details"]; details != nil && a.Object("details").Members == nil {
+			p.Expect("details, if present, is an object")
+			p.Failf("%s", a)
 		}
 	}
 }
 
 func neverRedirects(p *relayProbe) {
-	client := p.actor("a client")
+	client := p.Actor("a client")
 	for _, path := range []string{"//events", "/events/", "/v1//messages", "//health", "/health/", "/./events",
 		"/x/../events"} {
-		p.checkRefused(p.call("", "GET", path, nil, nil, 0), notFound)
+		p.CheckRefused(p.Call("", "GET", path, nil, nil, 0), notFound)
 		if strings.Contains(path, "health") {
 			continue
 		}
-		p.checkRefused(p.call("a good REQUEST", "POST", path, nil, p.request(client, actor{}).sign(client).body, 0),
+		p.CheckRefused(p.Call("a good REQUEST", "POST", path, nil, p.Request(client, Actor{}).Sign(client).Body, 0),
 			notFound)
 	}
 }
@@ -128,36 +128,37 @@ func neverRedirects(p *relayProbe) {
 var parameterChecks = []relayCheck{
 	{Number: "S-97", Title: "A poll with timeout=0 is answered at once, and timeout may be a fraction of a second",
 		Cites: overHTTP + " (timeout)", run: func(p *relayProbe) {
-			reader := p.actor("a reader").did()
+			reader := p.Actor("a reader").DID()
 			for _, timeout := range []string{"0", "0.5", "0.0"} {
-				a := p.poll("since", p.hourAgo(), "recipient", reader, "timeout", timeout)
-				p.checkEvents(p.checkPage(a))
-				p.expect("the answer comes at once")
-				if a.took > promptLimit {
-					p.failf("the answer came after %v", a.took)
+				a := p.Poll("since", p.HourAgo(), "recipient", reader, "timeout", timeout)
+				p.CheckEvents(p.CheckPage(a))
+				p.Expect("the answer comes at once")
+				if a.Took > PromptLimit {
+					p.Failf("the answer came after %v", a.Took)
 				}
 			}
 		}},
 	{Number: "S-98", Title: "A timeout that is negative or not a decimal number is refused",
 		Cites: overHTTP + " (timeout; anything else → 400)",
 		run:   refusesPolls("timeout", "-1", "abc", "", "1s", "NaN", "0x10", "1,5")},
-	{Number: "S-99", Title: "A timeout above 60 is treated as 60", Cites: overHTTP + " (timeout)", run: func(p *relayProbe) {
-		client, agent := p.actor("a client"), p.actor("an agent")
-		sent := p.postAccepted(client, p.request(client, agent))
-		p.checkEvents(
-			p.checkPage(
-				p.call("", "GET", "/events"+query("since", p.hourAgo(), "recipient", agent.did(), "timeout", "86400"),
-					nil, nil, 0),
-			),
-			sent,
-		)
-	}},
+	{Number: "S-99", Title: "A timeout above 60 is treated as 60", Cites: overHTTP + " (timeout)",
+		run: func(p *relayProbe) {
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			sent := p.PostAccepted(client, p.Request(client, agent))
+			p.CheckEvents(
+				p.CheckPage(
+					p.Call("", "GET", "/events"+Query("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "86400"),
+						nil, nil, 0),
+				),
+				sent,
+			)
+		}},
 	{Number: "S-100", Title: "limit must be a whole number from 1 to 1000",
 		Cites: overHTTP + " (limit)", run: func(p *relayProbe) {
 			refusesPolls("limit", "0", "1001", "-1", "abc", "", "1.5", "99999999999999999999")(p)
-			reader := p.actor("a reader").did()
+			reader := p.Actor("a reader").DID()
 			for _, limit := range []string{"1", "1000"} {
-				p.checkEvents(p.events("since", p.hourAgo(), "recipient", reader, "timeout", "0", "limit", limit))
+				p.CheckEvents(p.Events("since", p.HourAgo(), "recipient", reader, "timeout", "0", "limit", limit))
 			}
 		}},
 	{Number: "S-101", Title: "A page has at most limit events, and hasMore tells whether there are more",
@@ -165,24 +166,24 @@ var parameterChecks = []relayCheck{
 	{Number: "S-102", Title: "An unknown parameter is refused",
 		Cites: overHTTP + " (a silently dropped recipient would return everyone's mail)", run: func(p *relayProbe) {
 			for _, name := range []string{"recipent", "Recipient", "foo", "offset"} {
-				p.checkRefused(p.poll("since", p.hourAgo(), name, p.actor("a reader").did(), "timeout", "0"), invalid)
+				p.CheckRefused(p.Poll("since", p.HourAgo(), name, p.Actor("a reader").DID(), "timeout", "0"), invalid)
 			}
 		}},
 	{Number: "S-103", Title: "A repeated parameter is refused",
 		Cites: overHTTP + " (unknown, repeated or malformed)", run: func(p *relayProbe) {
 			for _, name := range []string{"recipient", "since", "timeout"} {
-				value := map[string]string{"recipient": p.actor("a reader").did(), "since": p.hourAgo(), "timeout": "0"}
+				value := map[string]string{"recipient": p.Actor("a reader").DID(), "since": p.HourAgo(), "timeout": "0"}
 				pairs := []string{name, value[name]}
 				for n, v := range value {
 					pairs = append(pairs, n, v)
 				}
-				p.checkRefused(p.poll(pairs...), invalid)
+				p.CheckRefused(p.Poll(pairs...), invalid)
 			}
 		}},
 	{Number: "S-104", Title: "A malformed query string or parameter value is refused",
 		Cites: overHTTP + " (unknown, repeated or malformed)", run: func(p *relayProbe) {
-			malformed := refused(http.StatusBadRequest, envelope.CodeInvalidRequest, envelope.CodeInvalidDID)
-			reader := p.actor("a reader").did()
+			malformed := Refused(http.StatusBadRequest, envelope.CodeInvalidRequest, envelope.CodeInvalidDID)
+			reader := p.Actor("a reader").DID()
 			for what, tail := range map[string]string{
 				"a percent sign without digits": "&recipient=%zz", "a recipient that is not a did": "&recipient=nobody",
 				"an empty recipient":                     "&recipient=",
@@ -191,8 +192,8 @@ var parameterChecks = []relayCheck{
 				"a type in lower case": "&type=request", "a thread with a space": "&thread=a%20b",
 				"an empty thread": "&thread=",
 			} {
-				p.checkRefused(
-					p.call(what, "GET", "/events"+query("since", p.hourAgo(), "timeout", "0")+tail, nil, nil, 0),
+				p.CheckRefused(
+					p.Call(what, "GET", "/events"+Query("since", p.HourAgo(), "timeout", "0")+tail, nil, nil, 0),
 					malformed)
 			}
 		}},
@@ -201,63 +202,63 @@ var parameterChecks = []relayCheck{
 			"2026-02-02T15:30:00", "2026-02-02 15:30:00Z", "2026-13-02T15:30:00Z")},
 	{Number: "S-106", Title: "A poll without since and cursor is refused",
 		Cites: overHTTP + " (since or cursor is required)", run: func(p *relayProbe) {
-			p.checkRefused(
-				p.call("", "GET", "/events"+query("recipient", p.actor("a reader").did(), "timeout", "0"), nil, nil, 0),
+			p.CheckRefused(
+				p.Call("", "GET", "/events"+Query("recipient", p.Actor("a reader").DID(), "timeout", "0"), nil, nil, 0),
 				invalid)
 		}},
 	{Number: "S-107", Title: "Filters match exactly: ids that differ only in case are different threads",
 		Cites: overHTTP + " (filters are exact)", run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			id := newID("Thread")
-			upper := p.postAccepted(client, p.message("REQUEST", client, agent, id, newID("req")))
-			lower := p.postAccepted(client, p.message("REQUEST", client, agent, strings.ToLower(id), newID("req")))
-			p.checkEvents(p.events("since", p.hourAgo(), "thread", id, "timeout", "0"), upper)
-			p.checkEvents(p.events("since", p.hourAgo(), "thread", strings.ToLower(id), "timeout", "0"), lower)
-			p.checkEvents(p.events("since", p.hourAgo(), "thread", id[:len(id)-1], "timeout", "0"))
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			id := NewID("Thread")
+			upper := p.PostAccepted(client, p.Message("REQUEST", client, agent, id, NewID("req")))
+			lower := p.PostAccepted(client, p.Message("REQUEST", client, agent, strings.ToLower(id), NewID("req")))
+			p.CheckEvents(p.Events("since", p.HourAgo(), "thread", id, "timeout", "0"), upper)
+			p.CheckEvents(p.Events("since", p.HourAgo(), "thread", strings.ToLower(id), "timeout", "0"), lower)
+			p.CheckEvents(p.Events("since", p.HourAgo(), "thread", id[:len(id)-1], "timeout", "0"))
 		}},
 	{Number: "S-108", Title: "A poll with recipient returns no broadcasts",
 		Cites: overHTTP + " (recipient=X alone does not match broadcasts)", run: func(p *relayProbe) {
-			client, agent := p.actor("a client"), p.actor("an agent")
-			broadcast := p.postAccepted(client, p.request(client, actor{}))
-			direct := p.postAccepted(client, p.request(client, agent))
-			p.checkEvents(p.events("since", p.hourAgo(), "recipient", agent.did(), "timeout", "0"), direct)
-			p.checkEvents(p.events("since", p.hourAgo(), "sender", client.did(), "timeout", "0"), broadcast, direct)
+			client, agent := p.Actor("a client"), p.Actor("an agent")
+			broadcast := p.PostAccepted(client, p.Request(client, Actor{}))
+			direct := p.PostAccepted(client, p.Request(client, agent))
+			p.CheckEvents(p.Events("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "0"), direct)
+			p.CheckEvents(p.Events("since", p.HourAgo(), "sender", client.DID(), "timeout", "0"), broadcast, direct)
 		}},
 }
 
 // refusesPolls returns a check that polls once with each value of the parameter. The relay must refuse each poll.
 func refusesPolls(name string, values ...string) func(*relayProbe) {
 	return func(p *relayProbe) {
-		reader := p.actor("a reader").did()
+		reader := p.Actor("a reader").DID()
 		for _, value := range values {
-			parameters := map[string]string{"since": p.hourAgo(), "timeout": "0", name: value}
+			parameters := map[string]string{"since": p.HourAgo(), "timeout": "0", name: value}
 			pairs := []string{"recipient", reader}
 			for n, v := range parameters {
 				pairs = append(pairs, n, v)
 			}
-			p.checkRefused(p.poll(pairs...), invalid)
+			p.CheckRefused(p.Poll(pairs...), invalid)
 		}
 	}
 }
 
 func limitBounds(p *relayProbe) {
-	client, agent := p.actor("a client"), p.actor("an agent")
+	client, agent := p.Actor("a client"), p.Actor("an agent")
 	const all = 7
 	for i := range all {
-		m := p.request(client, agent)
-		m["ts"] = formatTime(p.now().Add(time.Duration(i) * time.Second)) // all different
-		p.postAccepted(client, m)
+		m := p.Request(client, agent)
+		m["ts"] = FormatTime(p.Now().Add(time.Duration(i) * time.Second)) // all different
+		p.PostAccepted(client, m)
 	}
-	a := p.poll("since", p.hourAgo(), "recipient", agent.did(), "timeout", "0", "limit", "3")
-	events := p.checkPage(a)
-	p.expect("3 of the 7 events, and hasMore true")
-	if more, _ := a.flag("hasMore"); len(events) != 3 || !more {
-		p.failf("%d events, hasMore %s", len(events), a.members["hasMore"])
+	a := p.Poll("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "0", "limit", "3")
+	events := p.CheckPage(a)
+	p.Expect("3 of the 7 events, and hasMore true")
+	if more, _ := a.Flag("hasMore"); len(events) != 3 || !more {
+		p.Failf("%d events, hasMore %s", len(events), a.Members["hasMore"])
 	}
-	a = p.poll("since", p.hourAgo(), "recipient", agent.did(), "timeout", "0", "limit", "7")
-	events = p.checkPage(a)
-	p.expect("all 7 events, and hasMore false")
-	if more, _ := a.flag("hasMore"); len(events) != all || more {
-		p.failf("%d events, hasMore %s", len(events), a.members["hasMore"])
+	a = p.Poll("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "0", "limit", "7")
+	events = p.CheckPage(a)
+	p.Expect("all 7 events, and hasMore false")
+	if more, _ := a.Flag("hasMore"); len(events) != all || more {
+		p.Failf("%d events, hasMore %s", len(events), a.Members["hasMore"])
 	}
 }

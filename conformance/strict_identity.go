@@ -79,10 +79,12 @@ func didOf(point string) string {
 	return base58DID(append([]byte{0xed, 1}, key...))
 }
 
-func pointDID(point string) func(message) { return set("sender.id", didOf(point)) }
+func pointDID(point string) func(Message) { return Set("sender.id", didOf(point)) }
 
-func recipientAs(as func(key []byte) string) func(message) {
-	return func(m message) { set("recipient.id", as(keyBytes(m["recipient"].(map[string]any)["id"].(string))))(m) }
+func recipientAs(as func(key []byte) string) func(Message) {
+	return func(m Message) {
+		Set("recipient.id", as(keyBytes(m["recipient"].(map[string]any)["id"].(string))))(m)
+	}
 }
 
 // lowOrder returns variants whose sender's key is a point of low order.
@@ -103,20 +105,20 @@ func lowOrder() []variant {
 
 // identitySignature signs with R = the identity point and s = 0. With a key of order 1 this signature verifies for
 // every message.
-func identitySignature(m message, from actor) signedMessage {
+func identitySignature(m Message, from Actor) SignedMessage {
 	sig := make([]byte, 64)
 	sig[0] = 1
 	return withSig(base64.RawURLEncoding.EncodeToString(sig))(m, from)
 }
 
 func longDID(p *relayProbe) {
-	client := p.actor("a client")
-	m := p.request(client, actor{})
-	set("sender.id", "did:key:z6Mk"+strings.Repeat("z", 100_000))(m)
+	client := p.Actor("a client")
+	m := p.Request(client, Actor{})
+	Set("sender.id", "did:key:z6Mk"+strings.Repeat("z", 100_000))(m)
 	started := time.Now()
-	p.postRefused(invalidDID, "a REQUEST whose sender's did has more than 100 000 characters", m.sign(client).body)
-	p.expect("the refusal comes at once")
-	if took := time.Since(started); took > promptLimit {
-		p.failf("the refusal took %v", took.Round(time.Millisecond))
+	p.PostRefused(invalidDID, "a REQUEST whose sender's did has more than 100 000 characters", m.Sign(client).Body)
+	p.Expect("the refusal comes at once")
+	if took := time.Since(started); took > PromptLimit {
+		p.Failf("the refusal took %v", took.Round(time.Millisecond))
 	}
 }

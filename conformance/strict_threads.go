@@ -1,6 +1,8 @@
 package conformance
 
-import "github.com/agora-relay/agora/envelope"
+import (
+	"github.com/agora-relay/agora/envelope"
+)
 
 const threadTable = "PROTOCOL §4 "
 
@@ -108,8 +110,8 @@ func strictThreadChecks() []relayCheck {
 				messages := t.play("c.REQUEST>a a.OFFER")
 				t.refuse(wrongState, "c.REQUEST>a a.OFFER", "a.RESULT")
 				t.refuse(forbidden, "c.REQUEST>a a.OFFER", "b.OFFER")
-				p.describe("GET /events for the client, after a refused RESULT and a refused OFFER")
-				p.checkInbox(t.actors["c"], messages[1])
+				p.Describe("GET /events for the client, after a refused RESULT and a refused OFFER")
+				p.CheckInbox(t.actors["c"], messages[1])
 			}},
 	)
 }
@@ -121,11 +123,11 @@ func copiedThreadID(p *relayProbe) {
 	for _, move := range []string{"s.REQUEST>a", "s.REQUEST>b"} {
 		signed := t.signed(move)
 		if move == "s.REQUEST>b" {
-			p.postRefused(wrongState, "the stranger's second REQUEST in its own thread with the copied id", signed.body)
+			p.PostRefused(wrongState, "the stranger's second REQUEST in its own thread with the copied id", signed.Body)
 			continue
 		}
-		signed.what = "a stranger's REQUEST with the thread id of another client, which opens the stranger's own thread"
-		p.postSigned(signed)
+		signed.What = "a stranger's REQUEST with the thread id of another client, which opens the stranger's own thread"
+		p.PostSigned(signed)
 	}
 	t.play("a.OFFER")
 	t.refuse(forbidden, copied+" s.REQUEST a.OFFER", "s.RESULT b.OFFER")
@@ -136,11 +138,11 @@ func requestIDs(p *relayProbe) {
 	t := p.conversation()
 	t.play("c.REQUEST>a")
 	wrong := func(move string) {
-		for what, edit := range map[string]func(message){"another request_id": set("payload.request_id", "req_other"),
-			"no request_id": without("payload.request_id")} {
+		for what, edit := range map[string]func(Message){"another request_id": Set("payload.request_id", "req_other"),
+			"no request_id": Without("payload.request_id")} {
 			m, from := t.message(move)
 			edit(m)
-			p.postRefused(invalid, m.sign(from).what+" with "+what, m.sign(from).body)
+			p.PostRefused(invalid, m.Sign(from).What+" with "+what, m.Sign(from).Body)
 		}
 	}
 	wrong("a.OFFER")
@@ -153,25 +155,25 @@ func requestIDs(p *relayProbe) {
 
 func payloads(p *relayProbe) {
 	t := p.conversation()
-	bad := func(move string, edits map[string]func(message)) {
+	bad := func(move string, edits map[string]func(Message)) {
 		for what, edit := range edits {
 			m, from := t.message(move)
 			edit(m)
-			p.postRefused(invalid, m.sign(from).what+" with "+what, m.sign(from).body)
+			p.PostRefused(invalid, m.Sign(from).What+" with "+what, m.Sign(from).Body)
 		}
 	}
 	bad(
 		"c.REQUEST>a",
-		map[string]func(message){
-			"no intent":          without("payload.intent"),
-			"an empty intent":    set("payload.intent", ""),
-			"a number as intent": set("payload.intent", 1),
+		map[string]func(Message){
+			"no intent":          Without("payload.intent"),
+			"an empty intent":    Set("payload.intent", ""),
+			"a number as intent": Set("payload.intent", 1),
 		},
 	)
 	t.play("c.REQUEST>a a.OFFER c.ACCEPT>a")
-	bad("a.RESULT", map[string]func(message){"no status": without("payload.status")})
+	bad("a.RESULT", map[string]func(Message){"no status": Without("payload.status")})
 	bad("a.ERROR",
-		map[string]func(message){"no code": without("payload.code"), "no message": without("payload.message")})
+		map[string]func(Message){"no code": Without("payload.code"), "no message": Without("payload.message")})
 	t.play("a.RESULT")
 }
 
@@ -180,11 +182,11 @@ func stateInDetails(p *relayProbe) {
 		"c.REQUEST a.OFFER c.ACCEPT>a a.RESULT": "COMPLETED", "c.REQUEST a.OFFER a.OFFER c.ERROR": "ERROR"} {
 		t := p.conversation()
 		t.play(after)
-		a := p.postRefused(refused(409, envelope.CodeInvalidTransition),
-			"a RESULT in the wrong state"+afterMoves(after), t.signed("a.RESULT").body)
-		p.expect("details.state is %s", state)
-		if got := a.object("details").text("state"); got != state {
-			p.failf("%s", a)
+		a := p.PostRefused(Refused(409, envelope.CodeInvalidTransition),
+			"a RESULT in the wrong state"+afterMoves(after), t.signed("a.RESULT").Body)
+		p.Expect("details.state is %s", state)
+		if got := a.Object("details").Text("state"); got != state {
+			p.Failf("%s", a)
 		}
 	}
 }

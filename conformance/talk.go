@@ -14,57 +14,57 @@ import (
 // client have no recipient, and all other messages have the client as recipient.
 type conversation struct {
 	p               *relayProbe
-	actors          map[string]actor
+	actors          map[string]Actor
 	thread, request string
 }
 
 func (p *relayProbe) conversation() *conversation {
-	return &conversation{p: p, thread: newID("thread"), request: newID("req"), actors: map[string]actor{
-		"c": p.actor("the client"), "a": p.actor("agent A"), "b": p.actor("agent B"), "s": p.actor("a stranger")}}
+	return &conversation{p: p, thread: NewID("thread"), request: NewID("req"), actors: map[string]Actor{
+		"c": p.Actor("the client"), "a": p.Actor("agent A"), "b": p.Actor("agent B"), "s": p.Actor("a stranger")}}
 }
 
 // message returns the message of a move, not signed yet, and its sender.
-func (t *conversation) message(move string) (message, actor) {
+func (t *conversation) message(move string) (Message, Actor) {
 	move, to, named := strings.Cut(move, ">")
 	from, typ, ok := strings.Cut(move, ".")
 	sender, known := t.actors[from]
 	if !ok || !known {
 		panic("conformance: invalid move: " + move)
 	}
-	var recipient actor
+	var recipient Actor
 	switch {
 	case named:
 		recipient = t.actors[to]
 	case from != "c" && typ != "REQUEST":
 		recipient = t.actors["c"]
 	}
-	return t.p.message(typ, sender, recipient, t.thread, t.request), sender
+	return t.p.Message(typ, sender, recipient, t.thread, t.request), sender
 }
 
 // signed returns the signed message of a move.
-func (t *conversation) signed(move string) signedMessage {
+func (t *conversation) signed(move string) SignedMessage {
 	m, sender := t.message(move)
-	signed := m.sign(sender)
-	signed.what = fmt.Sprintf("%s in thread %s", signed.what, t.thread)
-	if _, to, _ := strings.Cut(move, ">"); t.actors[to].name != "" {
-		signed.what += " to " + t.actors[to].name
+	signed := m.Sign(sender)
+	signed.What = fmt.Sprintf("%s in thread %s", signed.What, t.thread)
+	if _, to, _ := strings.Cut(move, ">"); t.actors[to].Name != "" {
+		signed.What += " to " + t.actors[to].Name
 	}
 	return signed
 }
 
 // play posts the messages of moves and returns them. The relay must accept each.
-func (t *conversation) play(moves string) (messages []signedMessage) {
+func (t *conversation) play(moves string) (messages []SignedMessage) {
 	for move := range strings.FieldsSeq(moves) {
 		signed := t.signed(move)
-		a := t.p.post(signed.what+t.after(messages, moves), signed.body)
-		t.p.checkAccepted(a, signed)
+		a := t.p.Post(signed.What+t.after(messages, moves), signed.Body)
+		t.p.CheckAccepted(a, signed)
 		messages = append(messages, signed)
 	}
 	return messages
 }
 
 // after describes the messages that were posted before, for the report.
-func (t *conversation) after(done []signedMessage, moves string) string {
+func (t *conversation) after(done []SignedMessage, moves string) string {
 	return afterMoves(strings.Join(strings.Fields(moves)[:len(done)], " "))
 }
 
@@ -78,10 +78,10 @@ func afterMoves(moves string) string {
 
 // refuse posts the messages of moves. The relay must refuse each. The moves of setup were posted before; they only
 // appear in the report.
-func (t *conversation) refuse(want refusal, setup, moves string) {
+func (t *conversation) refuse(want Refusal, setup, moves string) {
 	for move := range strings.FieldsSeq(moves) {
 		signed := t.signed(move)
-		t.p.postRefused(want, signed.what+afterMoves(setup), signed.body)
+		t.p.PostRefused(want, signed.What+afterMoves(setup), signed.Body)
 	}
 }
 
@@ -90,7 +90,7 @@ type threadRule struct {
 	number, title, cites string
 	setup                string // moves that the relay must accept
 	refused              string // moves that the relay must then refuse, each of them
-	want                 refusal
+	want                 Refusal
 	then                 string // moves that the relay must accept after the refusals
 }
 
@@ -112,7 +112,7 @@ func (rule threadRule) run(p *relayProbe) {
 // poller is a poll that runs in the background while its check continues.
 type poller struct {
 	done    chan struct{}
-	answer  answer
+	answer  Answer
 	started time.Time
 	ended   time.Time
 }
@@ -120,17 +120,17 @@ type poller struct {
 // pollInBackground starts a poll and waits half a second, so that the poll reaches the relay.
 func (p *relayProbe) pollInBackground(pairs ...string) *poller {
 	poll := &poller{done: make(chan struct{}), started: time.Now()}
-	p.tasks.Go(func() {
+	p.Tasks.Go(func() {
 		defer close(poll.done)
-		poll.answer = p.poll(pairs...)
+		poll.answer = p.Poll(pairs...)
 		poll.ended = time.Now()
 	})
-	p.sleep(second / 2)
+	p.Sleep(time.Second / 2)
 	return poll
 }
 
 // wait waits for the answer to the poll and returns it. It ends because each request of a run has a time limit.
-func (poll *poller) wait() answer {
+func (poll *poller) wait() Answer {
 	<-poll.done
 	return poll.answer
 }
@@ -139,8 +139,8 @@ func (poll *poller) wait() answer {
 func (p *relayProbe) checkStillWaiting(poll *poller, why string) {
 	select {
 	case <-poll.done:
-		p.expect("the poll is still held: %s", why)
-		p.failf("the poll was answered after %v: %s", poll.ended.Sub(poll.started).Round(time.Millisecond), poll.answer)
+		p.Expect("the poll is still held: %s", why)
+		p.Failf("the poll was answered after %v: %s", poll.ended.Sub(poll.started).Round(time.Millisecond), poll.answer)
 	default:
 	}
 }

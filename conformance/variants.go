@@ -7,11 +7,11 @@ import (
 )
 
 // ifFeature returns a check that runs only if the well-known document lists a feature. run gets the document.
-func ifFeature(name string, run func(p *relayProbe, document answer)) func(*relayProbe) {
+func ifFeature(name string, run func(p *relayProbe, document Answer)) func(*relayProbe) {
 	return func(p *relayProbe) {
-		a := p.document()
-		if !hasFeature(a, name) {
-			p.end(NotTested, "the well-known document does not list the feature %q", name)
+		a := p.Document()
+		if !HasFeature(a, name) {
+			p.End(NotTested, "the well-known document does not list the feature %q", name)
 		}
 		run(p, a)
 	}
@@ -20,42 +20,42 @@ func ifFeature(name string, run func(p *relayProbe, document answer)) func(*rela
 // variant is one change to a good message, which makes it wrong or keeps it right.
 type variant struct {
 	what string
-	edit func(message)                      // changes the message before it is signed; may be nil
+	edit func(Message)                      // changes the message before it is signed; may be nil
 	text func(string) string                // changes the signed text; may be nil
-	sign func(message, actor) signedMessage // signs instead of message.sign; may be nil
+	sign func(Message, Actor) SignedMessage // signs instead of message.sign; may be nil
 }
 
 // signed returns a REQUEST with the change.
-func (v variant) signed(p *relayProbe, from, to actor) signedMessage {
-	m := p.request(from, to)
+func (v variant) signed(p *relayProbe, from, to Actor) SignedMessage {
+	m := p.Request(from, to)
 	if v.edit != nil {
 		v.edit(m)
 	}
-	sign := message.sign
+	sign := Message.Sign
 	if v.sign != nil {
 		sign = v.sign
 	}
 	signed := sign(m, from)
 	if v.text != nil {
-		signed.body = []byte(v.text(string(signed.body)))
+		signed.Body = []byte(v.text(string(signed.Body)))
 	}
-	signed.what = "a REQUEST that is correct except for: " + v.what
+	signed.What = "a REQUEST that is correct except for: " + v.what
 	return signed
 }
 
 // refuses returns a check that posts a good REQUEST, which the relay must accept, and then each variant of it. The
 // relay must refuse the variants and must not deliver them.
-func refuses(want refusal, variants ...variant) func(*relayProbe) {
+func refuses(want Refusal, variants ...variant) func(*relayProbe) {
 	return func(p *relayProbe) {
-		from, to := p.actor("a client"), p.actor("an agent")
-		good := p.postAccepted(from, p.request(from, to))
+		from, to := p.Actor("a client"), p.Actor("an agent")
+		good := p.PostAccepted(from, p.Request(from, to))
 		for _, v := range variants {
 			signed := v.signed(p, from, to)
-			p.postRefused(want, signed.what, signed.body)
+			p.PostRefused(want, signed.What, signed.Body)
 		}
-		p.describe("GET /events for the recipient of the refused messages")
-		p.checkInbox(to, good)
-		p.note("%d messages refused, none delivered", len(variants))
+		p.Describe("GET /events for the recipient of the refused messages")
+		p.CheckInbox(to, good)
+		p.Note("%d messages refused, none delivered", len(variants))
 	}
 }
 
@@ -63,34 +63,34 @@ func refuses(want refusal, variants ...variant) func(*relayProbe) {
 // signed.
 func accepts(variants ...variant) func(*relayProbe) {
 	return func(p *relayProbe) {
-		from, to := p.actor("a client"), p.actor("an agent")
-		sent := map[string]signedMessage{}
+		from, to := p.Actor("a client"), p.Actor("an agent")
+		sent := map[string]SignedMessage{}
 		for _, v := range variants {
 			signed := v.signed(p, from, to)
-			p.checkAccepted(p.post("a REQUEST with "+v.what, signed.body), signed)
-			sent[signed.id] = signed
+			p.CheckAccepted(p.Post("a REQUEST with "+v.what, signed.Body), signed)
+			sent[signed.ID] = signed
 		}
-		events := p.inbox(to)
-		p.expect("%d events, one for each accepted message", len(variants))
+		events := p.Inbox(to)
+		p.Expect("%d events, one for each accepted message", len(variants))
 		if len(events) != len(variants) {
-			p.failf("%d events: %s", len(events), ids(events))
+			p.Failf("%d events: %s", len(events), IDs(events))
 		}
 		for _, e := range events {
-			signed, ok := sent[e.id()]
+			signed, ok := sent[e.ID()]
 			if !ok {
-				p.failf("the answer contains an event that was not posted: %s", excerpt(e.raw, 300))
+				p.Failf("the answer contains an event that was not posted: %s", Excerpt(e.Raw, 300))
 			}
-			form, err := envelope.Canonicalize(signed.body)
+			form, err := envelope.Canonicalize(signed.Body)
 			if err != nil {
 				panic(err) // cannot happen: an accepted variant is JSON
 			}
 			if inner, wrapped := unwrap(form); wrapped {
 				form = inner
 			}
-			signed.body = form
-			p.checkUnchanged(e, signed)
+			signed.Body = form
+			p.CheckUnchanged(e, signed)
 		}
-		p.note("%d messages accepted and delivered", len(variants))
+		p.Note("%d messages accepted and delivered", len(variants))
 	}
 }
 
@@ -105,12 +105,12 @@ func unwrap(form []byte) ([]byte, bool) {
 }
 
 // checkInOrder ends the check unless events are exactly these messages, in this order.
-func (p *relayProbe) checkInOrder(events []event, messages ...signedMessage) {
-	p.checkEvents(events, messages...)
-	p.expect("the events in the order %s", names(messages))
+func (p *relayProbe) checkInOrder(events []Event, messages ...SignedMessage) {
+	p.CheckEvents(events, messages...)
+	p.Expect("the events in the order %s", names(messages))
 	for i, e := range events {
-		if e.id() != messages[i].id {
-			p.failf("the events are in the order %s", ids(events))
+		if e.ID() != messages[i].ID {
+			p.Failf("the events are in the order %s", IDs(events))
 		}
 	}
 }
