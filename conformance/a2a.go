@@ -8,14 +8,16 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // A2AOptions selects the checks of a run at a server of A2A 1.0 (Agent2Agent), and gives them what they need. The zero
 // value selects all checks. A check that needs something that the server or the options lack is reported as not tested.
 type A2AOptions struct {
-	Only     []string      // names of checks; empty: all checks
-	Timeout  time.Duration // for the whole run; checks that have not ended by then are skipped. 0: DefaultA2ATimeout
-	Progress func(Result)  // called with each result when its check has ended, one call at a time; may be nil
+	Only     []string         // names of checks; empty: all checks
+	Timeout  time.Duration    // for the whole run; checks that have not ended by then are skipped. 0: DefaultA2ATimeout
+	Progress func(kit.Result) // called with each result when its check has ended, one call at a time; may be nil
 
 	// Bearer is the key of a caller, which is sent as Authorization: Bearer. Empty: nothing is sent.
 	Bearer string
@@ -38,11 +40,11 @@ const (
 )
 
 // a2aCheck is a check of an A2A server.
-type a2aCheck = GatewayCheck[*a2aProbe]
+type a2aCheck = kit.GatewayCheck[*a2aProbe]
 
 // a2aThemes returns all tables of checks of an A2A server, in the order of the documentation.
-func a2aThemes() []GatewayTheme[*a2aProbe] {
-	return []GatewayTheme[*a2aProbe]{
+func a2aThemes() []kit.GatewayTheme[*a2aProbe] {
+	return []kit.GatewayTheme[*a2aProbe]{
 		{Name: "Card", Checks: a2aCardChecks},
 		{Name: "Bindings", Checks: a2aBindingChecks},
 		{Name: "Tasks", Checks: a2aTaskChecks},
@@ -57,27 +59,27 @@ func a2aThemes() []GatewayTheme[*a2aProbe] {
 const a2aLike = "a2a.stream.resume"
 
 // A2AChecks returns all checks of an A2A server, in the order of the documentation.
-func A2AChecks() []Check { return BindChecks(a2aThemes(), (*a2aRun)(nil).check) }
+func A2AChecks() []kit.Check { return kit.BindChecks(a2aThemes(), (*a2aRun)(nil).check) }
 
 // RunA2A checks the A2A server at baseURL: its card is at /.well-known/agent-card.json below that address. It returns
 // an error if the options are invalid, if baseURL is not a usable address, or if there is no card of A2A 1.0. A server
 // that violates the protocol is not an error: see Report.Holds. The run sends the agent about twenty short texts. The
 // tasks stay, because nobody can delete them. If ctx ends, the checks that have not ended are reported as skipped.
-func RunA2A(ctx context.Context, baseURL string, o A2AOptions) (Report, error) {
+func RunA2A(ctx context.Context, baseURL string, o A2AOptions) (kit.Report, error) {
 	if err := o.Check(baseURL); err != nil {
-		return Report{}, err
+		return kit.Report{}, err
 	}
-	client, err := NewRelayClient(baseURL)
+	client, err := kit.NewRelayClient(baseURL)
 	if err != nil {
-		return Report{}, err
+		return kit.Report{}, err
 	}
 	defer client.Close()
 	run := &a2aRun{A2AOptions: o, client: client}
-	run.pace.IsLimit, run.pace.Free = IsRateLimit, func(_, _ string) bool { return false }
-	return GatewayRun{Level: A2AServer, Checks: BindChecks(a2aThemes(), run.check), Like: a2aLike,
+	run.pace.IsLimit, run.pace.Free = kit.IsRateLimit, func(_, _ string) bool { return false }
+	return kit.GatewayRun{Level: kit.A2AServer, Checks: kit.BindChecks(a2aThemes(), run.check), Like: a2aLike,
 		Only:    o.Only,
 		Timeout: o.Timeout, Usual: DefaultA2ATimeout, Progress: o.Progress, Connect: run.connect,
-		Hooks: new(*HookServer)}.Run(ctx, client, func(report *Report) {
+		Hooks: new(*kit.HookServer)}.Run(ctx, client, func(report *kit.Report) {
 		for _, b := range run.bindings {
 			report.Requests += b.client.Requests.Load()
 		}
@@ -86,22 +88,22 @@ func RunA2A(ctx context.Context, baseURL string, o A2AOptions) (Report, error) {
 
 // Check returns the error that RunA2A would return for invalid options or an invalid baseURL. It sends no request.
 func (o A2AOptions) Check(baseURL string) error {
-	return CheckGatewayOptions(baseURL, A2AChecks(), o.Only, a2aLike, "", "")
+	return kit.CheckGatewayOptions(baseURL, A2AChecks(), o.Only, a2aLike, "", "")
 }
 
 // a2aRun is what the checks of one run share.
 type a2aRun struct {
 	A2AOptions
-	client   *RelayClient // its targets are relative to the server's address
-	card     Answer
+	client   *kit.RelayClient // its targets are relative to the server's address
+	card     kit.Answer
 	bindings []*a2aBinding // those of version 1.0 that the card names, in its order; at least one
-	pace     Pace
+	pace     kit.Pace
 }
 
 // a2aBinding is an address at which the server speaks A2A 1.0.
 type a2aBinding struct {
 	name   string // JSONRPC or HTTP+JSON
-	client *RelayClient
+	client *kit.RelayClient
 
 	mu     sync.Mutex
 	record *a2aRecord // see observe; nil: no check has needed it
@@ -121,18 +123,18 @@ func (run *a2aRun) connect(ctx context.Context) error {
 	}
 	interfaces, _ := run.card.List("supportedInterfaces")
 	for _, raw := range interfaces {
-		i := ParseRow(raw)
+		i := kit.ParseRow(raw)
 		name, at := i.Text("protocolBinding"), i.Text("url")
 		if i.Text("protocolVersion") != "1.0" || name != bindingRPC && name != bindingHTTP || run.binding(name) != nil {
 			continue
 		}
-		if _, err := ParseBase(at); err != nil {
+		if _, err := kit.ParseBase(at); err != nil {
 			return fmt.Errorf("the card names an interface that cannot be called: %w", err)
 		}
 		if name == bindingHTTP {
 			at = strings.TrimRight(at, "/")
 		}
-		b := &a2aBinding{name: name, client: &RelayClient{BaseURL: at, Client: run.client.Client}}
+		b := &a2aBinding{name: name, client: &kit.RelayClient{BaseURL: at, Client: run.client.Client}}
 		run.bindings = append(run.bindings, b)
 	}
 	if len(run.bindings) == 0 {
@@ -162,7 +164,7 @@ func (run *a2aRun) header(key string) http.Header {
 }
 
 // check runs one check. It reports the check as not tested if the server or the options lack what it needs.
-func (run *a2aRun) check(p *Probe, c a2aCheck) {
+func (run *a2aRun) check(p *kit.Probe, c a2aCheck) {
 	requirements, _ := run.card.List("securityRequirements")
 	signatures, _ := run.card.List("signatures")
 	streaming, _ := run.card.Object("capabilities").Flag("streaming")
@@ -175,14 +177,14 @@ func (run *a2aRun) check(p *Probe, c a2aCheck) {
 		needsStreaming:    !streaming,
 	}
 	if missing[c.Needs] {
-		p.End(NotTested, "%s", c.Needs)
+		p.End(kit.NotTested, "%s", c.Needs)
 	}
-	c.Run(&a2aProbe{GatewayProbe: GatewayProbe{Probe: p, Pace: &run.pace, Hold: HoldOfWait}, server: run})
+	c.Run(&a2aProbe{GatewayProbe: kit.GatewayProbe{Probe: p, Pace: &run.pace, Hold: kit.HoldOfWait}, server: run})
 }
 
 // taskOf returns the task in the answer to a message; an answer without members: it is not a task.
-func taskOf(a a2aAnswer) Answer {
+func taskOf(a a2aAnswer) kit.Answer {
 	var members map[string]json.RawMessage
 	_ = json.Unmarshal(a.result.Members["task"], &members) // on an error it stays nil
-	return Answer{Members: members, Body: a.result.Members["task"]}
+	return kit.Answer{Members: members, Body: a.result.Members["task"]}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"net/http"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // a2aCallerChecks test who sees what.
@@ -12,7 +14,7 @@ var a2aCallerChecks = []a2aCheck{
 		Cites: `A2A 1.0 7.4; A-7`, Needs: needsCallerKeys, Run: func(h *a2aProbe) {
 			for _, b := range h.server.bindings {
 				for _, key := range []string{"", "aa_" + strings.Repeat("A", 43)} {
-					for method, params := range map[string]Message{"SendMessage": said("Hello.", nil), "ListTasks": {},
+					for method, params := range map[string]kit.Message{"SendMessage": said("Hello.", nil), "ListTasks": {},
 						"GetTask": {"id": unknownA2ATask}, "CancelTask": {"id": unknownA2ATask}} {
 						a := h.call(b, a2aCall{method: method, params: params, key: key})
 						h.Want(a.Status == http.StatusUnauthorized, a.Answer, "status 401")
@@ -29,13 +31,13 @@ var a2aCallerChecks = []a2aCheck{
 		Cites: `A2A 1.0 3.1.4, 13.1; A-25, A-26`, Needs: needsOtherKey, Run: func(h *a2aProbe) {
 			task := h.send(h.server.bindings[0], h.server.Bearer, nil)
 			for _, b := range h.server.bindings {
-				list := func(params Message) a2aAnswer {
+				list := func(params kit.Message) a2aAnswer {
 					a := h.call(b, a2aCall{method: "ListTasks", params: params, key: h.server.Other})
 					h.wantResult(a)
 					return a
 				}
-				h.wantList(list(Message{"contextId": task.Text("contextId")}), 0)
-				a := list(Message{"pageSize": 100})
+				h.wantList(list(kit.Message{"contextId": task.Text("contextId")}), 0)
+				a := list(kit.Message{"pageSize": 100})
 				h.Want(!bytes.Contains(a.Body, []byte(task.Text("id"))), a.Answer, "no task %s", task.Text("id"))
 			}
 		}},
@@ -46,10 +48,10 @@ func a2aOtherTasks(h *a2aProbe) {
 	id := task.Text("id")
 	for _, b := range h.server.bindings {
 		for _, c := range []a2aCall{
-			{method: "GetTask", params: Message{"id": id}},
-			{method: "CancelTask", params: Message{"id": id}},
-			{method: "SubscribeToTask", params: Message{"id": id}},
-			{method: "SendMessage", params: said("Hello.", Message{"taskId": id})},
+			{method: "GetTask", params: kit.Message{"id": id}},
+			{method: "CancelTask", params: kit.Message{"id": id}},
+			{method: "SubscribeToTask", params: kit.Message{"id": id}},
+			{method: "SendMessage", params: said("Hello.", kit.Message{"taskId": id})},
 		} {
 			c.key = h.server.Other
 			strange := h.call(b, c)
@@ -61,16 +63,16 @@ func a2aOtherTasks(h *a2aProbe) {
 				"the same as for an unknown task: %s", unknown)
 		}
 	}
-	got := h.ask(h.server.bindings[0], "GetTask", Message{"id": id}).result
+	got := h.ask(h.server.bindings[0], "GetTask", kit.Message{"id": id}).result
 	h.Want(stateOf(got) != "CANCELED", got, "the other caller has not canceled the task")
 }
 
 // unknownInstead returns params that name the unknown task in place of theirs.
-func unknownInstead(params Message) Message {
+func unknownInstead(params kit.Message) kit.Message {
 	if params["message"] != nil {
-		return said("Hello.", Message{"taskId": unknownA2ATask})
+		return said("Hello.", kit.Message{"taskId": unknownA2ATask})
 	}
-	return Message{"id": unknownA2ATask}
+	return kit.Message{"id": unknownA2ATask}
 }
 
 // a2aLimitChecks test that the server protects itself.
@@ -93,10 +95,10 @@ var a2aLimitChecks = []a2aCheck{
 func (h *a2aProbe) wantTooMuch(b *a2aBinding, member, content string) {
 	const marker = "too much"
 	params := said("", nil)
-	params["message"].(Message)["parts"] = []any{Message{member: marker}}
+	params["message"].(kit.Message)["parts"] = []any{kit.Message{member: marker}}
 	r := b.request(a2aCall{method: "SendMessage", params: params}, h.server.header(h.server.Bearer))
 	r.Body = bytes.Replace(r.Body, []byte(`"`+marker+`"`), []byte(content), 1)
 	a := h.exchange(b, r)
 	h.Want(a.result.Members == nil && (a.Err != nil || a.Status < 500), a.Answer, "a refusal, but no status 5xx")
-	h.refuse(b, "GetTask", Message{"id": unknownA2ATask}, a2aNoTask)
+	h.refuse(b, "GetTask", kit.Message{"id": unknownA2ATask}, a2aNoTask)
 }

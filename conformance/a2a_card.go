@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode/utf16"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -34,7 +35,7 @@ var a2aCardChecks = []a2aCheck{
 			h.Want(a.Object("capabilities").Members != nil, a, "the card has capabilities")
 			skills, _ := a.List("skills")
 			for _, raw := range skills {
-				skill := ParseRow(raw)
+				skill := kit.ParseRow(raw)
 				tags, _ := skill.List("tags")
 				named := skill.Text("id") != "" && skill.Text("name") != "" && skill.Text("description") != ""
 				h.Want(named && len(tags) > 0, skill, "a skill has id, name, description and tags")
@@ -45,7 +46,7 @@ var a2aCardChecks = []a2aCheck{
 			first := h.card(nil)
 			tag := first.Header.Get("ETag")
 			if tag == "" {
-				h.End(NotTested, "the card has no ETag")
+				h.End(kit.NotTested, "the card has no ETag")
 			}
 			again := h.card(http.Header{"If-None-Match": {tag}})
 			h.Want(again.Status == http.StatusNotModified && len(again.Body) == 0, again, "status 304 without a body")
@@ -57,7 +58,7 @@ var a2aCardChecks = []a2aCheck{
 }
 
 // card reads the card.
-func (h *a2aProbe) card(header http.Header) Answer {
+func (h *a2aProbe) card(header http.Header) kit.Answer {
 	return h.GatewayProbe.Ask("", http.MethodGet, cardTarget, h.server.Bearer, header, nil)
 }
 
@@ -71,7 +72,7 @@ func a2aSignature(h *a2aProbe) {
 	}
 	why := "none"
 	for _, raw := range signatures[:min(len(signatures), 16)] {
-		s := ParseRow(raw)
+		s := kit.ParseRow(raw)
 		var protected struct{ Alg, Kid, Jku string }
 		text, err := base64.RawURLEncoding.DecodeString(s.Text("protected"))
 		if err != nil || json.Unmarshal(text, &protected) != nil {
@@ -116,7 +117,7 @@ func (h *a2aProbe) keyOf(kid, jku string) func(text, signature []byte) bool {
 	}
 	keys, _ := root.Do(h.Ctx, http.MethodGet, target, nil, nil).List("keys")
 	for _, raw := range keys {
-		if k := ParseRow(raw); k.Text("kid") == kid {
+		if k := kit.ParseRow(raw); k.Text("kid") == kid {
 			return jwk(k)
 		}
 	}
@@ -124,7 +125,7 @@ func (h *a2aProbe) keyOf(kid, jku string) func(text, signature []byte) bool {
 }
 
 // jwk returns the verification with a JWK: EdDSA with Ed25519, or ES256. nil: it is another one.
-func jwk(k Answer) func(text, signature []byte) bool {
+func jwk(k kit.Answer) func(text, signature []byte) bool {
 	x, _ := base64.RawURLEncoding.DecodeString(k.Text("x"))
 	y, _ := base64.RawURLEncoding.DecodeString(k.Text("y"))
 	switch {
@@ -157,7 +158,7 @@ func a2aPayloads(card []byte) (all [][]byte, err error) {
 	}
 	delete(members, "signatures")
 	for _, value := range []any{members, withoutEmpty(members)} {
-		plain := Canonical(value)
+		plain := kit.Canonical(value)
 		all = append(all, plain, escapeASCII(plain))
 	}
 	return all, nil

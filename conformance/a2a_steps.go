@@ -9,19 +9,21 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // a2aProbe is the context of one running check of an A2A server.
 type a2aProbe struct {
-	GatewayProbe
+	kit.GatewayProbe
 	server *a2aRun
 }
 
 // a2aAnswer is an answer of an operation, in either binding.
 type a2aAnswer struct {
-	Answer
+	kit.Answer
 	rpc    bool
-	result Answer // what the operation returns; without members: it returned an error
+	result kit.Answer // what the operation returns; without members: it returned an error
 }
 
 // a2aError is an error of the specification.
@@ -43,7 +45,7 @@ var (
 // a2aCall is a request for an operation.
 type a2aCall struct {
 	method string
-	params Message
+	params kit.Message
 	key    string // of the caller
 	header http.Header
 }
@@ -63,9 +65,9 @@ func (c a2aCall) targetOf() (verb, target string, body []byte) {
 	}
 	switch c.method {
 	case "SendMessage":
-		return http.MethodPost, "/message:send", Canonical(c.params)
+		return http.MethodPost, "/message:send", kit.Canonical(c.params)
 	case "SendStreamingMessage":
-		return http.MethodPost, "/message:stream", Canonical(c.params)
+		return http.MethodPost, "/message:stream", kit.Canonical(c.params)
 	case "GetTask":
 		return http.MethodGet, "/tasks/" + id + suffix, nil
 	case "ListTasks":
@@ -77,15 +79,15 @@ func (c a2aCall) targetOf() (verb, target string, body []byte) {
 }
 
 // request returns the HTTP request for an operation in this binding.
-func (b *a2aBinding) request(c a2aCall, header http.Header) RetryableRequest {
+func (b *a2aBinding) request(c a2aCall, header http.Header) kit.RetryableRequest {
 	for name, values := range c.header {
 		header[name] = values
 	}
 	if b.name == bindingHTTP {
 		verb, target, body := c.targetOf()
-		return RetryableRequest{Method: verb, Target: target, Header: header, Body: body}
+		return kit.RetryableRequest{Method: verb, Target: target, Header: header, Body: body}
 	}
-	return RetryableRequest{Method: http.MethodPost, Header: header, Body: Canonical(Message{"jsonrpc": "2.0",
+	return kit.RetryableRequest{Method: http.MethodPost, Header: header, Body: kit.Canonical(kit.Message{"jsonrpc": "2.0",
 		"id":     "kit",
 		"method": c.method, "params": c.params})}
 }
@@ -101,22 +103,22 @@ func (h *a2aProbe) call(b *a2aBinding, c a2aCall) a2aAnswer {
 }
 
 // exchange sends a request in a binding.
-func (h *a2aProbe) exchange(b *a2aBinding, r RetryableRequest) a2aAnswer {
-	h.NoteSent(strings.TrimSpace(fmt.Sprintf("%s %s%s\n%s", r.Method, b.client.BaseURL, r.Target, Excerpt(r.Body,
+func (h *a2aProbe) exchange(b *a2aBinding, r kit.RetryableRequest) a2aAnswer {
+	h.NoteSent(strings.TrimSpace(fmt.Sprintf("%s %s%s\n%s", r.Method, b.client.BaseURL, r.Target, kit.Excerpt(r.Body,
 		700))))
 	h.Pace.Wait(h.Ctx, r.Method, r.Target)
 	a := a2aAnswer{Answer: b.client.DoWithRetries(h.Ctx, r, h.Pace.Refused), rpc: b.name == bindingRPC}
 	switch {
 	case a.rpc:
-		a.result = ParseRow(a.Members["result"])
+		a.result = kit.ParseRow(a.Members["result"])
 	case a.Status < 300:
-		a.result = Answer{Members: a.Members, Body: a.Body}
+		a.result = kit.Answer{Members: a.Members, Body: a.Body}
 	}
 	return a
 }
 
 // ask calls an operation as the first caller. It must succeed.
-func (h *a2aProbe) ask(b *a2aBinding, method string, params Message) a2aAnswer {
+func (h *a2aProbe) ask(b *a2aBinding, method string, params kit.Message) a2aAnswer {
 	a := h.call(b, a2aCall{method: method, params: params, key: h.server.Bearer})
 	h.wantResult(a)
 	return a
@@ -124,14 +126,14 @@ func (h *a2aProbe) ask(b *a2aBinding, method string, params Message) a2aAnswer {
 
 // wantResult ends the check unless the operation has returned something.
 func (h *a2aProbe) wantResult(a a2aAnswer) {
-	if IsRateLimit(a.Answer) {
-		h.End(Skipped, "the server takes no more messages for now: %s", a)
+	if kit.IsRateLimit(a.Answer) {
+		h.End(kit.Skipped, "the server takes no more messages for now: %s", a)
 	}
 	h.Want(a.Err == nil && a.Status < 300 && a.result.Members != nil, a.Answer, "a result")
 }
 
 // refuse calls an operation as the first caller. It must return this error.
-func (h *a2aProbe) refuse(b *a2aBinding, method string, params Message, e a2aError) {
+func (h *a2aProbe) refuse(b *a2aBinding, method string, params kit.Message, e a2aError) {
 	h.wantRefused(h.call(b, a2aCall{method: method, params: params, key: h.server.Bearer}), e)
 }
 
@@ -148,7 +150,7 @@ func (h *a2aProbe) wantRefused(a a2aAnswer, e a2aError) {
 	if e.reason != "" && holds {
 		list, _ := refused.List(details)
 		holds = slices.ContainsFunc(list, func(raw json.RawMessage) bool {
-			return ParseRow(raw).Text(
+			return kit.ParseRow(raw).Text(
 				"reason") == e.reason
 		})
 	}
@@ -158,13 +160,13 @@ func (h *a2aProbe) wantRefused(a a2aAnswer, e a2aError) {
 }
 
 // said returns the params of a message with a new messageId. more are further members of the message.
-func said(text string, more Message) Message {
-	m := Message{"messageId": "kit-" + strings.ToLower(rand.Text()), "role": "ROLE_USER",
-		"parts": []any{Message{"text": text}}}
+func said(text string, more kit.Message) kit.Message {
+	m := kit.Message{"messageId": "kit-" + strings.ToLower(rand.Text()), "role": "ROLE_USER",
+		"parts": []any{kit.Message{"text": text}}}
 	for name, value := range more {
 		m[name] = value
 	}
-	return Message{"message": m}
+	return kit.Message{"message": m}
 }
 
 // What the kit says. An agent that takes the second one's time lets the kit open streams and cancel.
@@ -174,17 +176,17 @@ const (
 )
 
 // send sends a text and returns the task. The call returns at once.
-func (h *a2aProbe) send(b *a2aBinding, key string, more Message) Answer {
+func (h *a2aProbe) send(b *a2aBinding, key string, more kit.Message) kit.Answer {
 	return h.sendText(b, key, helloOfKit, more)
 }
 
-func (h *a2aProbe) sendText(b *a2aBinding, key, text string, more Message) Answer {
+func (h *a2aProbe) sendText(b *a2aBinding, key, text string, more kit.Message) kit.Answer {
 	params := said(text, more)
-	params["configuration"] = Message{"returnImmediately": true}
+	params["configuration"] = kit.Message{"returnImmediately": true}
 	a := h.call(b, a2aCall{method: "SendMessage", params: params, key: key})
 	h.wantResult(a)
 	if a.result.Members["message"] != nil {
-		h.End(NotTested, "this agent answers with messages, not with tasks")
+		h.End(kit.NotTested, "this agent answers with messages, not with tasks")
 	}
 	task := taskOf(a)
 	h.Want(task.Text("id") != "" && task.Text("contextId") != "" && stateOf(task) != "", a.Answer,
@@ -193,7 +195,7 @@ func (h *a2aProbe) sendText(b *a2aBinding, key, text string, more Message) Answe
 }
 
 // stateOf returns the state of a task, without TASK_STATE_.
-func stateOf(task Answer) string {
+func stateOf(task kit.Answer) string {
 	return strings.TrimPrefix(task.Object("status").Text("state"), "TASK_STATE_")
 }
 
@@ -206,17 +208,17 @@ func isOver(state string) bool {
 func isAsking(state string) bool { return state == "INPUT_REQUIRED" || state == "AUTH_REQUIRED" }
 
 // over returns a task that never changes again. A task that the agent does not end is canceled.
-func (h *a2aProbe) over(b *a2aBinding) Answer {
+func (h *a2aProbe) over(b *a2aBinding) kit.Answer {
 	task := h.send(b, h.server.Bearer, nil)
 	id := task.Text("id")
 	for deadline := time.Now().Add(patienceOfKit); !isOver(stateOf(task)); {
 		if isAsking(stateOf(task)) || time.Now().After(deadline) {
-			task = h.ask(b, "CancelTask", Message{"id": id}).result
+			task = h.ask(b, "CancelTask", kit.Message{"id": id}).result
 			h.Want(stateOf(task) == "CANCELED", task, "the task is canceled")
 			break
 		}
 		h.Sleep(100 * time.Millisecond)
-		task = h.ask(b, "GetTask", Message{"id": id}).result
+		task = h.ask(b, "GetTask", kit.Message{"id": id}).result
 	}
 	return task
 }

@@ -10,15 +10,17 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // a2aEvent is an event of a stream.
 type a2aEvent struct {
-	id     string // of the event in the stream; empty: it has none
-	kind   string // task, message, statusUpdate or artifactUpdate; empty: it is none of them
-	inner  Answer // the member with this name
-	result string // the canonical form of the whole object, without what JSON-RPC adds
-	error  Answer // the object, if it is an error
+	id     string     // of the event in the stream; empty: it has none
+	kind   string     // task, message, statusUpdate or artifactUpdate; empty: it is none of them
+	inner  kit.Answer // the member with this name
+	result string     // the canonical form of the whole object, without what JSON-RPC adds
+	error  kit.Answer // the object, if it is an error
 }
 
 // state returns the state that the event shows; empty: none.
@@ -33,13 +35,13 @@ type a2aStream struct {
 }
 
 // open sends a request for a stream as the first caller. The answer may be a refusal.
-func (h *a2aProbe) open(ctx context.Context, b *a2aBinding, method string, params Message,
+func (h *a2aProbe) open(ctx context.Context, b *a2aBinding, method string, params kit.Message,
 	header http.Header) *a2aStream {
 	r := b.request(a2aCall{method: method, params: params, header: header}, h.server.header(h.server.Bearer))
 	r.Header.Set("Accept", "text/event-stream")
 	h.NoteSent(strings.TrimSpace(fmt.Sprintf("%s %s%s%s\n%s", r.Method, b.client.BaseURL, r.Target,
-		DescribeHeader(header), Excerpt(r.Body, 700))))
-	s := &a2aStream{events: make(chan a2aEvent, MaxFrames), answer: a2aAnswer{rpc: b.name == bindingRPC}}
+		kit.DescribeHeader(header), kit.Excerpt(r.Body, 700))))
+	s := &a2aStream{events: make(chan a2aEvent, kit.MaxFrames), answer: a2aAnswer{rpc: b.name == bindingRPC}}
 	b.client.Requests.Add(1)
 	req, err := b.client.NewRequest(ctx, r.Method, r.Target, r.Header, r.Body)
 	if err != nil {
@@ -60,8 +62,8 @@ func (h *a2aProbe) open(ctx context.Context, b *a2aBinding, method string, param
 		return s
 	}
 	defer func() { _ = resp.Body.Close() }() // it is only read
-	s.answer.Body, s.answer.Err = io.ReadAll(io.LimitReader(resp.Body, MaxAnswer))
-	s.answer.Members = ParseRow(s.answer.Body).Members
+	s.answer.Body, s.answer.Err = io.ReadAll(io.LimitReader(resp.Body, kit.MaxAnswer))
+	s.answer.Members = kit.ParseRow(s.answer.Body).Members
 	close(s.events)
 	return s
 }
@@ -71,7 +73,7 @@ func (s *a2aStream) follow(body io.ReadCloser) {
 	defer close(s.events)
 	defer func() { _ = body.Close() }() // it was only read
 	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, MaxFrame)
+	lines.Buffer(nil, kit.MaxFrame)
 	id, data := "", ""
 	for lines.Scan() {
 		name, value, _ := strings.Cut(lines.Text(), ":")
@@ -84,8 +86,8 @@ func (s *a2aStream) follow(body io.ReadCloser) {
 		case lines.Text() == "" && data != "":
 			e := parseA2AEvent(id, data, s.answer.rpc)
 			s.all = append(s.all, e)
-			if len(s.all) > MaxFrames {
-				s.ended = fmt.Errorf("more than %d events", MaxFrames)
+			if len(s.all) > kit.MaxFrames {
+				s.ended = fmt.Errorf("more than %d events", kit.MaxFrames)
 				return
 			}
 			s.events <- e // the channel has room for all
@@ -96,20 +98,20 @@ func (s *a2aStream) follow(body io.ReadCloser) {
 }
 
 func parseA2AEvent(id, data string, rpc bool) a2aEvent {
-	object, failed := ParseRow([]byte(data)), Answer{}
+	object, failed := kit.ParseRow([]byte(data)), kit.Answer{}
 	if object.Members["error"] != nil {
 		failed = object
 	}
 	if rpc {
-		object = ParseRow(object.Members["result"])
+		object = kit.ParseRow(object.Members["result"])
 	}
 	e := a2aEvent{id: id, result: data, error: failed}
 	if object.Members != nil {
-		e.result = string(Canonical(object.Members))
+		e.result = string(kit.Canonical(object.Members))
 	}
 	for _, kind := range []string{"task", "message", "statusUpdate", "artifactUpdate"} {
 		if object.Members[kind] != nil && len(object.Members) == 1 {
-			e.kind, e.inner = kind, ParseRow(object.Members[kind])
+			e.kind, e.inner = kind, kit.ParseRow(object.Members[kind])
 		}
 	}
 	return e
@@ -151,7 +153,7 @@ func (s *a2aStream) shows() bool { return s != nil && len(s.all) > 0 && s.all[0]
 // opened after the first event, and one that was opened with the id of the first event after the second one had come.
 type a2aRecord struct {
 	main, second, resumed *a2aStream // second and resumed may be nil
-	task                  Answer     // as GetTask shows it after the stream
+	task                  kit.Answer // as GetTask shows it after the stream
 	whole                 bool       // main has ended by itself
 }
 
@@ -183,17 +185,17 @@ func (h *a2aProbe) newRecord(b *a2aBinding) *a2aRecord {
 		r.whole = ctx.Err() == nil
 		return r
 	}
-	r.second = h.open(ctx, b, "SubscribeToTask", Message{"id": id}, nil)
+	r.second = h.open(ctx, b, "SubscribeToTask", kit.Message{"id": id}, nil)
 	if _, ok := r.main.next(ctx); ok && first.id != "" {
-		r.resumed = h.open(ctx, b, "SubscribeToTask", Message{"id": id}, http.Header{"Last-Event-Id": {first.id}})
+		r.resumed = h.open(ctx, b, "SubscribeToTask", kit.Message{"id": id}, http.Header{"Last-Event-Id": {first.id}})
 	}
 	r.main.rest(ctx)
 	r.whole = ctx.Err() == nil
-	read := func() Answer {
-		return h.call(b, a2aCall{method: "GetTask", params: Message{"id": id}, key: h.server.Bearer}).result
+	read := func() kit.Answer {
+		return h.call(b, a2aCall{method: "GetTask", params: kit.Message{"id": id}, key: h.server.Bearer}).result
 	}
 	if r.task = read(); isAsking(stateOf(r.task)) { // the others end only when the task is over
-		h.call(b, a2aCall{method: "CancelTask", params: Message{"id": id}, key: h.server.Bearer})
+		h.call(b, a2aCall{method: "CancelTask", params: kit.Message{"id": id}, key: h.server.Bearer})
 	}
 	for _, s := range []*a2aStream{r.second, r.resumed} {
 		if s != nil {
@@ -213,9 +215,9 @@ func (h *a2aProbe) ofTask(b *a2aBinding) (r *a2aRecord, events []a2aEvent) {
 	h.Describe("SendStreamingMessage in %s, and SubscribeToTask after its first and its second event", b.name)
 	switch {
 	case !r.whole:
-		h.End(Skipped, "the stream of SendStreamingMessage did not end within %v", patienceOfKit)
+		h.End(kit.Skipped, "the stream of SendStreamingMessage did not end within %v", patienceOfKit)
 	case len(r.main.all) == 1 && r.main.all[0].kind == "message":
-		h.End(NotTested, "this agent answers with messages, not with tasks")
+		h.End(kit.NotTested, "this agent answers with messages, not with tasks")
 	case len(r.main.all) < 2:
 		h.Expect("a stream with a task and its updates")
 		h.Failf("%s%s", r.main.answer, describeEvents(r.main.all))
@@ -227,7 +229,7 @@ func (h *a2aProbe) ofTask(b *a2aBinding) (r *a2aRecord, events []a2aEvent) {
 func describeEvents(events []a2aEvent) string {
 	var lines []string
 	for _, e := range events {
-		lines = append(lines, fmt.Sprintf("id %q: %s", e.id, Excerpt([]byte(e.result), 200)))
+		lines = append(lines, fmt.Sprintf("id %q: %s", e.id, kit.Excerpt([]byte(e.result), 200)))
 	}
 	return strings.Join(lines[:min(len(lines), 20)], "\n")
 }
@@ -247,7 +249,7 @@ var a2aStreamChecks = []a2aCheck{
 			for _, b := range h.server.bindings {
 				r, events := h.ofTask(b)
 				if !r.second.shows() {
-					h.End(NotTested, "the agent ended its task before a second stream could be opened")
+					h.End(kit.NotTested, "the agent ended its task before a second stream could be opened")
 				}
 				h.wantTail(withoutIDs(events), withoutIDs(r.second.all), 0)
 			}
@@ -258,9 +260,9 @@ var a2aStreamChecks = []a2aCheck{
 				r, events := h.ofTask(b)
 				switch {
 				case events[0].id == "":
-					h.End(NotTested, "the events have no id, so a stream cannot be resumed")
+					h.End(kit.NotTested, "the events have no id, so a stream cannot be resumed")
 				case !r.resumed.shows():
-					h.End(NotTested, "the agent ended its task before the stream could be resumed")
+					h.End(kit.NotTested, "the agent ended its task before the stream could be resumed")
 				}
 				h.wantTail(events, r.resumed.all, len(events)-1)
 			}
@@ -269,8 +271,8 @@ var a2aStreamChecks = []a2aCheck{
 		Needs: needsStreaming, Wait: time.Second, Run: func(h *a2aProbe) {
 			id := h.over(h.server.bindings[0]).Text("id")
 			for _, b := range h.server.bindings {
-				h.wantRefused(h.open(h.Ctx, b, "SubscribeToTask", Message{"id": id}, nil).refusal(h.Ctx), a2aUnsupported)
-				h.wantRefused(h.open(h.Ctx, b, "SubscribeToTask", Message{"id": unknownA2ATask}, nil).refusal(h.Ctx), a2aNoTask)
+				h.wantRefused(h.open(h.Ctx, b, "SubscribeToTask", kit.Message{"id": id}, nil).refusal(h.Ctx), a2aUnsupported)
+				h.wantRefused(h.open(h.Ctx, b, "SubscribeToTask", kit.Message{"id": unknownA2ATask}, nil).refusal(h.Ctx), a2aNoTask)
 			}
 		}},
 }
@@ -327,28 +329,28 @@ func a2aPieces(h *a2aProbe) {
 			streamed[id] += textOfParts(e.inner.Object("artifact"))
 		}
 		h.Expect("the texts of the artifacts on the stream: %v", streamed)
-		if got := artifactTexts(r.task); string(Canonical(got)) != string(Canonical(streamed)) {
+		if got := artifactTexts(r.task); string(kit.Canonical(got)) != string(kit.Canonical(streamed)) {
 			h.Failf("GetTask: %v", got)
 		}
 	}
 }
 
 // artifactTexts returns the texts of a task's artifacts, by their ids.
-func artifactTexts(task Answer) map[string]string {
+func artifactTexts(task kit.Answer) map[string]string {
 	texts := map[string]string{}
 	artifacts, _ := task.List("artifacts")
 	for _, raw := range artifacts {
-		a := ParseRow(raw)
+		a := kit.ParseRow(raw)
 		texts[a.Text("artifactId")] = textOfParts(a)
 	}
 	return texts
 }
 
 // textOfParts returns the texts of an artifact.
-func textOfParts(artifact Answer) (text string) {
+func textOfParts(artifact kit.Answer) (text string) {
 	parts, _ := artifact.List("parts")
 	for _, raw := range parts {
-		text += ParseRow(raw).Text("text")
+		text += kit.ParseRow(raw).Text("text")
 	}
 	return text
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // a2aBindingChecks test what all operations of a binding have in common.
@@ -16,28 +18,28 @@ var a2aBindingChecks = []a2aCheck{
 		Wait:  time.Second, Run: func(h *a2aProbe) {
 			task := h.over(h.server.bindings[0])
 			var texts [][]byte
-			var last Answer
+			var last kit.Answer
 			for _, b := range h.server.bindings {
-				last = h.ask(b, "GetTask", Message{"id": task.Text("id")}).result
-				texts = append(texts, Canonical(last.Members))
+				last = h.ask(b, "GetTask", kit.Message{"id": task.Text("id")}).result
+				texts = append(texts, kit.Canonical(last.Members))
 			}
 			h.Want(bytes.Equal(texts[0], texts[1]), last, "the task as in %s: %s", h.server.bindings[0].name,
-				Excerpt(texts[0], 400))
+				kit.Excerpt(texts[0], 400))
 		}},
 	{Number: "a2a.binding.unknown", Title: "An unknown task is answered with TaskNotFoundError",
 		Cites: `A2A 1.0 3.3.2, 5.4; A-9`,
 		Run: func(h *a2aProbe) {
 			for _, b := range h.server.bindings {
-				h.refuse(b, "GetTask", Message{"id": unknownA2ATask}, a2aNoTask)
-				h.refuse(b, "CancelTask", Message{"id": unknownA2ATask}, a2aNoTask)
-				h.refuse(b, "SendMessage", said("Hello.", Message{"taskId": unknownA2ATask}), a2aNoTask)
+				h.refuse(b, "GetTask", kit.Message{"id": unknownA2ATask}, a2aNoTask)
+				h.refuse(b, "CancelTask", kit.Message{"id": unknownA2ATask}, a2aNoTask)
+				h.refuse(b, "SendMessage", said("Hello.", kit.Message{"taskId": unknownA2ATask}), a2aNoTask)
 			}
 		}},
 	{Number: "a2a.binding.version",
 		Title: "A version that the card does not name is answered with VersionNotSupportedError",
 		Cites: `A2A 1.0 3.6.2; A-11`, Run: func(h *a2aProbe) {
 			for _, b := range h.server.bindings {
-				h.wantRefused(h.call(b, a2aCall{method: "GetTask", params: Message{"id": unknownA2ATask}, key: h.server.Bearer,
+				h.wantRefused(h.call(b, a2aCall{method: "GetTask", params: kit.Message{"id": unknownA2ATask}, key: h.server.Bearer,
 					header: http.Header{"A2a-Version": {"9.9"}}}), a2aVersion)
 			}
 		}},
@@ -49,7 +51,7 @@ var a2aBindingChecks = []a2aCheck{
 func a2aRequests(h *a2aProbe) {
 	b := h.server.binding(bindingRPC)
 	send := func(body string) a2aAnswer {
-		return h.exchange(b, RetryableRequest{Method: http.MethodPost, Header: h.server.header(h.server.Bearer),
+		return h.exchange(b, kit.RetryableRequest{Method: http.MethodPost, Header: h.server.header(h.server.Bearer),
 			Body: []byte(body)})
 	}
 	for _, c := range []struct {
@@ -78,7 +80,7 @@ var a2aTaskChecks = []a2aCheck{
 		Cites: `A2A 1.0 3.1.1, 3.1.3; A-14`, Run: func(h *a2aProbe) {
 			task := h.send(h.server.bindings[0], h.server.Bearer, nil)
 			for _, b := range h.server.bindings {
-				got := h.ask(b, "GetTask", Message{"id": task.Text("id")}).result
+				got := h.ask(b, "GetTask", kit.Message{"id": task.Text("id")}).result
 				h.Want(got.Text("id") == task.Text("id") && got.Text("contextId") == task.Text("contextId"), got,
 					"the task %s of the context %s", task.Text("id"), task.Text("contextId"))
 			}
@@ -88,7 +90,7 @@ var a2aTaskChecks = []a2aCheck{
 		Run: func(h *a2aProbe) {
 			b := h.server.bindings[0]
 			first := h.send(b, h.server.Bearer, nil)
-			next := h.send(b, h.server.Bearer, Message{"contextId": first.Text("contextId")})
+			next := h.send(b, h.server.Bearer, kit.Message{"contextId": first.Text("contextId")})
 			h.Want(next.Text("contextId") == first.Text("contextId") && next.Text("id") != first.Text("id"), next,
 				"another task of the context %s", first.Text("contextId"))
 		}},
@@ -97,7 +99,7 @@ var a2aTaskChecks = []a2aCheck{
 			id := h.over(h.server.bindings[0]).Text("id")
 			for _, b := range h.server.bindings {
 				for length := range 2 {
-					got := h.ask(b, "GetTask", Message{"id": id, "historyLength": length}).result
+					got := h.ask(b, "GetTask", kit.Message{"id": id, "historyLength": length}).result
 					history, _ := got.List("history")
 					h.Want(len(history) <= length, got, "at most %d messages", length)
 				}
@@ -109,9 +111,9 @@ var a2aTaskChecks = []a2aCheck{
 			task := h.over(h.server.bindings[0])
 			id := task.Text("id")
 			for _, b := range h.server.bindings {
-				h.refuse(b, "SendMessage", said("More.", Message{"taskId": id}), a2aUnsupported)
-				h.refuse(b, "CancelTask", Message{"id": id}, a2aNotCancelable)
-				got := h.ask(b, "GetTask", Message{"id": id}).result
+				h.refuse(b, "SendMessage", said("More.", kit.Message{"taskId": id}), a2aUnsupported)
+				h.refuse(b, "CancelTask", kit.Message{"id": id}, a2aNotCancelable)
+				got := h.ask(b, "GetTask", kit.Message{"id": id}).result
 				h.Want(stateOf(got) == stateOf(task), got, "the state is still %s", stateOf(task))
 			}
 		}},
@@ -119,15 +121,15 @@ var a2aTaskChecks = []a2aCheck{
 		Run: func(h *a2aProbe) {
 			b := h.server.bindings[0]
 			id := h.sendText(b, h.server.Bearer, slowOfKit, nil).Text("id")
-			a := h.call(b, a2aCall{method: "CancelTask", params: Message{"id": id}, key: h.server.Bearer})
-			if got := h.ask(b, "GetTask", Message{"id": id}).result; a.result.Members == nil && isOver(stateOf(got)) {
+			a := h.call(b, a2aCall{method: "CancelTask", params: kit.Message{"id": id}, key: h.server.Bearer})
+			if got := h.ask(b, "GetTask", kit.Message{"id": id}).result; a.result.Members == nil && isOver(stateOf(got)) {
 				h.wantRefused(a, a2aNotCancelable)
-				h.End(NotTested, "the agent ended its task before it could be canceled")
+				h.End(kit.NotTested, "the agent ended its task before it could be canceled")
 			}
 			h.wantResult(a)
 			h.Want(stateOf(a.result) == "CANCELED", a.Answer, "the state CANCELED")
 			h.Sleep(time.Second) // in which the agent may still answer
-			got := h.ask(b, "GetTask", Message{"id": id}).result
+			got := h.ask(b, "GetTask", kit.Message{"id": id}).result
 			h.Want(stateOf(got) == "CANCELED", got, "the state is still CANCELED")
 		}},
 }
@@ -140,13 +142,13 @@ var a2aListChecks = []a2aCheck{
 		Cites: `A2A 1.0 3.1.4; A-28`,
 		Run: func(h *a2aProbe) {
 			for _, b := range h.server.bindings {
-				h.wantList(h.ask(b, "ListTasks", Message{"contextId": unknownA2ATask}), 0)
+				h.wantList(h.ask(b, "ListTasks", kit.Message{"contextId": unknownA2ATask}), 0)
 			}
 		}},
 	{Number: "a2a.list.params", Title: "A page size that is not from 1 to 100, and a bad page token, are refused",
 		Cites: `A2A 1.0 3.1.4; A-28`, Run: func(h *a2aProbe) {
 			for _, b := range h.server.bindings {
-				for _, params := range []Message{{"pageSize": 0}, {"pageSize": 101}, {"pageSize": -1},
+				for _, params := range []kit.Message{{"pageSize": 0}, {"pageSize": 101}, {"pageSize": -1},
 					{"pageToken": "no such token"}} {
 					h.refuse(b, "ListTasks", params, a2aBadParams)
 				}
@@ -155,14 +157,14 @@ var a2aListChecks = []a2aCheck{
 }
 
 // wantList ends the check unless the answer is a page of a list with this total. It returns the tasks.
-func (h *a2aProbe) wantList(a a2aAnswer, total int) (tasks []Answer) {
+func (h *a2aProbe) wantList(a a2aAnswer, total int) (tasks []kit.Answer) {
 	rows, ok := a.result.List("tasks")
 	_, token := a.result.Members["nextPageToken"]
 	var size int
 	sized := json.Unmarshal(a.result.Members["totalSize"], &size) == nil
 	h.Want(ok && token && sized && size == total, a.Answer, "tasks, nextPageToken, and the totalSize %d", total)
 	for _, row := range rows {
-		tasks = append(tasks, ParseRow(row))
+		tasks = append(tasks, kit.ParseRow(row))
 	}
 	return tasks
 }
@@ -173,14 +175,14 @@ func a2aPages(h *a2aProbe) {
 	contextID := first.Text("contextId")
 	made := []string{first.Text("id")}
 	for range 2 {
-		made = append(made, h.send(b, h.server.Bearer, Message{"contextId": contextID}).Text("id"))
+		made = append(made, h.send(b, h.server.Bearer, kit.Message{"contextId": contextID}).Text("id"))
 	}
 	for _, id := range made { // so that no status changes while the pages are read
-		h.call(b, a2aCall{method: "CancelTask", params: Message{"id": id}, key: h.server.Bearer})
+		h.call(b, a2aCall{method: "CancelTask", params: kit.Message{"id": id}, key: h.server.Bearer})
 	}
 	for _, b := range h.server.bindings {
 		var seen, times []string
-		params := Message{"contextId": contextID, "pageSize": 1}
+		params := kit.Message{"contextId": contextID, "pageSize": 1}
 		for range len(made) + 1 {
 			a := h.ask(b, "ListTasks", params)
 			tasks := h.wantList(a, len(made))

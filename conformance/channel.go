@@ -7,14 +7,16 @@ import (
 	"net/url"
 	"sync/atomic"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // ChannelOptions selects the checks of a run at a channel service, and gives them what they need. The zero value
 // selects all checks. A check whose options are not given is reported as not tested.
 type ChannelOptions struct {
-	Only     []string      // numbers of checks; empty: all checks
-	Timeout  time.Duration // for the whole run; checks not ended by then are skipped. 0: DefaultChannelTimeout
-	Progress func(Result)  // called with each result when its check has ended, one call at a time; may be nil
+	Only     []string         // numbers of checks; empty: all checks
+	Timeout  time.Duration    // for the whole run; checks not ended by then are skipped. 0: DefaultChannelTimeout
+	Progress func(kit.Result) // called with each result when its check has ended, one call at a time; may be nil
 
 	// OperatorKey is the key of the service's operator. Only the operator can create channels, so almost all checks
 	// need it.
@@ -35,11 +37,11 @@ const DefaultChannelTimeout = 3 * time.Minute
 const needsAgent = "this needs a server for deliveries that the service can call (--webhook-listen)"
 
 // channelCheck is a check of a channel service.
-type channelCheck = GatewayCheck[*channelProbe]
+type channelCheck = kit.GatewayCheck[*channelProbe]
 
 // channelThemes returns all tables of checks of a channel service, in the order of the documentation.
-func channelThemes() []GatewayTheme[*channelProbe] {
-	return []GatewayTheme[*channelProbe]{
+func channelThemes() []kit.GatewayTheme[*channelProbe] {
+	return []kit.GatewayTheme[*channelProbe]{
 		{Name: "HTTP", Checks: channelHTTPChecks},
 		{Name: "Bodies", Checks: channelBodyChecks},
 		{Name: "Channels", Checks: channelChecks},
@@ -61,39 +63,39 @@ func channelThemes() []GatewayTheme[*channelProbe] {
 const channelLike = "N-1"
 
 // ChannelChecks returns all checks of a channel service, in the order of the documentation.
-func ChannelChecks() []Check { return BindChecks(channelThemes(), (*channelRun)(nil).check) }
+func ChannelChecks() []kit.Check { return kit.BindChecks(channelThemes(), (*channelRun)(nil).check) }
 
 // RunChannel checks the channel service at baseURL, which may have a path. It returns an error if the options are
 // invalid, if baseURL is not a usable address, or if no channel service answers there. A service that violates the
 // protocol is not an error: see Report.Holds. Each check deletes the channels that it has made. If ctx ends, the checks
 // that have not ended are reported as skipped.
-func RunChannel(ctx context.Context, baseURL string, o ChannelOptions) (Report, error) {
+func RunChannel(ctx context.Context, baseURL string, o ChannelOptions) (kit.Report, error) {
 	if err := o.Check(baseURL); err != nil {
-		return Report{}, err
+		return kit.Report{}, err
 	}
-	client, err := NewRelayClient(baseURL)
+	client, err := kit.NewRelayClient(baseURL)
 	if err != nil {
-		return Report{}, err
+		return kit.Report{}, err
 	}
 	defer client.Close()
 	run := &channelRun{ChannelOptions: o, client: client, slow: make(chan struct{}, maxSlowAgents),
-		pace: Pace{IsLimit: isChannelRateLimit, Free: isFreeAtChannel}}
-	return GatewayRun{Level: ChannelService, Checks: BindChecks(channelThemes(), run.check), Like: channelLike,
+		pace: kit.Pace{IsLimit: isChannelRateLimit, Free: isFreeAtChannel}}
+	return kit.GatewayRun{Level: kit.ChannelService, Checks: kit.BindChecks(channelThemes(), run.check), Like: channelLike,
 		Only: o.Only, Timeout: o.Timeout, Usual: DefaultChannelTimeout, Progress: o.Progress, Listen: o.Listen,
-		ListenURL: o.ListenURL, Connect: run.connect, Hooks: &run.hooks}.Run(ctx, client, func(*Report) {})
+		ListenURL: o.ListenURL, Connect: run.connect, Hooks: &run.hooks}.Run(ctx, client, func(*kit.Report) {})
 }
 
 // Check returns the error that RunChannel would return for invalid options or an invalid baseURL. It sends no request.
 func (o ChannelOptions) Check(baseURL string) error {
-	return CheckGatewayOptions(baseURL, ChannelChecks(), o.Only, channelLike, o.Listen, o.ListenURL)
+	return kit.CheckGatewayOptions(baseURL, ChannelChecks(), o.Only, channelLike, o.Listen, o.ListenURL)
 }
 
 // channelRun is what the checks of one run share.
 type channelRun struct {
 	ChannelOptions
-	client *RelayClient // its targets are relative to the service's address
-	hooks  *HookServer  // nil: the run does not listen for deliveries
-	pace   Pace
+	client *kit.RelayClient // its targets are relative to the service's address
+	hooks  *kit.HookServer  // nil: the run does not listen for deliveries
+	pace   kit.Pace
 	slow   chan struct{} // has an element for each check with a slow agent
 	names  atomic.Int64  // so that each channel has another name
 }
@@ -116,19 +118,19 @@ func (run *channelRun) connect(ctx context.Context) error {
 }
 
 // check runs one check. It reports the check as not tested if its options are not given.
-func (run *channelRun) check(p *Probe, c channelCheck) {
+func (run *channelRun) check(p *kit.Probe, c channelCheck) {
 	missing := map[string]bool{
-		NeedsOperator: run.OperatorKey == "",
-		needsAgent:    run.OperatorKey == "" || run.hooks == nil,
-		NeedsThorough: run.OperatorKey == "" || !run.Thorough,
+		kit.NeedsOperator: run.OperatorKey == "",
+		needsAgent:        run.OperatorKey == "" || run.hooks == nil,
+		kit.NeedsThorough: run.OperatorKey == "" || !run.Thorough,
 	}
 	if missing[c.Needs] {
 		if run.OperatorKey == "" {
-			p.End(NotTested, "%s", NeedsOperator)
+			p.End(kit.NotTested, "%s", kit.NeedsOperator)
 		}
-		p.End(NotTested, "%s", c.Needs)
+		p.End(kit.NotTested, "%s", c.Needs)
 	}
-	h := &channelProbe{GatewayProbe: GatewayProbe{Probe: p, Pace: &run.pace, Hold: HoldOfWait}, service: run}
+	h := &channelProbe{GatewayProbe: kit.GatewayProbe{Probe: p, Pace: &run.pace, Hold: kit.HoldOfWait}, service: run}
 	defer h.release()
 	c.Run(h)
 }

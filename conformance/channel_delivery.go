@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // channelDeliveryChecks test what agents get.
@@ -28,10 +30,10 @@ var channelDeliveryChecks = []channelCheck{
 	{Number: "N-58", Title: "A delivery goes to the whole connection string, with its query",
 		Cites: `CHANNEL "Deliveries"`, Needs: needsAgent, Run: func(h *channelProbe) {
 			alice := h.talk()
-			k := h.inbox(func(int) HookReply { return ReplyOK })
+			k := h.inbox(func(int) kit.HookReply { return kit.ReplyOK })
 			h.wantOK(h.connectTo(alice.channel, "bot", k.URL+"?key=a%20b&key=c"), http.StatusCreated)
 			h.say(alice, "hello")
-			call := h.WantCalls(k, 1, PromptLimit)[0]
+			call := h.WantCalls(k, 1, kit.PromptLimit)[0]
 			h.Expect("the query key=a%%20b&key=c")
 			if call.Query != "key=a%20b&key=c" {
 				h.Failf("the query %q", call.Query)
@@ -40,13 +42,13 @@ var channelDeliveryChecks = []channelCheck{
 	{Number: "N-59", Title: "A message goes to every active connection of its channel, and of no other",
 		Cites: `CHANNEL "Deliveries"`, Needs: needsAgent, Run: func(h *channelProbe) {
 			alice, other := h.talk(), h.talk()
-			first, second := h.agent(alice.channel, "first", ReplyOK), h.agent(alice.channel, "second", ReplyOK)
-			foreign := h.agent(other.channel, "first", ReplyOK)
+			first, second := h.agent(alice.channel, "first", kit.ReplyOK), h.agent(alice.channel, "second", kit.ReplyOK)
+			foreign := h.agent(other.channel, "first", kit.ReplyOK)
 			event := h.sayTo(2, alice, "hello")
-			h.wantIDs(h.received(first, 1, PromptLimit), event)
-			h.wantIDs(h.received(second, 1, PromptLimit), event)
+			h.wantIDs(h.received(first, 1, kit.PromptLimit), event)
+			h.wantIDs(h.received(second, 1, kit.PromptLimit), event)
 			h.sayTo(1, other, "hello")
-			h.received(foreign, 1, PromptLimit)
+			h.received(foreign, 1, kit.PromptLimit)
 			for _, a := range []*agent{first, second, foreign} {
 				h.WantNoMoreCalls(a.Hook, 1)
 			}
@@ -55,10 +57,10 @@ var channelDeliveryChecks = []channelCheck{
 	{Number: "N-60", Title: "What an agent says goes to all other agents of the channel, and not to itself",
 		Cites: `CHANNEL "Deliveries"; CHANNEL "Callback"`, Needs: needsAgent, Run: func(h *channelProbe) {
 			alice := h.talk()
-			first, second := h.agent(alice.channel, "first", ReplyOK), h.agent(alice.channel, "second", ReplyOK)
+			first, second := h.agent(alice.channel, "first", kit.ReplyOK), h.agent(alice.channel, "second", kit.ReplyOK)
 			asked := h.sayTo(2, alice, "hello")
-			event := h.reported(alice.channel, h.received(first, 1, PromptLimit)[0], messageEvent("hello too"))
-			got := h.received(second, 2, PromptLimit)
+			event := h.reported(alice.channel, h.received(first, 1, kit.PromptLimit)[0], messageEvent("hello too"))
+			got := h.received(second, 2, kit.PromptLimit)
 			h.wantIDs(got, asked, event)
 			said := got[1].Body.Object("message")
 			h.Want(said.Text("sender") == "first" && said.Text("content") == "hello too", got[1].Body,
@@ -69,7 +71,7 @@ var channelDeliveryChecks = []channelCheck{
 	{Number: "N-61", Title: "Only events of the type message are delivered",
 		Cites: `CHANNEL "Deliveries"; CHANNEL "Callback"`, Needs: needsAgent, Run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
-			other := h.agent(alice.channel, "other", ReplyOK)
+			other := h.agent(alice.channel, "other", kit.ReplyOK)
 			for _, event := range goodEvents() {
 				if event["type"] != "message" {
 					h.wantSeq(h.report(d, event))
@@ -88,10 +90,10 @@ var channelDeliveryChecks = []channelCheck{
 func deliveryBody(form string, mcp any) func(*channelProbe) {
 	return func(h *channelProbe) {
 		alice := h.talk()
-		bot := h.agentWith(alice.channel, "bot", mcp, func(int) HookReply { return ReplyOK })
-		const content = "<你好> & " + Astral + " \"\\\n\x01"
+		bot := h.agentWith(alice.channel, "bot", mcp, func(int) kit.HookReply { return kit.ReplyOK })
+		const content = "<你好> & " + kit.Astral + " \"\\\n\x01"
 		event := h.sayTo(1, alice, content)
-		d := h.received(bot, 1, PromptLimit)[0]
+		d := h.received(bot, 1, kit.PromptLimit)[0]
 		want := map[string]any{
 			"channel": map[string]any{"id": alice.id, "name": alice.channel.name, "context": alice.context,
 				"service": d.Body.Object("channel").Text("service")},
@@ -120,20 +122,20 @@ func deliveryBody(form string, mcp any) func(*channelProbe) {
 
 func deliveryAttempts(h *channelProbe) {
 	alice := h.talk()
-	bot := h.agentWith(alice.channel, "bot", nil, ReplyFirst(ReplyWith(http.StatusServiceUnavailable)))
+	bot := h.agentWith(alice.channel, "bot", nil, kit.ReplyFirst(kit.ReplyWith(http.StatusServiceUnavailable)))
 	event := h.say(alice, "hello")
-	got := h.received(bot, 2, 2*PromptLimit)
+	got := h.received(bot, 2, 2*kit.PromptLimit)
 	h.wantIDs(got, event, event)
 	h.Expect("the same Idempotency-Key, another callback and another key for the MCP server in each attempt")
 	if got[0].Header.Get("Idempotency-Key") != got[1].Header.Get("Idempotency-Key") ||
 		got[0].callback == got[1].callback || got[0].token == got[1].token {
 		h.Failf("the headers %v and the body %s, and then the headers %v and the body %s", got[0].Header,
-			Excerpt(got[0].Body.Body, 400), got[1].Header, Excerpt(got[1].Body.Body, 400))
+			kit.Excerpt(got[0].Body.Body, 400), got[1].Header, kit.Excerpt(got[1].Body.Body, 400))
 	}
 	for _, d := range got {
 		h.wantSeq(h.report(d, statusEvent("reading")))
 		h.initialize(d)
-		h.call(d, "get_roster", Message{})
+		h.call(d, "get_roster", kit.Message{})
 	}
 	h.WantNoMoreCalls(bot.Hook, 2)
 }

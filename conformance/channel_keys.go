@@ -3,6 +3,8 @@ package conformance
 import (
 	"net/http"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // channelRequest is a request to a channel.
@@ -16,14 +18,14 @@ type channelRequest struct {
 // Everything of ofReaders is for both.
 var (
 	ofManagers = []channelRequest{
-		{"GET", "", nil}, {"PATCH", "", Message{"name": "kit-renamed"}}, {"GET", "/members", nil},
-		{"POST", "/members", Message{"name": "carol"}}, {"GET", "/connections", nil},
-		{"POST", "/connections", Message{"name": "other", "url": ExampleURL}},
-		{"PUT", "/connections/bot", Message{"mcp": "none"}}, {"DELETE", "/connections/bot", nil},
+		{"GET", "", nil}, {"PATCH", "", kit.Message{"name": "kit-renamed"}}, {"GET", "/members", nil},
+		{"POST", "/members", kit.Message{"name": "carol"}}, {"GET", "/connections", nil},
+		{"POST", "/connections", kit.Message{"name": "other", "url": kit.ExampleURL}},
+		{"PUT", "/connections/bot", kit.Message{"mcp": "none"}}, {"DELETE", "/connections/bot", nil},
 		{"DELETE", "/members/carol", nil}, {"DELETE", "", nil},
 	}
 	ofReaders = []channelRequest{{"GET", "/events", nil}}
-	ofMembers = []channelRequest{{"POST", "/messages", Message{"content": "hello"}}}
+	ofMembers = []channelRequest{{"POST", "/messages", kit.Message{"content": "hello"}}}
 )
 
 func everyRequest() []channelRequest {
@@ -31,7 +33,7 @@ func everyRequest() []channelRequest {
 }
 
 // try sends a request of these lists with this Authorization. If it is empty, there is none.
-func (h *channelProbe) try(c *channel, what string, r channelRequest, authorization ...string) Answer {
+func (h *channelProbe) try(c *channel, what string, r channelRequest, authorization ...string) kit.Answer {
 	header := http.Header{}
 	if len(authorization) > 0 && authorization[0] != "" {
 		header["Authorization"] = authorization
@@ -42,7 +44,7 @@ func (h *channelProbe) try(c *channel, what string, r channelRequest, authorizat
 // withBot creates a channel with the member alice and the connection bot.
 func (h *channelProbe) withBot() *member {
 	alice := h.talk()
-	h.wantOK(h.connectTo(alice.channel, "bot", ExampleURL), http.StatusCreated)
+	h.wantOK(h.connectTo(alice.channel, "bot", kit.ExampleURL), http.StatusCreated)
 	return alice
 }
 
@@ -61,10 +63,10 @@ func (h *channelProbe) wantUntouched(alice *member) {
 // channelKeyChecks test who may do what.
 var channelKeyChecks = []channelCheck{
 	{Number: "N-33", Title: "Without a key every request is refused with 401 and WWW-Authenticate: Bearer",
-		Cites: `CHANNEL "The service"; GATEWAYS "Keys of callers"; G-25`, Needs: NeedsOperator,
+		Cites: `CHANNEL "The service"; GATEWAYS "Keys of callers"; G-25`, Needs: kit.NeedsOperator,
 		Run: func(h *channelProbe) {
 			alice := h.withBot()
-			h.wantNoKey(h.Write("", "/channels", Message{"name": "kit"}))
+			h.wantNoKey(h.Write("", "/channels", kit.Message{"name": "kit"}))
 			for _, r := range everyRequest() {
 				h.wantNoKey(h.try(alice.channel, "without a key", r))
 				h.wantNoKey(h.try(unknownChannel, "without a key", r))
@@ -72,7 +74,7 @@ var channelKeyChecks = []channelCheck{
 			h.wantUntouched(alice)
 		}},
 	{Number: "N-34", Title: "An unknown key, another scheme and a malformed Authorization are refused with 401",
-		Cites: `GATEWAYS "Keys of callers"; G-10`, Needs: NeedsOperator, Run: func(h *channelProbe) {
+		Cites: `GATEWAYS "Keys of callers"; G-10`, Needs: kit.NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.withBot()
 			key := alice.channel.key
 			for _, authorization := range []string{"Bearer " + unknownChannelKey, "Bearer " + unknownMemberKey, "Bearer",
@@ -82,14 +84,14 @@ var channelKeyChecks = []channelCheck{
 					h.wantNoKey(h.try(alice.channel, "with an invalid Authorization", r, authorization))
 				}
 				h.wantNoKey(h.Ask("with an invalid Authorization", http.MethodPost, "/channels", "",
-					http.Header{"Authorization": {authorization}}, Message{"name": "kit"}))
+					http.Header{"Authorization": {authorization}}, kit.Message{"name": "kit"}))
 			}
 			h.wantNoKey(h.try(alice.channel, "two Authorization headers", ofReaders[0], "Bearer "+key,
 				"Bearer "+unknownChannelKey))
 			h.wantUntouched(alice)
 		}},
 	{Number: "N-35", Title: "The scheme Bearer is case-insensitive",
-		Cites: `GATEWAYS "Keys of callers"`, Needs: NeedsOperator, Run: func(h *channelProbe) {
+		Cites: `GATEWAYS "Keys of callers"`, Needs: kit.NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.talk()
 			for _, scheme := range []string{"bearer ", "BEARER ", "bEaReR "} {
 				h.eventsOf(h.try(alice.channel, scheme, ofReaders[0], scheme+alice.channel.key))
@@ -97,7 +99,7 @@ var channelKeyChecks = []channelCheck{
 			}
 		}},
 	{Number: "N-36", Title: "The channel's key and the operator's may do everything but post messages (403)",
-		Cites: `CHANNEL "The service"; G-10`, Needs: NeedsOperator, Run: func(h *channelProbe) {
+		Cites: `CHANNEL "The service"; G-10`, Needs: kit.NeedsOperator, Run: func(h *channelProbe) {
 			for _, own := range []bool{true, false} {
 				alice := h.withBot()
 				key := h.service.OperatorKey
@@ -117,19 +119,19 @@ var channelKeyChecks = []channelCheck{
 			}
 		}},
 	{Number: "N-37", Title: "A member's key may post messages and read events, and do nothing else (403)",
-		Cites: `CHANNEL "The service"; G-10`, Needs: NeedsOperator, Run: func(h *channelProbe) {
+		Cites: `CHANNEL "The service"; G-10`, Needs: kit.NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.withBot()
 			for _, r := range ofManagers {
 				h.wantForbidden(h.try(alice.channel, "with a member's key", r, "Bearer "+alice.key))
 			}
-			h.wantForbidden(h.Write(alice.key, "/channels", Message{"name": "kit"}))
+			h.wantForbidden(h.Write(alice.key, "/channels", kit.Message{"name": "kit"}))
 			h.wantUntouched(alice)
 			h.eventsOf(h.try(alice.channel, "", ofReaders[0], "Bearer "+alice.key))
 			h.wantOK(h.Remove(alice.channel.key, alice.path("/connections/bot")), http.StatusOK)
 			h.said(h.try(alice.channel, "", ofMembers[0], "Bearer "+alice.key), 0)
 		}},
 	{Number: "N-38", Title: "Keys of another channel are refused with 403",
-		Cites: `GATEWAYS "Keys of callers"; G-10`, Needs: NeedsOperator, Run: func(h *channelProbe) {
+		Cites: `GATEWAYS "Keys of callers"; G-10`, Needs: kit.NeedsOperator, Run: func(h *channelProbe) {
 			alice, mallory := h.withBot(), h.talk()
 			for _, key := range []string{mallory.channel.key, mallory.key} {
 				for _, r := range everyRequest() {
@@ -139,11 +141,11 @@ var channelKeyChecks = []channelCheck{
 			h.wantUntouched(alice)
 		}},
 	{Number: "N-39", Title: "Only the operator may create channels",
-		Cites: `CHANNEL "The service"; G-10`, Needs: NeedsOperator, Run: func(h *channelProbe) {
+		Cites: `CHANNEL "The service"; G-10`, Needs: kit.NeedsOperator, Run: func(h *channelProbe) {
 			alice := h.talk()
-			h.wantForbidden(h.Write(alice.channel.key, "/channels", Message{"name": "kit"}))
-			h.wantForbidden(h.Write(alice.key, "/channels", Message{"name": "kit"}))
-			h.wantNoKey(h.Write(unknownChannelKey, "/channels", Message{"name": "kit"}))
+			h.wantForbidden(h.Write(alice.channel.key, "/channels", kit.Message{"name": "kit"}))
+			h.wantForbidden(h.Write(alice.key, "/channels", kit.Message{"name": "kit"}))
+			h.wantNoKey(h.Write(unknownChannelKey, "/channels", kit.Message{"name": "kit"}))
 		}},
 	{Number: "N-40", Title: "A token of a delivery is no key, and a key is no token of a callback",
 		Cites: `GATEWAYS "Keys of callers"; G-10`, Needs: needsAgent, Run: func(h *channelProbe) {

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // channelLaneChecks test the order of deliveries, and what failures do. A service waits about 2 seconds before it
@@ -17,14 +19,14 @@ var channelLaneChecks = []channelCheck{
 		Needs: needsAgent, Wait: 5 * time.Second, Run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
-			slow := h.agent(alice.channel, "slow", HookReply{After: 2 * PromptLimit})
-			quick := h.agent(alice.channel, "quick", ReplyOK)
-			events := []Answer{h.sayTo(2, alice, "first")}
-			h.WaitForCalls(slow.Hook, 1, PromptLimit, func(HookCall) bool { return true })
+			slow := h.agent(alice.channel, "slow", kit.HookReply{After: 2 * kit.PromptLimit})
+			quick := h.agent(alice.channel, "quick", kit.ReplyOK)
+			events := []kit.Answer{h.sayTo(2, alice, "first")}
+			h.WaitForCalls(slow.Hook, 1, kit.PromptLimit, func(kit.HookCall) bool { return true })
 			for i := range 2 {
 				events = append(events, h.sayTo(2, alice, fmt.Sprint(i)))
 			}
-			h.wantIDs(h.received(quick, 3, PromptLimit), events...)
+			h.wantIDs(h.received(quick, 3, kit.PromptLimit), events...)
 			h.Expect("one delivery in progress at the slow connection")
 			if calls := slow.Seen(); len(calls) != 1 || !calls[0].Ended.IsZero() {
 				h.Failf("%d deliveries", len(calls))
@@ -35,10 +37,10 @@ var channelLaneChecks = []channelCheck{
 	{Number: "N-66", Title: "A delivery is not repeated before its Retry-After",
 		Cites: `GATEWAYS "Outbox"; G-20`, Needs: needsAgent, Wait: 6 * time.Second, Run: func(h *channelProbe) {
 			alice := h.talk()
-			bot := h.agentWith(alice.channel, "bot", nil, ReplyFirst(HookReply{Status: http.StatusTooManyRequests,
+			bot := h.agentWith(alice.channel, "bot", nil, kit.ReplyFirst(kit.HookReply{Status: http.StatusTooManyRequests,
 				Header: http.Header{"Retry-After": {"5"}}}))
 			h.say(alice, "to a busy agent")
-			calls := h.WantCalls(bot.Hook, 2, 5*time.Second+2*PromptLimit)
+			calls := h.WantCalls(bot.Hook, 2, 5*time.Second+2*kit.PromptLimit)
 			h.Expect("the second attempt 5 s after the first one")
 			if pause := calls[1].Began.Sub(calls[0].Ended); pause < 4900*time.Millisecond {
 				h.Failf("after %v", pause.Round(time.Millisecond))
@@ -49,11 +51,11 @@ var channelLaneChecks = []channelCheck{
 		Wait: 16 * time.Second, Run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
-			bot := h.agentWith(alice.channel, "bot", nil, ReplyFirst(HookReply{After: 30 * time.Second}))
+			bot := h.agentWith(alice.channel, "bot", nil, kit.ReplyFirst(kit.HookReply{After: 30 * time.Second}))
 			event := h.say(alice, "to an agent that sleeps")
-			calls := h.WaitForCalls(bot.Hook, 2, 14*time.Second+PromptLimit, func(HookCall) bool { return true })
+			calls := h.WaitForCalls(bot.Hook, 2, 14*time.Second+kit.PromptLimit, func(kit.HookCall) bool { return true })
 			h.Expect("a second attempt 11 to 15 seconds after the first one, with the same message")
-			if pause := calls[1].Began.Sub(calls[0].Began); pause < 10*time.Second || pause > 14*time.Second+PromptLimit {
+			if pause := calls[1].Began.Sub(calls[0].Began); pause < 10*time.Second || pause > 14*time.Second+kit.PromptLimit {
 				h.Failf("after %v", pause.Round(time.Second/10))
 			}
 			h.wantIDs([]channelDelivery{h.delivery(calls[0]), h.delivery(calls[1])}, event, event)
@@ -67,32 +69,32 @@ var channelLaneChecks = []channelCheck{
 		Run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
-			bot := h.agentWith(alice.channel, "bot", nil, func(call int) HookReply {
+			bot := h.agentWith(alice.channel, "bot", nil, func(call int) kit.HookReply {
 				if call == 1 {
-					return HookReply{After: time.Second}
+					return kit.HookReply{After: time.Second}
 				}
-				return ReplyWith(http.StatusForbidden)
+				return kit.ReplyWith(http.StatusForbidden)
 			})
 			h.say(alice, "first")
 			h.say(alice, "second")
 			h.wantQueue(alice.channel, "bot", 2, 0)
-			h.WantCalls(bot.Hook, 2, PromptLimit)
+			h.WantCalls(bot.Hook, 2, kit.PromptLimit)
 			h.wantQueue(alice.channel, "bot", 0, 1)
 		}},
 	{Number: "N-71", Title: "After PUT, what is queued goes to the new connection string only",
 		Cites: `CHANNEL "The service"; C-7`, Needs: needsAgent, Wait: 4 * time.Second, Run: func(h *channelProbe) {
 			alice := h.talk()
-			bot := h.agent(alice.channel, "bot", ReplyWith(http.StatusServiceUnavailable))
+			bot := h.agent(alice.channel, "bot", kit.ReplyWith(http.StatusServiceUnavailable))
 			first := h.say(alice, "first")
-			h.WantCalls(bot.Hook, 1, PromptLimit)
+			h.WantCalls(bot.Hook, 1, kit.PromptLimit)
 			second := h.say(alice, "second")
-			old, current := bot.Hook, h.inbox(func(int) HookReply { return ReplyOK })
-			h.Sleep(Quiet) // the service may not have read the answer yet
-			h.wantConnection(h.wantOK(h.put(alice.channel, "bot", Message{"url": current.URL, "mcp": "none"}),
+			old, current := bot.Hook, h.inbox(func(int) kit.HookReply { return kit.ReplyOK })
+			h.Sleep(kit.Quiet) // the service may not have read the answer yet
+			h.wantConnection(h.wantOK(h.put(alice.channel, "bot", kit.Message{"url": current.URL, "mcp": "none"}),
 				http.StatusOK), "bot", "active")
 			seen := len(old.Seen())
 			bot.Hook = current
-			got := h.received(bot, 2, 4*PromptLimit)
+			got := h.received(bot, 2, 4*kit.PromptLimit)
 			h.wantIDs(got, first, second)
 			h.Want(got[0].mcp == "" && got[1].mcp == "", got[0].Body, "the new form of mcp, which is none")
 			h.WantNoMoreCalls(old, seen)
@@ -101,26 +103,26 @@ var channelLaneChecks = []channelCheck{
 	{Number: "N-72", Title: "After DELETE of a connection it gets no more deliveries",
 		Cites: `CHANNEL "The service"`, Needs: needsAgent, Wait: 3 * time.Second, Run: func(h *channelProbe) {
 			alice := h.talk()
-			bot := h.agent(alice.channel, "bot", ReplyWith(http.StatusServiceUnavailable))
+			bot := h.agent(alice.channel, "bot", kit.ReplyWith(http.StatusServiceUnavailable))
 			h.say(alice, "first")
 			h.say(alice, "second")
-			h.WantCalls(bot.Hook, 1, PromptLimit)
-			h.Sleep(Quiet) // the service may not have read the answer yet
+			h.WantCalls(bot.Hook, 1, kit.PromptLimit)
+			h.Sleep(kit.Quiet) // the service may not have read the answer yet
 			h.wantOK(h.Remove(alice.channel.key, alice.path("/connections/bot")), http.StatusOK)
 			seen := len(bot.Seen())
 			h.sayTo(0, alice, "to nobody")
-			again := h.agent(alice.channel, "bot", ReplyOK)
+			again := h.agent(alice.channel, "bot", kit.ReplyOK)
 			event := h.sayTo(1, alice, "to the new connection")
 			h.Sleep(3 * time.Second)
 			h.WantNoMoreCalls(bot.Hook, seen)
-			h.wantIDs(h.received(again, 1, PromptLimit), event)
+			h.wantIDs(h.received(again, 1, kit.PromptLimit), event)
 			h.WantNoMoreCalls(again.Hook, 1)
 		}},
 }
 
 // wantQueue waits until the connection has these counts.
 func (h *channelProbe) wantQueue(c *channel, name string, queued, dead float64) {
-	h.waitForConnection(c, name, fmt.Sprintf(`"queued":%v and "dead":%v`, queued, dead), func(row Answer) bool {
+	h.waitForConnection(c, name, fmt.Sprintf(`"queued":%v and "dead":%v`, queued, dead), func(row kit.Answer) bool {
 		return row.Members["queued"] != nil && row.Number("queued") == queued && row.Members["dead"] != nil &&
 			row.Number("dead") == dead
 	})
@@ -129,18 +131,18 @@ func (h *channelProbe) wantQueue(c *channel, name string, queued, dead float64) 
 func laneOrder(h *channelProbe) {
 	h.beSlow()
 	alice := h.talk()
-	bot := h.agentWith(alice.channel, "bot", nil, func(call int) HookReply {
+	bot := h.agentWith(alice.channel, "bot", nil, func(call int) kit.HookReply {
 		if call == 3 {
-			return HookReply{Status: http.StatusServiceUnavailable, After: Quiet / 4}
+			return kit.HookReply{Status: http.StatusServiceUnavailable, After: kit.Quiet / 4}
 		}
-		return HookReply{Body: ReplyOK.Body, After: Quiet / 4}
+		return kit.HookReply{Body: kit.ReplyOK.Body, After: kit.Quiet / 4}
 	})
 	carol := h.member(alice.channel, "carol")
-	h.InParallel(8, func(i int) Answer {
+	h.InParallel(8, func(i int) kit.Answer {
 		m := []*member{alice, carol}[i%2]
-		return h.Write(m.key, m.path("/messages"), Message{"content": fmt.Sprint(i)})
+		return h.Write(m.key, m.path("/messages"), kit.Message{"content": fmt.Sprint(i)})
 	})
-	got := h.received(bot, 9, 3*PromptLimit)
+	got := h.received(bot, 9, 3*kit.PromptLimit)
 	events := h.wantEvents(alice.channel, 8)
 	h.wantIDs(got, slices.Insert(slices.Clone(events), 2, events[2])...)
 	h.Expect("one delivery at a time")
@@ -159,15 +161,15 @@ func laneRetried(h *channelProbe) {
 	var agents []*agent
 	for _, status := range statuses {
 		agents = append(agents, h.agentWith(alice.channel, fmt.Sprint("bot", status), nil,
-			ReplyFirst(ReplyWith(status))))
+			kit.ReplyFirst(kit.ReplyWith(status))))
 	}
 	event := h.sayTo(len(agents), alice, "hello")
 	for i, bot := range agents {
 		h.Describe("a message to an agent that first answers %d", statuses[i])
-		got := h.received(bot, 2, 3*PromptLimit)
+		got := h.received(bot, 2, 3*kit.PromptLimit)
 		h.wantIDs(got, event, event)
 		h.Expect("the second attempt 1.6 to 2.4 seconds after the first one")
-		if pause := got[1].Began.Sub(got[0].Ended); pause < 1500*time.Millisecond || pause > 2*PromptLimit {
+		if pause := got[1].Began.Sub(got[0].Ended); pause < 1500*time.Millisecond || pause > 2*kit.PromptLimit {
 			h.Failf("after %v", pause.Round(time.Millisecond))
 		}
 	}
@@ -180,23 +182,23 @@ func laneRetried(h *channelProbe) {
 
 func laneDead(h *channelProbe) {
 	alice := h.talk()
-	elsewhere := h.inbox(func(int) HookReply { return ReplyOK })
+	elsewhere := h.inbox(func(int) kit.HookReply { return kit.ReplyOK })
 	location := http.Header{"Location": {elsewhere.URL}}
-	bad := []HookReply{ReplyWith(http.StatusBadRequest), ReplyWith(http.StatusUnauthorized),
-		ReplyWith(http.StatusForbidden), ReplyWith(http.StatusConflict),
-		ReplyWith(http.StatusUnprocessableEntity),
+	bad := []kit.HookReply{kit.ReplyWith(http.StatusBadRequest), kit.ReplyWith(http.StatusUnauthorized),
+		kit.ReplyWith(http.StatusForbidden), kit.ReplyWith(http.StatusConflict),
+		kit.ReplyWith(http.StatusUnprocessableEntity),
 		{Status: http.StatusFound, Header: location}, {Status: http.StatusPermanentRedirect, Header: location}}
-	bot := h.agentWith(alice.channel, "bot", nil, func(call int) HookReply {
+	bot := h.agentWith(alice.channel, "bot", nil, func(call int) kit.HookReply {
 		if call <= len(bad) {
 			return bad[call-1]
 		}
-		return ReplyOK
+		return kit.ReplyOK
 	})
-	var events []Answer
+	var events []kit.Answer
 	for i := range len(bad) + 2 {
 		events = append(events, h.sayTo(1, alice, fmt.Sprint(i)))
 	}
-	h.wantIDs(h.received(bot, len(events), 2*PromptLimit), events...)
+	h.wantIDs(h.received(bot, len(events), 2*kit.PromptLimit), events...)
 	h.wantQueue(alice.channel, "bot", 0, float64(len(bad)))
 	row := h.connection(alice.channel, "bot")
 	h.Want(row.Text("status") == "active", row, "the status active")
@@ -208,24 +210,24 @@ func laneRevoked(h *channelProbe) {
 	for _, status := range []int{http.StatusNotFound, http.StatusGone} {
 		alice := h.talk()
 		h.beSlow()
-		bot := h.agent(alice.channel, "bot", HookReply{Status: status, After: Quiet})
-		other := h.agent(alice.channel, "other", ReplyOK)
+		bot := h.agent(alice.channel, "bot", kit.HookReply{Status: status, After: kit.Quiet})
+		other := h.agent(alice.channel, "other", kit.ReplyOK)
 		h.sayTo(2, alice, "first")
 		h.sayTo(2, alice, "second")
-		d := h.received(bot, 1, PromptLimit)[0]
-		h.waitForConnection(alice.channel, "bot", `"status":"revoked", "queued":0 and "dead":2`, func(row Answer) bool {
+		d := h.received(bot, 1, kit.PromptLimit)[0]
+		h.waitForConnection(alice.channel, "bot", `"status":"revoked", "queued":0 and "dead":2`, func(row kit.Answer) bool {
 			return row.Text("status") == "revoked" && row.Number("queued") == 0 && row.Number("dead") == 2
 		})
 		h.wantGone(h.report(d, statusEvent("reading")))
 		h.sayTo(1, alice, "third")
-		h.received(other, 3, PromptLimit)
+		h.received(other, 3, kit.PromptLimit)
 		h.WantNoMoreCalls(bot.Hook, 1)
-		current := h.inbox(func(int) HookReply { return ReplyOK })
-		h.wantConnection(h.wantOK(h.put(alice.channel, "bot", Message{"url": current.URL}), http.StatusOK), "bot",
+		current := h.inbox(func(int) kit.HookReply { return kit.ReplyOK })
+		h.wantConnection(h.wantOK(h.put(alice.channel, "bot", kit.Message{"url": current.URL}), http.StatusOK), "bot",
 			"active")
 		event := h.sayTo(2, alice, "fourth")
 		bot.Hook = current
-		got := h.received(bot, 1, PromptLimit)
+		got := h.received(bot, 1, kit.PromptLimit)
 		h.wantIDs(got[len(got)-1:], event)
 	}
 }

@@ -5,13 +5,15 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // mcpVersion is the version of MCP that the run speaks.
 const mcpVersion = "2025-06-18"
 
 // post sends a JSON-RPC message to the MCP server of a delivery, with this Authorization.
-func (h *channelProbe) post(target, authorization string, header http.Header, body Message) Answer {
+func (h *channelProbe) post(target, authorization string, header http.Header, body kit.Message) kit.Answer {
 	all := http.Header{"Accept": {"application/json, text/event-stream"}}
 	if authorization != "" {
 		all.Set("Authorization", authorization)
@@ -26,12 +28,12 @@ func (h *channelProbe) post(target, authorization string, header http.Header, bo
 }
 
 // rpc sends a JSON-RPC request with the headers of the delivery.
-func (h *channelProbe) rpc(d channelDelivery, method string, params any) Answer {
+func (h *channelProbe) rpc(d channelDelivery, method string, params any) kit.Answer {
 	return h.post(d.mcp, "Bearer "+d.token, nil, rpcRequest(method, params))
 }
 
-func rpcRequest(method string, params any) Message {
-	body := Message{"jsonrpc": "2.0", "id": 7, "method": method}
+func rpcRequest(method string, params any) kit.Message {
+	body := kit.Message{"jsonrpc": "2.0", "id": 7, "method": method}
 	if params != nil {
 		body["params"] = params
 	}
@@ -42,22 +44,22 @@ var initializeParams = map[string]any{"protocolVersion": mcpVersion, "capabiliti
 	"clientInfo": map[string]any{"name": "agora-conformance", "version": "1"}}
 
 // wantResult ends the check unless a is a JSON-RPC response with a result. It returns the result.
-func (h *channelProbe) wantResult(a Answer) Answer {
+func (h *channelProbe) wantResult(a kit.Answer) kit.Answer {
 	h.Want(a.Status == http.StatusOK && strings.HasPrefix(a.Header.Get("Content-Type"), "application/json") &&
-		a.Text("jsonrpc") == "2.0" && SameJSON(a.Members["id"], 7) && a.Members["result"] != nil &&
+		a.Text("jsonrpc") == "2.0" && kit.SameJSON(a.Members["id"], 7) && a.Members["result"] != nil &&
 		a.Members["error"] == nil, a, `status 200 with {"jsonrpc":"2.0","id":7,"result":…}, as application/json`)
-	return ParseRow(a.Members["result"])
+	return kit.ParseRow(a.Members["result"])
 }
 
 // initialize begins to talk with the MCP server of a delivery, as every client does.
 func (h *channelProbe) initialize(d channelDelivery) {
 	h.wantInitialized(h.rpc(d, "initialize", initializeParams))
-	a := h.post(d.mcp, "Bearer "+d.token, nil, Message{"jsonrpc": "2.0", "method": "notifications/initialized"})
+	a := h.post(d.mcp, "Bearer "+d.token, nil, kit.Message{"jsonrpc": "2.0", "method": "notifications/initialized"})
 	h.Want(a.Status >= 200 && a.Status < 300, a, "a status 2xx for the notification initialized")
 }
 
 // wantInitialized ends the check unless a is an answer to initialize.
-func (h *channelProbe) wantInitialized(a Answer) {
+func (h *channelProbe) wantInitialized(a kit.Answer) {
 	result := h.wantResult(a)
 	h.Want(result.Text("protocolVersion") != "" && result.Object("serverInfo").Text("name") != "" &&
 		result.Object("capabilities").Members["tools"] != nil, a,
@@ -65,21 +67,21 @@ func (h *channelProbe) wantInitialized(a Answer) {
 }
 
 // callTool calls a tool and returns the result.
-func (h *channelProbe) callTool(d channelDelivery, tool string, args Message) Answer {
-	return h.wantResult(h.rpc(d, "tools/call", Message{"name": tool, "arguments": args}))
+func (h *channelProbe) callTool(d channelDelivery, tool string, args kit.Message) kit.Answer {
+	return h.wantResult(h.rpc(d, "tools/call", kit.Message{"name": tool, "arguments": args}))
 }
 
 // call calls a tool, which must not refuse. It returns what the tool answers, which is JSON.
-func (h *channelProbe) call(d channelDelivery, tool string, args Message) Answer {
+func (h *channelProbe) call(d channelDelivery, tool string, args kit.Message) kit.Answer {
 	result := h.callTool(d, tool, args)
 	refused, _ := result.Flag("isError")
 	h.Want(!refused, result, "no tool error")
 	if result.Members["structuredContent"] != nil {
-		return ParseRow(result.Members["structuredContent"])
+		return kit.ParseRow(result.Members["structuredContent"])
 	}
 	list, _ := result.List("content")
 	h.Want(len(list) > 0, result, "structuredContent, or a text of JSON in content")
-	return ParseRow(json.RawMessage(ParseRow(list[0]).Text("text")))
+	return kit.ParseRow(json.RawMessage(kit.ParseRow(list[0]).Text("text")))
 }
 
 // channelMCPChecks test the MCP server of a channel.
@@ -99,7 +101,7 @@ var channelMCPChecks = []channelCheck{
 			list, _ := h.wantResult(a).List("tools")
 			var names []string
 			for _, raw := range list {
-				tool := ParseRow(raw)
+				tool := kit.ParseRow(raw)
 				names = append(names, tool.Text("name"))
 				h.Want(tool.Object("inputSchema").Text("type") == "object", tool, "an inputSchema of an object")
 			}
@@ -110,16 +112,16 @@ var channelMCPChecks = []channelCheck{
 	{Number: "N-88", Title: "send_message says something in the channel, as the callback does",
 		Cites: `CHANNEL "Tools"; C-15`, Needs: needsAgent, Run: func(h *channelProbe) {
 			alice, bot, d := h.exchange()
-			other := h.agent(alice.channel, "other", ReplyOK)
+			other := h.agent(alice.channel, "other", kit.ReplyOK)
 			h.initialize(d)
-			for _, content := range []string{"hello from a tool " + Astral, "x", strings.Repeat("x", 32_768)} {
-				sent := h.call(d, "send_message", Message{"content": content})
+			for _, content := range []string{"hello from a tool " + kit.Astral, "x", strings.Repeat("x", 32_768)} {
+				sent := h.call(d, "send_message", kit.Message{"content": content})
 				row := h.eventAt(alice.channel, sent.Number("seq"))
 				h.Want(row.Text("id") == sent.Text("id") && row.Text("type") == "message" &&
 					row.Text("content") == content, row, "the message with the id %q", sent.Text("id"))
 				h.wantGenuine(row, "bot", "agent", "mcp", 1)
 			}
-			h.wantIDs(h.received(other, 3, PromptLimit), h.wantEvents(alice.channel, 4)[1:]...)
+			h.wantIDs(h.received(other, 3, kit.PromptLimit), h.wantEvents(alice.channel, 4)[1:]...)
 			h.WantNoMoreCalls(bot.Hook, 1)
 		}},
 	{Number: "N-89", Title: "get_messages returns messages in order, the newest ones without after",
@@ -128,11 +130,11 @@ var channelMCPChecks = []channelCheck{
 		Cites: `CHANNEL "Tools"`, Needs: needsAgent, Run: func(h *channelProbe) {
 			alice := h.talk()
 			h.sayMany(alice, 51)
-			d := h.deliver(alice, h.agent(alice.channel, "bot", ReplyOK))
+			d := h.deliver(alice, h.agent(alice.channel, "bot", kit.ReplyOK))
 			h.initialize(d)
-			h.wantMessages(h.call(d, "get_messages", Message{}), 3, 52, true)
-			h.wantMessages(h.call(d, "get_messages", Message{"limit": 200}), 1, 52, false)
-			h.wantMessages(h.call(d, "get_messages", Message{"limit": 1}), 52, 52, true)
+			h.wantMessages(h.call(d, "get_messages", kit.Message{}), 3, 52, true)
+			h.wantMessages(h.call(d, "get_messages", kit.Message{"limit": 200}), 1, 52, false)
+			h.wantMessages(h.call(d, "get_messages", kit.Message{"limit": 1}), 52, 52, true)
 		}},
 	{Number: "N-91", Title: "get_roster has all members and agents; it shows their status and lifecycle",
 		Cites: `CHANNEL "Tools"; C-15`, Needs: needsAgent, Run: mcpRoster},
@@ -142,18 +144,18 @@ var channelMCPChecks = []channelCheck{
 			h.initialize(d)
 			for _, c := range []struct {
 				tool string
-				args Message
+				args kit.Message
 			}{
-				{"send_message", Message{"content": ""}}, {"send_message", Message{"content": strings.Repeat("x", 32_769)}},
-				{"get_messages", Message{"limit": 0}}, {"get_messages", Message{"limit": 201}},
-				{"set_status", Message{"status": ""}}, {"set_status", Message{"status": strings.Repeat("x", 501)}},
+				{"send_message", kit.Message{"content": ""}}, {"send_message", kit.Message{"content": strings.Repeat("x", 32_769)}},
+				{"get_messages", kit.Message{"limit": 0}}, {"get_messages", kit.Message{"limit": 201}},
+				{"set_status", kit.Message{"status": ""}}, {"set_status", kit.Message{"status": strings.Repeat("x", 501)}},
 			} {
 				result := h.callTool(d, c.tool, c.args)
 				refused, _ := result.Flag("isError")
 				h.Want(refused, result, `"isError":true for %s`, c.tool)
 			}
 			h.wantEvents(alice.channel, 1)
-			h.call(d, "set_status", Message{"status": strings.Repeat("x", 500)})
+			h.call(d, "set_status", kit.Message{"status": strings.Repeat("x", 500)})
 		}},
 	{Number: "N-93", Title: "A missing, unknown or foreign token is refused with 401",
 		Cites: `CHANNEL "Tools"; GATEWAYS "Keys of callers"; C-16`, Needs: needsAgent, Run: func(h *channelProbe) {
@@ -163,8 +165,8 @@ var channelMCPChecks = []channelCheck{
 			for _, authorization := range []string{"", "Bearer", "Bearer mt_" + strings.Repeat("A", 43), "Basic " + d.token,
 				"Bearer " + d.token + "A", "Bearer " + other.token, "Bearer " + alice.key, "Bearer " + alice.channel.key,
 				"Bearer " + token, "Bearer " + h.service.OperatorKey} {
-				for _, r := range []Message{rpcRequest("initialize", initializeParams), rpcRequest("tools/call",
-					Message{"name": "send_message", "arguments": Message{"content": "hello"}})} {
+				for _, r := range []kit.Message{rpcRequest("initialize", initializeParams), rpcRequest("tools/call",
+					kit.Message{"name": "send_message", "arguments": kit.Message{"content": "hello"}})} {
 					a := h.post(d.mcp, authorization, nil, r)
 					h.Want(a.Status == http.StatusUnauthorized, a, "refused: status 401")
 				}
@@ -177,7 +179,7 @@ var channelMCPChecks = []channelCheck{
 	{Number: "N-94", Title: "After DELETE of its connection a token of the MCP server is 401",
 		Cites: `CHANNEL "The service"; CHANNEL "Tools"`, Needs: needsAgent, Run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
-			kept := h.deliver(alice, h.agent(alice.channel, "other", ReplyOK))
+			kept := h.deliver(alice, h.agent(alice.channel, "other", kit.ReplyOK))
 			h.initialize(d)
 			h.wantOK(h.Remove(alice.channel.key, alice.path("/connections/bot")), http.StatusOK)
 			a := h.rpc(d, "initialize", initializeParams)
@@ -190,7 +192,7 @@ var channelMCPChecks = []channelCheck{
 			header := http.Header{"Host": {"proxy.example:8443"}}
 			first := h.Ask("with another Host header", http.MethodGet, alice.path(""), alice.channel.key, header, nil)
 			if first.Status != http.StatusOK {
-				h.End(NotTested, "this needs a service that takes another Host header; one that only its own machine "+
+				h.End(kit.NotTested, "this needs a service that takes another Host header; one that only its own machine "+
 					"reaches may refuse it")
 			}
 			h.wantInitialized(h.post(d.mcp, "Bearer "+d.token, header, rpcRequest("initialize", initializeParams)))
@@ -201,10 +203,10 @@ var channelMCPChecks = []channelCheck{
 			alice, _, d := h.exchange()
 			mallory := h.member(h.newChannel(), "mallory")
 			h.say(mallory, "53cr3t")
-			h.agent(mallory.channel, "stranger", ReplyOK)
+			h.agent(mallory.channel, "stranger", kit.ReplyOK)
 			h.initialize(d)
 			for _, tool := range []string{"get_messages", "get_roster"} {
-				got := h.call(d, tool, Message{})
+				got := h.call(d, tool, kit.Message{})
 				h.WantNoText(got, "nothing of another channel", "53cr3t", "mallory", "stranger")
 			}
 			h.wantEvents(mallory.channel, 1)

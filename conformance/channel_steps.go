@@ -9,11 +9,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // channelProbe is the context of one running check of a channel service.
 type channelProbe struct {
-	GatewayProbe
+	kit.GatewayProbe
 	service *channelRun
 	made    []*channel // that the check has created
 	slow    bool       // the check holds an element of channelRun.slow
@@ -36,18 +38,18 @@ type member struct {
 // agent is a connection of a channel. The run receives its deliveries.
 type agent struct {
 	*channel
-	*Hook
+	*kit.Hook
 	name string
 }
 
-const channelContext = "The conformance kit checks this service. 你好 " + Astral
+const channelContext = "The conformance kit checks this service. 你好 " + kit.Astral
 
 var (
 	channelIDForm   = regexp.MustCompile(`^ch_[a-z2-7]{26}$`)
 	eventIDForm     = regexp.MustCompile(`^msg_[a-z2-7]{26}$`)
 	channelKeyForm  = regexp.MustCompile(`^ck_[A-Za-z0-9_-]{43}$`)
 	memberKeyForm   = regexp.MustCompile(`^cm_[A-Za-z0-9_-]{43}$`)
-	channelTimeForm = TimeForm
+	channelTimeForm = kit.TimeForm
 )
 
 // Keys and ids of the right form that the service does not know.
@@ -58,7 +60,7 @@ var (
 )
 
 // isChannelRateLimit reports whether the service limits the rate of requests, and not the number of something.
-func isChannelRateLimit(a Answer) bool {
+func isChannelRateLimit(a kit.Answer) bool {
 	limit := a.Object("details").Text("limit")
 	return a.Status == http.StatusTooManyRequests && !slices.Contains(channelLimits, limit)
 }
@@ -70,10 +72,10 @@ var channelLimits = []string{"channels", "members", "connections", "inboxes", "c
 func isFreeAtChannel(method, _ string) bool { return method == http.MethodGet }
 
 // wantOK ends the check unless a is a success with this status.
-func (h *channelProbe) wantOK(a Answer, status int) Answer {
+func (h *channelProbe) wantOK(a kit.Answer, status int) kit.Answer {
 	h.Expect(`status %d with {"ok":true,…}`, status)
 	if a.Status == http.StatusTooManyRequests && a.Object("details").Text("limit") == "channels" {
-		h.End(Skipped, "the service allows no more channels for now: %s", a)
+		h.End(kit.Skipped, "the service allows no more channels for now: %s", a)
 	}
 	if ok, _ := a.OK(); a.Status != status || !ok {
 		h.Failf("%s", a)
@@ -82,7 +84,7 @@ func (h *channelProbe) wantOK(a Answer, status int) Answer {
 }
 
 // wantError ends the check unless a is a refusal with this status and code.
-func (h *channelProbe) wantError(a Answer, status int, code string) {
+func (h *channelProbe) wantError(a kit.Answer, status int, code string) {
 	h.Expect(`refused: status %d with {"ok":false,"error":%q,…}`, status, code)
 	ok, present := a.OK()
 	switch {
@@ -96,16 +98,16 @@ func (h *channelProbe) wantError(a Answer, status int, code string) {
 }
 
 // Refusals that many checks expect.
-func (h *channelProbe) wantInvalid(a Answer) {
+func (h *channelProbe) wantInvalid(a kit.Answer) {
 	h.wantError(a, http.StatusBadRequest, "INVALID_REQUEST")
 }
-func (h *channelProbe) wantForbidden(a Answer) { h.wantError(a, http.StatusForbidden, "FORBIDDEN") }
-func (h *channelProbe) wantUnknown(a Answer)   { h.wantError(a, http.StatusNotFound, "NOT_FOUND") }
-func (h *channelProbe) wantConflict(a Answer)  { h.wantError(a, http.StatusConflict, "CONFLICT") }
-func (h *channelProbe) wantGone(a Answer)      { h.wantError(a, http.StatusGone, "GONE") }
+func (h *channelProbe) wantForbidden(a kit.Answer) { h.wantError(a, http.StatusForbidden, "FORBIDDEN") }
+func (h *channelProbe) wantUnknown(a kit.Answer)   { h.wantError(a, http.StatusNotFound, "NOT_FOUND") }
+func (h *channelProbe) wantConflict(a kit.Answer)  { h.wantError(a, http.StatusConflict, "CONFLICT") }
+func (h *channelProbe) wantGone(a kit.Answer)      { h.wantError(a, http.StatusGone, "GONE") }
 
 // wantNoKey ends the check unless a is the refusal of a request without a valid key.
-func (h *channelProbe) wantNoKey(a Answer) {
+func (h *channelProbe) wantNoKey(a kit.Answer) {
 	h.wantError(a, http.StatusUnauthorized, "UNAUTHORIZED")
 	h.WantChallenge(a)
 }
@@ -113,13 +115,13 @@ func (h *channelProbe) wantNoKey(a Answer) {
 // newChannel creates a channel as the operator. The check deletes it at its end.
 func (h *channelProbe) newChannel() *channel {
 	c := &channel{name: fmt.Sprintf("kit-%d", h.service.names.Add(1)), context: channelContext}
-	a := h.wantOK(h.Write(h.service.OperatorKey, "/channels", Message{"name": c.name, "context": c.context}),
+	a := h.wantOK(h.Write(h.service.OperatorKey, "/channels", kit.Message{"name": c.name, "context": c.context}),
 		http.StatusCreated)
 	return h.keep(c, a)
 }
 
 // keep completes a channel with what the answer to its creation says.
-func (h *channelProbe) keep(c *channel, a Answer) *channel {
+func (h *channelProbe) keep(c *channel, a kit.Answer) *channel {
 	c.id, c.key = a.Object("channel").Text("id"), a.Text("key")
 	h.made = append(h.made, c)
 	h.Want(channelIDForm.MatchString(c.id) && channelKeyForm.MatchString(c.key), a,
@@ -132,7 +134,7 @@ func (h *channelProbe) release() {
 	if h.slow {
 		<-h.service.slow
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Ctx), AnswerTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Ctx), kit.AnswerTimeout)
 	defer cancel()
 	for _, c := range h.made {
 		if c.id == "" {
@@ -140,14 +142,14 @@ func (h *channelProbe) release() {
 		}
 		header := http.Header{"Authorization": {"Bearer " + h.service.OperatorKey}}
 		// The result does not matter: the check may have deleted the channel already.
-		_ = h.service.client.DoWithRetries(ctx, RetryableRequest{Method: http.MethodDelete, Target: c.path(""),
+		_ = h.service.client.DoWithRetries(ctx, kit.RetryableRequest{Method: http.MethodDelete, Target: c.path(""),
 			Header: header}, isChannelRateLimit)
 	}
 }
 
 // member adds a member to the channel.
 func (h *channelProbe) member(c *channel, name string) *member {
-	a := h.wantOK(h.Write(c.key, c.path("/members"), Message{"name": name}), http.StatusCreated)
+	a := h.wantOK(h.Write(c.key, c.path("/members"), kit.Message{"name": name}), http.StatusCreated)
 	m := &member{channel: c, name: name, key: a.Text("key")}
 	h.Want(a.Object("member").Text("name") == name && memberKeyForm.MatchString(m.key), a,
 		"the member's name, and a key such as cm_ and 43 characters of base64url")
@@ -158,15 +160,15 @@ func (h *channelProbe) member(c *channel, name string) *member {
 func (h *channelProbe) talk() *member { return h.member(h.newChannel(), "alice") }
 
 // agent adds a connection whose deliveries get this reply.
-func (h *channelProbe) agent(c *channel, name string, reply HookReply) *agent {
-	return h.agentWith(c, name, nil, func(int) HookReply { return reply })
+func (h *channelProbe) agent(c *channel, name string, reply kit.HookReply) *agent {
+	return h.agentWith(c, name, nil, func(int) kit.HookReply { return reply })
 }
 
 // agentWith is agent with a form of mcp, unless it is nil, and with a reply for each delivery. Deliveries have numbers
 // from 1.
-func (h *channelProbe) agentWith(c *channel, name string, mcp any, reply func(call int) HookReply) *agent {
+func (h *channelProbe) agentWith(c *channel, name string, mcp any, reply func(call int) kit.HookReply) *agent {
 	a := &agent{channel: c, name: name, Hook: h.inbox(reply)}
-	body := Message{"name": name, "url": a.URL}
+	body := kit.Message{"name": name, "url": a.URL}
 	if mcp != nil {
 		body["mcp"] = mcp
 	}
@@ -175,12 +177,12 @@ func (h *channelProbe) agentWith(c *channel, name string, mcp any, reply func(ca
 }
 
 // inbox returns a new connection string of the run.
-func (h *channelProbe) inbox(reply func(call int) HookReply) *Hook {
+func (h *channelProbe) inbox(reply func(call int) kit.HookReply) *kit.Hook {
 	return h.service.hooks.Add("/inbox/sk_"+strings.ToLower(rand.Text()), reply)
 }
 
 // wantConnection ends the check unless the member connection of a is the connection with this name and status.
-func (h *channelProbe) wantConnection(a Answer, name, status string) Answer {
+func (h *channelProbe) wantConnection(a kit.Answer, name, status string) kit.Answer {
 	row := a.Object("connection")
 	h.Want(row.Text("name") == name && row.Text("status") == status, a, "a connection with the name %q and the status %q",
 		name, status)
@@ -188,19 +190,19 @@ func (h *channelProbe) wantConnection(a Answer, name, status string) Answer {
 }
 
 // say posts a message. The service must accept it. It returns the event.
-func (h *channelProbe) say(m *member, content string) Answer {
-	return h.said(h.Write(m.key, m.path("/messages"), Message{"content": content}), -1)
+func (h *channelProbe) say(m *member, content string) kit.Answer {
+	return h.said(h.Write(m.key, m.path("/messages"), kit.Message{"content": content}), -1)
 }
 
 // sayTo is say for a message with this number of deliveries.
-func (h *channelProbe) sayTo(deliveries int, m *member, content string) Answer {
-	return h.said(h.Write(m.key, m.path("/messages"), Message{"content": content}), deliveries)
+func (h *channelProbe) sayTo(deliveries int, m *member, content string) kit.Answer {
+	return h.said(h.Write(m.key, m.path("/messages"), kit.Message{"content": content}), deliveries)
 }
 
 // said returns the event of an answer to POST /messages. If deliveries is negative, their number may be any.
-func (h *channelProbe) said(a Answer, deliveries int) Answer {
+func (h *channelProbe) said(a kit.Answer, deliveries int) kit.Answer {
 	h.wantOK(a, http.StatusCreated)
-	row := ParseRow(a.Members["event"])
+	row := kit.ParseRow(a.Members["event"])
 	h.Want(row.Text("id") != "" && row.Number("seq") >= 1 && a.Members["deliveries"] != nil, a,
 		`{"ok":true,"event":{"seq":…,"id":…},"deliveries":…}`)
 	if deliveries >= 0 {
@@ -210,18 +212,18 @@ func (h *channelProbe) said(a Answer, deliveries int) Answer {
 }
 
 // events reads a page of events of the channel. query may be empty, or a text such as ?after=1.
-func (h *channelProbe) events(c *channel, query string) []Answer {
+func (h *channelProbe) events(c *channel, query string) []kit.Answer {
 	return h.eventsOf(h.Read(c.key, c.path("/events"+query)))
 }
 
-// EventsOf returns the events of a page. They must be in the order of seq.
-func (h *channelProbe) eventsOf(a Answer) (rows []Answer) {
+// kit.EventsOf returns the events of a page. They must be in the order of seq.
+func (h *channelProbe) eventsOf(a kit.Answer) (rows []kit.Answer) {
 	h.wantOK(a, http.StatusOK)
 	list, ok := a.List("events")
 	h.Want(ok && a.Members["cursor"] != nil, a, `{"ok":true,"events":[…],"cursor":…}`)
 	last := 0.0
 	for _, raw := range list {
-		row := ParseRow(raw)
+		row := kit.ParseRow(raw)
 		h.Want(row.Number("seq") > last, a, "the events in the order of seq")
 		last = row.Number("seq")
 		rows = append(rows, row)
@@ -230,7 +232,7 @@ func (h *channelProbe) eventsOf(a Answer) (rows []Answer) {
 }
 
 // eventAt returns the event with this seq.
-func (h *channelProbe) eventAt(c *channel, seq float64) Answer {
+func (h *channelProbe) eventAt(c *channel, seq float64) kit.Answer {
 	a := h.Read(c.key, c.path(fmt.Sprintf("/events?after=%d&limit=1", int(seq)-1)))
 	rows := h.eventsOf(a)
 	h.Want(len(rows) == 1 && rows[0].Number("seq") == seq, a, "the event with the seq %v", seq)
@@ -238,26 +240,26 @@ func (h *channelProbe) eventAt(c *channel, seq float64) Answer {
 }
 
 // wantEvents ends the check unless the channel has n events. It returns them.
-func (h *channelProbe) wantEvents(c *channel, n int) []Answer {
+func (h *channelProbe) wantEvents(c *channel, n int) []kit.Answer {
 	rows := h.events(c, "?limit=200")
 	h.Expect("%d events", n)
 	if len(rows) != n {
-		h.Failf("%s", DescribeRows(rows))
+		h.Failf("%s", kit.DescribeRows(rows))
 	}
 	return rows
 }
 
 // wantMembers ends the check unless row has exactly these members. A value of anything matches every value.
-func (h *channelProbe) wantMembers(row Answer, want map[string]any) {
-	h.Expect("exactly %s", Excerpt(Canonical(want), 600))
+func (h *channelProbe) wantMembers(row kit.Answer, want map[string]any) {
+	h.Expect("exactly %s", kit.Excerpt(kit.Canonical(want), 600))
 	for name, value := range want {
-		if row.Members[name] == nil || value != anything && !SameJSON(row.Members[name], value) {
-			h.Failf("%s is not as expected in %s", name, Excerpt(row.Body, 600))
+		if row.Members[name] == nil || value != anything && !kit.SameJSON(row.Members[name], value) {
+			h.Failf("%s is not as expected in %s", name, kit.Excerpt(row.Body, 600))
 		}
 	}
 	for name := range row.Members {
 		if _, known := want[name]; !known {
-			h.Failf("there is also %s in %s", name, Excerpt(row.Body, 600))
+			h.Failf("there is also %s in %s", name, kit.Excerpt(row.Body, 600))
 		}
 	}
 }
@@ -266,21 +268,21 @@ func (h *channelProbe) wantMembers(row Answer, want map[string]any) {
 const anything = "…"
 
 // connection returns the entry of a connection in the list of its channel.
-func (h *channelProbe) connection(c *channel, name string) Answer {
+func (h *channelProbe) connection(c *channel, name string) kit.Answer {
 	return h.entry(h.Read(c.key, c.path("/connections")), "connections", name)
 }
 
 // entry returns the entry with this name in the list of an answer.
-func (h *channelProbe) entry(a Answer, member, name string) Answer {
+func (h *channelProbe) entry(a kit.Answer, member, name string) kit.Answer {
 	return h.inList(h.wantOK(a, http.StatusOK), member, name)
 }
 
 // inList returns the entry with this name in a member that is a list.
-func (h *channelProbe) inList(a Answer, member, name string) Answer {
+func (h *channelProbe) inList(a kit.Answer, member, name string) kit.Answer {
 	list, ok := a.List(member)
-	var found []Answer
+	var found []kit.Answer
 	for _, raw := range list {
-		if row := ParseRow(raw); row.Text("name") == name {
+		if row := kit.ParseRow(raw); row.Text("name") == name {
 			found = append(found, row)
 		}
 	}
@@ -289,15 +291,15 @@ func (h *channelProbe) inList(a Answer, member, name string) Answer {
 }
 
 // waitForConnection waits until the entry of a connection is right. The service may learn of an answer a moment later.
-func (h *channelProbe) waitForConnection(c *channel, name, what string, right func(row Answer) bool) {
-	for deadline := time.Now().Add(PromptLimit); ; h.Sleep(time.Second / 10) {
+func (h *channelProbe) waitForConnection(c *channel, name, what string, right func(row kit.Answer) bool) {
+	for deadline := time.Now().Add(kit.PromptLimit); ; h.Sleep(time.Second / 10) {
 		row := h.connection(c, name)
 		if right(row) {
 			return
 		}
 		if time.Now().After(deadline) {
 			h.Expect("a connection with %s", what)
-			h.Failf("%s", Excerpt(row.Body, 400))
+			h.Failf("%s", kit.Excerpt(row.Body, 400))
 		}
 	}
 }

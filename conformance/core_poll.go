@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 const subscribe = "spec: Subscribe to Events"
@@ -15,8 +17,8 @@ var pollChecks = []relayCheck{
 	{Number: "C-30", Title: "The parameter since is required", Cites: subscribe, run: func(p *relayProbe) {
 		p.CheckRefused(
 			p.Call("a poll without since", "GET",
-				"/events"+Query("recipient", p.Actor("a reader").DID(), "timeout", "1"), nil, nil, time.Second),
-			AnyRefusal,
+				"/events"+kit.Query("recipient", p.Actor("a reader").DID(), "timeout", "1"), nil, nil, time.Second),
+			kit.AnyRefusal,
 		)
 	}},
 	{Number: "C-31", Title: "A poll is answered at once if there are matching events",
@@ -87,7 +89,7 @@ var pollChecks = []relayCheck{
 			client, agent := p.Actor("a client"), p.Actor("an agent")
 			p.PostAccepted(client, p.Request(client, agent))
 			p.Sleep(2 * time.Second)
-			between := FormatTime(p.Now())
+			between := kit.FormatTime(p.Now())
 			p.Sleep(time.Second)
 			later := p.PostAccepted(client, p.Request(client, agent))
 			p.CheckEvents(p.Events("since", between, "recipient", agent.DID(), "timeout", "1"), later)
@@ -121,7 +123,7 @@ var pollChecks = []relayCheck{
 			}
 			p.CheckEvents(p.CheckPage(a))
 			p.Expect("the answer comes within 60 seconds")
-			if a.Took > 60*time.Second+PromptLimit {
+			if a.Took > 60*time.Second+kit.PromptLimit {
 				p.Failf("the answer came after %v", a.Took.Round(time.Millisecond))
 			}
 		}},
@@ -139,16 +141,16 @@ var lifetimeChecks = []relayCheck{
 	{Number: "C-46", Title: "A message without meta.ttl expires after 300 seconds",
 		Cites: "spec: Timeout Rules (default 300 seconds)",
 		wait:  12 * time.Second,
-		run: expires(func(m Message) { Combine(shiftTS(-290*time.Second), Without("meta.ttl"))(m) },
+		run: expires(func(m kit.Message) { kit.Combine(shiftTS(-290*time.Second), kit.Without("meta.ttl"))(m) },
 			10*time.Second)},
 }
 
 // expiringSoon changes m so that it expires in five seconds.
-func expiringSoon(m Message) { Combine(shiftTS(-55*time.Second), Set("meta.ttl", 60))(m) }
+func expiringSoon(m kit.Message) { kit.Combine(shiftTS(-55*time.Second), kit.Set("meta.ttl", 60))(m) }
 
 // expires returns a check that posts a message that expires after the duration left. The message must be delivered
 // before that, and must not be delivered afterwards.
-func expires(edit func(Message), left time.Duration) func(*relayProbe) {
+func expires(edit func(kit.Message), left time.Duration) func(*relayProbe) {
 	return func(p *relayProbe) {
 		client, agent := p.Actor("a client"), p.Actor("an agent")
 		m := p.Request(client, agent)
@@ -162,7 +164,7 @@ func expires(edit func(Message), left time.Duration) func(*relayProbe) {
 		events := p.Events("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "1")
 		p.Expect("no events: the only event has expired")
 		if len(events) > 0 {
-			p.Failf("the event is still delivered: %s", Excerpt(events[0].Raw, 300))
+			p.Failf("the event is still delivered: %s", kit.Excerpt(events[0].Raw, 300))
 		}
 	}
 }
@@ -170,7 +172,7 @@ func expires(edit func(Message), left time.Duration) func(*relayProbe) {
 // checkAtOnce ends the check unless an answer came at once, in the time took.
 func (p *relayProbe) checkAtOnce(took time.Duration) {
 	p.Expect("the answer comes at once")
-	if took > PromptLimit {
+	if took > kit.PromptLimit {
 		p.Failf("the answer came after %v: the poll was held although there were events", took.Round(time.Millisecond))
 	}
 }
@@ -178,19 +180,19 @@ func (p *relayProbe) checkAtOnce(took time.Duration) {
 // checkHeld ends the check unless the answer to a poll took about as long as want.
 func (p *relayProbe) checkHeld(took, want time.Duration) {
 	p.Expect("the poll is held for %v", want)
-	if took < want-want/10 || took > want+PromptLimit {
+	if took < want-want/10 || took > want+kit.PromptLimit {
 		p.Failf("the poll was answered after %v", took.Round(time.Millisecond))
 	}
 	p.Note("held for %v", took.Round(time.Millisecond))
 }
 
 // checkWoken ends the check unless a held poll was answered soon after the post, with exactly these messages.
-func (p *relayProbe) checkWoken(held *poller, posted time.Time, messages ...SignedMessage) {
+func (p *relayProbe) checkWoken(held *poller, posted time.Time, messages ...kit.SignedMessage) {
 	a := held.wait()
 	p.Describe("GET /events, held while this was posted: %s", messages[0].What)
 	p.CheckEvents(p.CheckPage(a), messages...)
 	p.Expect("the held poll is answered as soon as the event arrives")
-	if late := held.ended.Sub(posted); late > PromptLimit {
+	if late := held.ended.Sub(posted); late > kit.PromptLimit {
 		p.Failf("the poll was answered %v after the event was posted", late.Round(time.Millisecond))
 	}
 }
@@ -205,10 +207,10 @@ func selects(filter func(*conversation) []string, moves ...string) func(*relayPr
 		messages := t.play(all)
 		other.play(all)
 		if slices.Contains(filter(t), "thread") {
-			again := &conversation{p, t.actors, NewID("thread"), NewID("req")}
+			again := &conversation{p, t.actors, kit.NewID("thread"), kit.NewID("req")}
 			again.play(all)
 		}
-		var want []SignedMessage
+		var want []kit.SignedMessage
 		for i, move := range []string{"c.REQUEST>a", "a.OFFER", "c.ACCEPT>a", "a.RESULT"} {
 			for _, wanted := range moves {
 				if wanted == move {
@@ -225,7 +227,7 @@ func specificationLoop(p *relayProbe) {
 	t := p.conversation()
 	agent, client := p.follow(t.actors["a"], readLoop{timeout: "5"}), p.follow(t.actors["c"], readLoop{timeout: "5"})
 	p.Sleep(time.Second / 5)
-	var forAgent, forClient []SignedMessage
+	var forAgent, forClient []kit.SignedMessage
 	for i, move := range []string{"c.REQUEST>a", "a.OFFER", "c.ACCEPT>a", "a.RESULT"} {
 		signed := t.play(move)[0]
 		if i%2 == 0 {

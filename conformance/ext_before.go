@@ -3,6 +3,8 @@ package conformance
 import (
 	"slices"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 const backwards = overHTTP + " (reading backwards)"
@@ -94,19 +96,19 @@ func filtersBefore(p *relayProbe) {
 	t, other := p.conversation(), p.conversation()
 	messages := t.play("c.REQUEST>a a.OFFER c.ACCEPT>a a.RESULT")
 	other.play("c.REQUEST>a a.OFFER")
-	again := &conversation{p, t.actors, NewID("thread"), NewID("req")}
+	again := &conversation{p, t.actors, kit.NewID("thread"), kit.NewID("req")}
 	more := again.play("c.REQUEST>a c.CANCEL")
 	client, agent := t.actors["c"].DID(), t.actors["a"].DID()
 	for _, c := range []struct {
 		filter []string
-		want   []SignedMessage
+		want   []kit.SignedMessage
 	}{
-		{[]string{"recipient", agent}, []SignedMessage{more[0], messages[2], messages[0]}},
+		{[]string{"recipient", agent}, []kit.SignedMessage{more[0], messages[2], messages[0]}},
 		{[]string{"recipient", agent, "broadcast", "true", "sender", client},
-			[]SignedMessage{more[1], more[0], messages[2], messages[0]}},
-		{[]string{"sender", agent}, []SignedMessage{messages[3], messages[1]}},
-		{[]string{"recipient", agent, "type", "ACCEPT"}, []SignedMessage{messages[2]}},
-		{[]string{"thread", t.thread}, []SignedMessage{messages[3], messages[2], messages[1], messages[0]}},
+			[]kit.SignedMessage{more[1], more[0], messages[2], messages[0]}},
+		{[]string{"sender", agent}, []kit.SignedMessage{messages[3], messages[1]}},
+		{[]string{"recipient", agent, "type", "ACCEPT"}, []kit.SignedMessage{messages[2]}},
+		{[]string{"thread", t.thread}, []kit.SignedMessage{messages[3], messages[2], messages[1], messages[0]}},
 	} {
 		p.checkInOrder(p.Events(append(c.filter, "before", "end")...), c.want...)
 	}
@@ -114,21 +116,21 @@ func filtersBefore(p *relayProbe) {
 
 func privateBefore(p *relayProbe) {
 	client, agent, stranger := p.Actor("a client"), p.Actor("an agent"), p.Actor("a stranger")
-	open := p.PostAccepted(client, p.Request(client, Actor{}))
+	open := p.PostAccepted(client, p.Request(client, kit.Actor{}))
 	direct := p.PostAccepted(client, p.Request(client, agent))
-	target := "/events" + Query("before", "end", "sender", client.DID())
-	for _, reader := range []Actor{{}, stranger} {
+	target := "/events" + kit.Query("before", "end", "sender", client.DID())
+	for _, reader := range []kit.Actor{{}, stranger} {
 		p.CheckEvents(p.CheckPage(p.read("", reader, target)), open)
 	}
 	first, second := p.read("", agent, target), p.read("", agent, target)
-	for _, a := range []Answer{first, second} {
+	for _, a := range []kit.Answer{first, second} {
 		p.checkInOrder(p.CheckPage(a), direct, open)
 	}
 	p.Expect("other cursors than %s and %s for the same positions", first.Text("cursor"), first.Text("after"))
 	if first.Text("cursor") == second.Text("cursor") || first.Text("after") == second.Text("after") {
 		p.Failf("%s", second)
 	}
-	inbox := "/events" + Query("before", "end", "recipient", agent.DID())
+	inbox := "/events" + kit.Query("before", "end", "recipient", agent.DID())
 	p.checkUnauthorized(p.read("", stranger, inbox))
-	p.checkUnauthorized(p.read("", Actor{}, inbox))
+	p.checkUnauthorized(p.read("", kit.Actor{}, inbox))
 }

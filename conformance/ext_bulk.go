@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -20,7 +21,7 @@ var bulkChecks = []relayCheck{
 		Cites: manyMessages, run: func(p *relayProbe) {
 			client, agent := p.Actor("a client"), p.Actor("an agent")
 			var lines [][]byte
-			var sent []SignedMessage
+			var sent []kit.SignedMessage
 			for range 12 {
 				m := p.Request(client, agent).Sign(client)
 				sent, lines = append(sent, m), append(lines, m.Body)
@@ -61,7 +62,7 @@ var bulkChecks = []relayCheck{
 			p.CheckRefused(p.Call("a parameter", http.MethodPost, "/events/bulk?wait=true", nil, body, 0), invalid)
 			gzip := http.Header{"Content-Encoding": {"gzip"}}
 			p.CheckRefused(p.Call("Content-Encoding: gzip", http.MethodPost, "/events/bulk", gzip, body, 0),
-				Refused(http.StatusUnsupportedMediaType, envelope.CodeUnsupportedMedia))
+				kit.Refused(http.StatusUnsupportedMediaType, envelope.CodeUnsupportedMedia))
 			p.CheckEvents(p.Events("cursor", "0", "recipient", agent.DID(), "timeout", "0"))
 		}},
 	{Number: "X-70", Title: "The well-known document lists the feature bulk", Cites: manyMessages,
@@ -78,7 +79,7 @@ type wantedLine struct {
 	code      envelope.Code
 }
 
-func receipts(messages ...SignedMessage) (want []wantedLine) {
+func receipts(messages ...kit.SignedMessage) (want []wantedLine) {
 	for _, m := range messages {
 		want = append(want, wantedLine{id: m.ID})
 	}
@@ -87,9 +88,9 @@ func receipts(messages ...SignedMessage) (want []wantedLine) {
 
 // bulkAnswer has the results of the lines that were sent, and why the relay has stopped; nil: it has not.
 type bulkAnswer struct {
-	Answer
-	results []Answer
-	stopped *Answer
+	kit.Answer
+	results []kit.Answer
+	stopped *kit.Answer
 }
 
 // bulk posts a body to /events/bulk. If the relay stops at its rate limit, bulk waits and posts the lines that have no
@@ -98,7 +99,7 @@ func (p *relayProbe) bulk(what string, body []byte) bulkAnswer { return p.bulkTo
 
 // bulkTo is bulk with a query.
 func (p *relayProbe) bulkTo(query, what string, body []byte) (b bulkAnswer) {
-	for deadline := time.Now().Add(RateLimitTimeout); ; {
+	for deadline := time.Now().Add(kit.RateLimitTimeout); ; {
 		b.Answer = p.Call(what, http.MethodPost, "/events/bulk"+query, nil, body, 0)
 		p.Expect(`status 200 with {"ok":true,"results":[…]}`)
 		results, isList := b.List("results")
@@ -106,7 +107,7 @@ func (p *relayProbe) bulkTo(query, what string, body []byte) (b bulkAnswer) {
 			p.Failf("%s", b)
 		}
 		for _, text := range results {
-			var result Answer
+			var result kit.Answer
 			result.Body = text
 			if json.Unmarshal(text, &result.Members) != nil {
 				p.Failf("a result is not an object: %s", b)
@@ -155,7 +156,7 @@ func (p *relayProbe) checkFirstResults(b bulkAnswer, want ...wantedLine) {
 
 func bulkResults(p *relayProbe) {
 	client, agent := p.Actor("a client"), p.Actor("an agent")
-	request := func() SignedMessage { return p.Request(client, agent).Sign(client) }
+	request := func() kit.SignedMessage { return p.Request(client, agent).Sign(client) }
 	first, second, third := request(), request(), request()
 	changed := []byte(strings.Replace(string(second.Body), "conformance.check", "conformance.chess", 1))
 	p.checkResults(p.bulk("a message, {}, the message again, a changed message, and two messages",

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/didkey"
 )
 
@@ -17,16 +18,16 @@ var clientChecks = []relayCheck{
 			client, agent := p.Actor("a client"), p.Actor("an agent")
 			signed := p.Request(client, agent).Sign(client)
 			p.CheckAccepted(p.Call(signed.What, "POST", "/v1/messages", nil, signed.Body, 0), signed)
-			a := p.Call("", "GET", "/v1/messages"+Query("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "0"),
+			a := p.Call("", "GET", "/v1/messages"+kit.Query("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "0"),
 				nil, nil, 0)
 			p.CheckEvents(p.CheckPage(a), signed)
 			p.CheckInbox(agent, signed)
 		}},
 	{Number: "X-31", Title: "GET /v1/agents and /v1/agents/{did} work like GET /agents and /agents/{did}",
 		Cites: aliases, run: func(p *relayProbe) {
-			agent, intent := p.Actor("an agent"), NewID("intent")
+			agent, intent := p.Actor("an agent"), kit.NewID("intent")
 			p.PostAccepted(agent, p.manifest(agent, "cap", intent))
-			p.checkAgents(p.Call("", "GET", "/v1/agents"+Query("intent", intent), nil, nil, 0), agent)
+			p.checkAgents(p.Call("", "GET", "/v1/agents"+kit.Query("intent", intent), nil, nil, 0), agent)
 			a := p.Call("", "GET", "/v1/agents/"+agent.DID(), nil, nil, 0)
 			p.Expect("status 200 with agent.id")
 			if a.Status != 200 || a.Object("agent").Text("id") != agent.DID() {
@@ -49,13 +50,13 @@ func checkDID(text string) error {
 // the thread is identified only by request_id.
 type sdk struct {
 	p     *relayProbe
-	actor Actor
+	actor kit.Actor
 	since string
 }
 
 // post posts a message as the SDK does. It checks only ok.
 func (s *sdk) post(typ, request string) {
-	m := s.p.Message(typ, s.actor, Actor{}, "", request)
+	m := s.p.Message(typ, s.actor, kit.Actor{}, "", request)
 	delete(m, "thread")
 	delete(m, "meta")
 	signed := m.Sign(s.actor)
@@ -72,15 +73,15 @@ func (s *sdk) post(typ, request string) {
 }
 
 // poll polls once, as the SDK's loop does, and returns the events.
-func (s *sdk) poll(request string) []Event {
+func (s *sdk) poll(request string) []kit.Event {
 	p := s.p
 	// The real SDK polls for all events and ignores those of other threads. This poll selects the thread, because a
 	// relay may have other traffic.
-	a := p.Call("", "GET", "/v1/messages"+Query("since", s.since, "thread", request, "timeout", "1"), nil, nil,
+	a := p.Call("", "GET", "/v1/messages"+kit.Query("since", s.since, "thread", request, "timeout", "1"), nil, nil,
 		time.Second)
 	p.Expect("ok true, events, and lastTs if events is empty")
 	ok, _ := a.OK()
-	events, isList := EventsOf(a)
+	events, isList := kit.EventsOf(a)
 	if !ok || !isList {
 		p.Failf("%s", a)
 	}
@@ -95,7 +96,7 @@ func (s *sdk) poll(request string) []Event {
 // waitFor polls until a message of this type arrives in the thread.
 func (s *sdk) waitFor(typ, request string) {
 	for started := time.Now(); time.Since(started) < 10*time.Second; {
-		if slices.ContainsFunc(s.poll(request), func(e Event) bool { return e.Text("type") == typ }) {
+		if slices.ContainsFunc(s.poll(request), func(e kit.Event) bool { return e.Text("type") == typ }) {
 			return
 		}
 	}
@@ -107,13 +108,13 @@ func sdkConversation(p *relayProbe) {
 	client, agent := &sdk{
 		p,
 		p.Actor("the client"),
-		FormatTime(p.Now().Add(-time.Second)),
+		kit.FormatTime(p.Now().Add(-time.Second)),
 	}, &sdk{
 		p,
 		p.Actor("the agent"),
-		FormatTime(p.Now().Add(-time.Second)),
+		kit.FormatTime(p.Now().Add(-time.Second)),
 	}
-	request := NewID("req")
+	request := kit.NewID("req")
 	agent.poll(request) // there is no event yet, so the agent continues from lastTs
 	client.post("REQUEST", request)
 	agent.waitFor("REQUEST", request)

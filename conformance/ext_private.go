@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -59,16 +60,16 @@ func ifPrivate(run func(*relayProbe)) func(*relayProbe) {
 	}
 }
 
-// withoutToken returns the header of a read that RelayClient does not sign.
+// withoutToken returns the header of a read that kit.RelayClient does not sign.
 func withoutToken() http.Header { return http.Header{"Authorization": nil} }
 
-func unauthorized() Refusal {
-	return Refused(http.StatusUnauthorized, envelope.CodeUnauthorized)
+func unauthorized() kit.Refusal {
+	return kit.Refused(http.StatusUnauthorized, envelope.CodeUnauthorized)
 }
 
 // read sends a read with a token of reader. The changes are made to the token before it is signed. If reader is the
 // zero actor, the read has no token.
-func (p *relayProbe) read(what string, reader Actor, target string, changes ...func(map[string]any)) Answer {
+func (p *relayProbe) read(what string, reader kit.Actor, target string, changes ...func(map[string]any)) kit.Answer {
 	header := withoutToken()
 	if reader.Name != "" {
 		header.Set("Authorization", "Agora "+p.token(reader, target, changes...))
@@ -78,7 +79,7 @@ func (p *relayProbe) read(what string, reader Actor, target string, changes ...f
 }
 
 // token returns a token for a GET of target. The changes are made before it is signed.
-func (p *relayProbe) token(reader Actor, target string, changes ...func(map[string]any)) string {
+func (p *relayProbe) token(reader kit.Actor, target string, changes ...func(map[string]any)) string {
 	full, err := url.Parse(p.Relay.BaseURL + target)
 	if err != nil {
 		panic(err) // cannot happen: the checks give valid targets
@@ -89,19 +90,19 @@ func (p *relayProbe) token(reader Actor, target string, changes ...func(map[stri
 		"aud":    p.Relay.Signer.Audience,
 		"method": http.MethodGet,
 		"target": full.RequestURI(),
-		"ts":     FormatTime(p.Now()),
+		"ts":     kit.FormatTime(p.Now()),
 		"nonce":  envelope.NewNonce(),
 	}
 	for _, change := range changes {
 		change(token)
 	}
 	delete(token, "sig")
-	signature, err := reader.Key.Sign(Canonical(token))
+	signature, err := reader.Key.Sign(kit.Canonical(token))
 	if err != nil {
 		panic(err) // cannot happen: actor has generated the key
 	}
 	token["sig"] = base64.RawURLEncoding.EncodeToString(signature)
-	return base64.RawURLEncoding.EncodeToString(Canonical(token))
+	return base64.RawURLEncoding.EncodeToString(kit.Canonical(token))
 }
 
 func setMember(name string, value any) func(map[string]any) {
@@ -109,7 +110,7 @@ func setMember(name string, value any) func(map[string]any) {
 }
 
 // checkUnauthorized ends the check unless a is a 401 with the right error and the header WWW-Authenticate.
-func (p *relayProbe) checkUnauthorized(a Answer) {
+func (p *relayProbe) checkUnauthorized(a kit.Answer) {
 	p.CheckRefused(a, unauthorized())
 	p.Expect("WWW-Authenticate: Agora")
 	if scheme, _, _ := strings.Cut(a.Header.Get("WWW-Authenticate"), " "); !strings.EqualFold(scheme, "Agora") {
@@ -117,8 +118,8 @@ func (p *relayProbe) checkUnauthorized(a Answer) {
 	}
 }
 
-func (p *relayProbe) inboxTarget(of Actor, pairs ...string) string {
-	return "/events" + Query(append([]string{"cursor", "0", "timeout", "0", "recipient", of.DID()}, pairs...)...)
+func (p *relayProbe) inboxTarget(of kit.Actor, pairs ...string) string {
+	return "/events" + kit.Query(append([]string{"cursor", "0", "timeout", "0", "recipient", of.DID()}, pairs...)...)
 }
 
 func authorizationHeader(p *relayProbe) {
@@ -129,7 +130,7 @@ func authorizationHeader(p *relayProbe) {
 	a := p.Call("a read with a malformed Authorization", http.MethodGet, target, header, nil, 0)
 	if p.Relay.Signer.Audience != "" {
 		p.checkUnauthorized(a)
-		p.checkUnauthorized(p.read("a read without a token", Actor{}, target))
+		p.checkUnauthorized(p.read("a read without a token", kit.Actor{}, target))
 		return
 	}
 	p.CheckEvents(p.CheckPage(a), sent)
@@ -140,30 +141,30 @@ func inboxOwner(p *relayProbe) {
 	sent := p.PostAccepted(client, p.Request(client, agent))
 	target := p.inboxTarget(agent)
 	p.CheckEvents(p.CheckPage(p.read("", agent, target)), sent)
-	p.checkUnauthorized(p.read("", Actor{}, target))
+	p.checkUnauthorized(p.read("", kit.Actor{}, target))
 	p.checkUnauthorized(p.read("", client, target))
 	p.checkUnauthorized(p.read("a read with broadcast=true", client, p.inboxTarget(agent, "broadcast", "true")))
 }
 
 func withoutRecipient(p *relayProbe) {
 	client, agent, stranger := p.Actor("a client"), p.Actor("an agent"), p.Actor("a stranger")
-	open := p.PostAccepted(client, p.Request(client, Actor{}))
+	open := p.PostAccepted(client, p.Request(client, kit.Actor{}))
 	direct := p.PostAccepted(client, p.Request(client, agent))
-	target := "/events" + Query("cursor", "0", "timeout", "0", "sender", client.DID())
-	p.CheckEvents(p.CheckPage(p.read("", Actor{}, target)), open)
+	target := "/events" + kit.Query("cursor", "0", "timeout", "0", "sender", client.DID())
+	p.CheckEvents(p.CheckPage(p.read("", kit.Actor{}, target)), open)
 	p.CheckEvents(p.CheckPage(p.read("", stranger, target)), open)
 	p.CheckEvents(p.CheckPage(p.read("", agent, target)), open, direct)
 	p.CheckEvents(p.CheckPage(p.read("", client, target)), open, direct)
 	p.CheckEvents(
 		p.CheckPage(
-			p.read("", stranger, "/events"+Query("since", p.HourAgo(), "timeout", "0", "sender", client.DID()))),
+			p.read("", stranger, "/events"+kit.Query("since", p.HourAgo(), "timeout", "0", "sender", client.DID()))),
 		open,
 	)
 }
 
 // checkSameAnswer ends the check unless the answer a is the same as absent, the one for something that does not exist. The
 // header Date may differ.
-func (p *relayProbe) checkSameAnswer(a, absent Answer) {
+func (p *relayProbe) checkSameAnswer(a, absent kit.Answer) {
 	p.Expect("the same answer as for what does not exist: %s", absent)
 	header, other := a.Header.Clone(), absent.Header.Clone()
 	header.Del("Date")
@@ -181,11 +182,11 @@ func hiddenThread(p *relayProbe) {
 	for _, name := range []string{"c", "a"} {
 		p.checkClient(p.read("", t.actors[name], "/threads/"+t.thread), t.actors["c"])
 	}
-	for _, reader := range []Actor{{}, t.actors["s"]} {
-		absent := p.read("", reader, "/threads/"+NewID("thread"))
+	for _, reader := range []kit.Actor{{}, t.actors["s"]} {
+		absent := p.read("", reader, "/threads/"+kit.NewID("thread"))
 		p.CheckRefused(absent, noThread)
 		p.checkSameAnswer(p.read("", reader, "/threads/"+t.thread), absent)
-		p.checkSameAnswer(p.read("", reader, "/threads/"+t.thread+Query("client", t.actors["c"].DID())), absent)
+		p.checkSameAnswer(p.read("", reader, "/threads/"+t.thread+kit.Query("client", t.actors["c"].DID())), absent)
 	}
 }
 
@@ -194,7 +195,7 @@ func hiddenThreadPosts(p *relayProbe) {
 	t.play("c.REQUEST>a a.OFFER")
 	for _, move := range []string{"s.OFFER", "s.ACCEPT>a", "s.RESULT", "s.ERROR", "s.CANCEL"} {
 		m, _ := t.message(move)
-		Set("thread.id", NewID("thread"))(m)
+		kit.Set("thread.id", kit.NewID("thread"))(m)
 		other := m.Sign(t.actors["s"])
 		absent := p.Post(other.What+", but with the id of a thread that does not exist", other.Body)
 		p.CheckRefused(absent, noThread)
@@ -209,7 +210,7 @@ func competingOffers(p *relayProbe) {
 	for _, name := range []string{"a", "b"} {
 		a := p.read("", t.actors[name], "/threads/"+t.thread)
 		p.Expect("the thread with two events and only the offer of the reader")
-		events, _ := EventsOf(a)
+		events, _ := kit.EventsOf(a)
 		offers, _ := a.Object("thread").List("offers")
 		if a.Status != 200 || len(offers) != 1 || !bytes.Contains(offers[0], []byte(t.actors[name].DID())) ||
 			len(events) != 2 {
@@ -243,13 +244,13 @@ func tokenTime(p *relayProbe) {
 	for _, off := range []time.Duration{-65 * time.Second, 65 * time.Second, -time.Hour, 10 * 365 * 24 * time.Hour} {
 		p.checkUnauthorized(
 			p.read("a token with a ts that is off by "+off.String(), reader, target,
-				setMember("ts", FormatTime(p.Now().Add(off)))),
+				setMember("ts", kit.FormatTime(p.Now().Add(off)))),
 		)
 	}
 	p.checkUnauthorized(p.read("a token whose ts is not a time", reader, target, setMember("ts", "now")))
 	p.CheckPage(
 		p.read("a token with a ts 50s in the future", reader, target,
-			setMember("ts", FormatTime(p.Now().Add(50*time.Second)))),
+			setMember("ts", kit.FormatTime(p.Now().Add(50*time.Second)))),
 	)
 }
 
@@ -264,7 +265,7 @@ func tokenReuse(p *relayProbe) {
 	p.checkUnauthorized(p.Call("the same token again", http.MethodGet, target, token, nil, 0))
 	p.checkUnauthorized(
 		p.read("another token with the same nonce", reader, target, setMember("nonce", nonce),
-			setMember("ts", FormatTime(p.Now().Add(time.Second)))),
+			setMember("ts", kit.FormatTime(p.Now().Add(time.Second)))),
 	)
 	p.Expect("status 200, because nonces of another reader do not count")
 	if a := p.read("", other, target, setMember("nonce", nonce)); a.Status != 200 {
@@ -296,8 +297,8 @@ func malformedTokens(p *relayProbe) {
 		p.checkUnauthorized(
 			p.Call("a read with "+what, http.MethodGet, target, http.Header{"Authorization": values}, nil, 0))
 	}
-	for _, path := range []string{"/events" + Query("cursor", "0", "timeout", "0", "type", "RESULT"),
-		"/threads/" + NewID("thread"), "/agents/" + reader.DID()} {
+	for _, path := range []string{"/events" + kit.Query("cursor", "0", "timeout", "0", "type", "RESULT"),
+		"/threads/" + kit.NewID("thread"), "/agents/" + reader.DID()} {
 		p.checkUnauthorized(
 			p.Call("a read with a malformed token", http.MethodGet, path, http.Header{"Authorization": {"Agora x"}},
 				nil, 0),
@@ -313,7 +314,7 @@ func hiddenEvents(p *relayProbe) {
 	for _, pair := range [][2]string{{"thread", m["thread"].(map[string]any)["id"].(string)},
 		{"sender", client.DID()}} {
 		poll := &poller{done: make(chan struct{})}
-		target := "/events" + Query("cursor", "0", pair[0], pair[1], "timeout", "4")
+		target := "/events" + kit.Query("cursor", "0", pair[0], pair[1], "timeout", "4")
 		p.Tasks.Go(func() {
 			defer close(poll.done)
 			poll.answer = p.Call("", http.MethodGet, target, withoutToken(), nil, hold)
@@ -341,7 +342,7 @@ func encryptedCursors(p *relayProbe) {
 	for _, cursor := range []string{first.Text("cursor"), second.Text("cursor")} {
 		p.CheckEvents(
 			p.CheckPage(
-				p.read("", reader, "/events"+Query("cursor", cursor, "timeout", "0", "recipient", reader.DID()))),
+				p.read("", reader, "/events"+kit.Query("cursor", cursor, "timeout", "0", "recipient", reader.DID()))),
 			sent,
 		)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
 	"golang.org/x/mod/sumdb/tlog"
@@ -77,7 +78,7 @@ func receiptProof(p *relayProbe, log provedLog) {
 		now := p.Now()
 		p.Expect("received is the time of arrival, which is now, and not the ts, %v from now", ahead)
 		if off := sent.leaf.Received.Sub(now).Abs(); off > 30*time.Second {
-			p.Failf("received is %s, and now is %s", FormatTime(sent.leaf.Received), FormatTime(now))
+			p.Failf("received is %s, and now is %s", kit.FormatTime(sent.leaf.Received), kit.FormatTime(now))
 		}
 	}
 }
@@ -112,7 +113,7 @@ func leafRequest(p *relayProbe, log provedLog) {
 		}
 	}
 	agent := p.Actor("an agent")
-	sent := p.postProved(log, p.manifest(agent, "cap", NewID("intent")).Sign(agent))
+	sent := p.postProved(log, p.manifest(agent, "cap", kit.NewID("intent")).Sign(agent))
 	p.Expect("the leaf of a MANIFEST has the request -")
 	if sent.leaf.Request != (proof.Hash{}) {
 		p.Failf("the leaf names another request: %q", sent.Extra)
@@ -129,9 +130,9 @@ func duplicateLeaf(p *relayProbe, log provedLog) {
 		p.checkSameLeaf(p.readProof(log, client, sent.SignedMessage), sent)
 	}
 	raced := p.requestOf(client)
-	answers := p.postConcurrently(6, func(int) SignedMessage { return raced })
+	answers := p.postConcurrently(6, func(int) kit.SignedMessage { return raced })
 	p.Describe("POST /events with the same REQUEST, 6 times at once")
-	first := slices.IndexFunc(answers, func(a Answer) bool {
+	first := slices.IndexFunc(answers, func(a kit.Answer) bool {
 		duplicate, _ := a.Flag("duplicate")
 		return !duplicate
 	})
@@ -149,8 +150,8 @@ func duplicateLeaf(p *relayProbe, log provedLog) {
 
 func proofRead(p *relayProbe, log provedLog) {
 	client, agent := p.Actor("a client"), p.Actor("an agent")
-	for _, m := range []Message{p.Request(client, agent), p.Request(client, Actor{}),
-		p.manifest(client, "cap", NewID("intent"))} {
+	for _, m := range []kit.Message{p.Request(client, agent), p.Request(client, kit.Actor{}),
+		p.manifest(client, "cap", kit.NewID("intent"))} {
 		sent := p.postProved(log, m.Sign(client))
 		for range 2 {
 			p.checkSameLeaf(p.readProof(log, client, sent.SignedMessage), sent)
@@ -177,16 +178,16 @@ func noProof(p *relayProbe, log provedLog) {
 	sent := p.postProved(log, p.Request(client, agent).Sign(client))
 	refusedMessage := p.Request(client, agent).Sign(agent)
 	p.PostRefused(badSignature, "a REQUEST that is not signed with its sender's key", refusedMessage.Body)
-	notFound := Refused(http.StatusNotFound, envelope.CodeNotFound)
+	notFound := kit.Refused(http.StatusNotFound, envelope.CodeNotFound)
 	for what, pairs := range map[string][]string{
-		"an id that nobody has used":        {"sender", client.DID(), "id", NewID("msg")},
+		"an id that nobody has used":        {"sender", client.DID(), "id", kit.NewID("msg")},
 		"the id of another sender's":        {"sender", agent.DID(), "id", sent.ID},
 		"a message that the relay refused":  {"sender", client.DID(), "id", refusedMessage.ID},
 		"an id that is no id of any sender": {"sender", client.DID(), "id", "\u2028"},
 	} {
-		p.CheckRefused(p.Call(what, http.MethodGet, "/proofs"+Query(pairs...), nil, nil, 0), notFound)
+		p.CheckRefused(p.Call(what, http.MethodGet, "/proofs"+kit.Query(pairs...), nil, nil, 0), notFound)
 	}
-	bad := Refused(http.StatusBadRequest, envelope.CodeInvalidRequest, envelope.CodeInvalidDID)
+	bad := kit.Refused(http.StatusBadRequest, envelope.CodeInvalidRequest, envelope.CodeInvalidDID)
 	for what, pairs := range map[string][]string{
 		"no parameter":                {},
 		"no sender":                   {"id", sent.ID},
@@ -195,17 +196,17 @@ func noProof(p *relayProbe, log provedLog) {
 		"an unknown parameter":        {"sender", client.DID(), "id", sent.ID, "x", "1"},
 		"the parameter id, two times": {"sender", client.DID(), "id", sent.ID, "id", sent.ID},
 	} {
-		p.CheckRefused(p.Call(what, http.MethodGet, "/proofs"+Query(pairs...), nil, nil, 0), bad)
+		p.CheckRefused(p.Call(what, http.MethodGet, "/proofs"+kit.Query(pairs...), nil, nil, 0), bad)
 	}
 }
 
 func differentSalts(p *relayProbe, log provedLog) {
 	client := p.Actor("a client")
-	messages := make([]SignedMessage, 12)
+	messages := make([]kit.SignedMessage, 12)
 	for i := range messages {
 		messages[i] = p.requestOf(client)
 	}
-	answers := p.postConcurrently(len(messages), func(i int) SignedMessage { return messages[i] })
+	answers := p.postConcurrently(len(messages), func(i int) kit.SignedMessage { return messages[i] })
 	p.Describe("POST /events with %d messages, some at once", len(messages))
 	seen := map[[16]byte]bool{{}: true}
 	for i, a := range answers {
@@ -221,7 +222,7 @@ func differentSalts(p *relayProbe, log provedLog) {
 func publishing(p *relayProbe, log provedLog) {
 	const longest = 30 * time.Second
 	if log.publish > longest {
-		p.End(NotTested, "the relay publishes a checkpoint only every %v", log.publish)
+		p.End(kit.NotTested, "the relay publishes a checkpoint only every %v", log.publish)
 	}
 	before := p.published(log)
 	sent := p.postProved(log, p.requestOf(p.Actor("a client")))
@@ -234,7 +235,7 @@ func publishing(p *relayProbe, log provedLog) {
 		}
 		last = c
 	}
-	for deadline := time.Now().Add(log.publish + 2*PromptLimit); last.Size <= sent.Index; next() {
+	for deadline := time.Now().Add(log.publish + 2*kit.PromptLimit); last.Size <= sent.Index; next() {
 		p.Expect("a published checkpoint with the leaf %d, %v after its receipt", sent.Index, log.publish)
 		if time.Now().After(deadline) {
 			p.Failf("the published log still has %d leaves", last.Size)
@@ -245,7 +246,7 @@ func publishing(p *relayProbe, log provedLog) {
 		next()
 	}
 	p.checkOneTree(log, before, sent.Checkpoint, last)
-	notFound := Refused(http.StatusNotFound, envelope.CodeNotFound)
+	notFound := kit.Refused(http.StatusNotFound, envelope.CodeNotFound)
 	other := log
 	other.origin.Epoch++
 	p.CheckRefused(p.Call("another epoch", http.MethodGet, other.target("checkpoint"), nil, nil, 0), notFound)
@@ -273,7 +274,7 @@ func tileAnswers(p *relayProbe, log provedLog) {
 			p.Failf("another tile: %x", part)
 		}
 	}
-	notFound := Refused(http.StatusNotFound, envelope.CodeNotFound)
+	notFound := kit.Refused(http.StatusNotFound, envelope.CodeNotFound)
 	for what, path := range map[string]string{
 		"entries":                   "tile/entries/000",
 		"a part of entries":         "tile/entries/000.p/1",
@@ -286,8 +287,8 @@ func tileAnswers(p *relayProbe, log provedLog) {
 }
 
 func bulkProofs(p *relayProbe, log provedLog) {
-	if !HasFeature(p.Document(), "bulk") {
-		p.End(NotTested, `the well-known document does not list the feature "bulk"`)
+	if !kit.HasFeature(p.Document(), "bulk") {
+		p.End(kit.NotTested, `the well-known document does not list the feature "bulk"`)
 	}
 	client := p.Actor("a client")
 	first, second := p.requestOf(client), p.requestOf(client)
@@ -295,7 +296,7 @@ func bulkProofs(p *relayProbe, log provedLog) {
 		joined(first.Body, first.Body, []byte("{}"), second.Body))
 	p.checkResults(b, wantedLine{id: first.ID}, wantedLine{id: first.ID, duplicate: true},
 		wantedLine{code: envelope.CodeUnsupportedVersion}, wantedLine{id: second.ID})
-	for i, signed := range map[int]SignedMessage{0: first, 3: second} {
+	for i, signed := range map[int]kit.SignedMessage{0: first, 3: second} {
 		sent := p.checkProof(b.results[i].Text("proof"), signed, log)
 		p.checkSameLeaf(p.readProof(log, client, signed), sent)
 	}
@@ -313,24 +314,24 @@ func bulkProofs(p *relayProbe, log provedLog) {
 
 func privateProofs(p *relayProbe, log provedLog) {
 	client, agent, stranger := p.Actor("a client"), p.Actor("an agent"), p.Actor("a stranger")
-	open := p.postProved(log, p.Request(client, Actor{}).Sign(client))
+	open := p.postProved(log, p.Request(client, kit.Actor{}).Sign(client))
 	direct := p.postProved(log, p.Request(client, agent).Sign(client))
-	for _, reader := range []Actor{{}, stranger} {
+	for _, reader := range []kit.Actor{{}, stranger} {
 		text := p.checkText(p.read("", reader, proofTarget(client, open.ID)))
 		p.checkSameLeaf(p.checkProof(text, open.SignedMessage, log), open)
 	}
-	for _, reader := range []Actor{client, agent} {
+	for _, reader := range []kit.Actor{client, agent} {
 		text := p.checkText(p.read("", reader, proofTarget(client, direct.ID)))
 		p.checkSameLeaf(p.checkProof(text, direct.SignedMessage, log), direct)
 	}
-	p.checkUnauthorized(p.read("", Actor{}, proofTarget(client, direct.ID)))
-	absent := p.read("an id that nobody has used", stranger, proofTarget(client, NewID("msg")))
-	p.CheckRefused(absent, Refused(http.StatusNotFound, envelope.CodeNotFound))
+	p.checkUnauthorized(p.read("", kit.Actor{}, proofTarget(client, direct.ID)))
+	absent := p.read("an id that nobody has used", stranger, proofTarget(client, kit.NewID("msg")))
+	p.CheckRefused(absent, kit.Refused(http.StatusNotFound, envelope.CodeNotFound))
 	p.checkSameAnswer(p.read("", stranger, proofTarget(client, direct.ID)), absent)
 }
 
 // requestOf returns a signed REQUEST to a new agent.
-func (p *relayProbe) requestOf(client Actor) SignedMessage {
+func (p *relayProbe) requestOf(client kit.Actor) kit.SignedMessage {
 	return p.Request(client, p.Actor("an agent")).Sign(client)
 }
 

@@ -3,6 +3,7 @@ package conformance
 import (
 	"time"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -16,7 +17,7 @@ var receiptChecks = []relayCheck{
 	{Number: "X-3", Title: "The receipt of a duplicate has the cursor and the expiresAt of the first receipt",
 		Cites: overHTTP + "; §3", run: func(p *relayProbe) {
 			client := p.Actor("a client")
-			signed := p.Request(client, Actor{}).Sign(client)
+			signed := p.Request(client, kit.Actor{}).Sign(client)
 			first := p.Post("a REQUEST", signed.Body)
 			p.CheckAccepted(first, signed)
 			again := p.Post("the same REQUEST again", signed.Body)
@@ -35,23 +36,23 @@ var receiptChecks = []relayCheck{
 		Cites: "PROTOCOL §1 meta.relay", run: func(p *relayProbe) {
 			own := p.Document().Text("url")
 			if own == "" {
-				p.End(Skipped, "/.well-known/agora.json does not name the relay's url")
+				p.End(kit.Skipped, "/.well-known/agora.json does not name the relay's url")
 			}
-			accepts(variant{what: "this relay's url in meta.relay", edit: Set("meta.relay", own)},
+			accepts(variant{what: "this relay's url in meta.relay", edit: kit.Set("meta.relay", own)},
 				variant{what: "a list in meta.relay that has this relay's url",
-					edit: Set("meta.relay", []string{"https://relay.invalid", own})})(p)
+					edit: kit.Set("meta.relay", []string{"https://relay.invalid", own})})(p)
 		}},
 }
 
 func receipt(p *relayProbe) {
 	client := p.Actor("a client")
-	m := p.Request(client, Actor{})
+	m := p.Request(client, kit.Actor{})
 	signed := m.Sign(client)
 	a := p.Post("a REQUEST with ttl 180", signed.Body)
 	p.CheckAccepted(a, signed)
 	ts, _ := envelope.ParseTime(signed.TS)
-	want := ts.Add(MessageTTL * time.Second)
-	p.Expect("expiresAt %s, which is ts + ttl", FormatTime(want))
+	want := ts.Add(kit.MessageTTL * time.Second)
+	p.Expect("expiresAt %s, which is ts + ttl", kit.FormatTime(want))
 	if expires, ok := envelope.ParseTime(a.Text("expiresAt")); !ok || !expires.Equal(want) {
 		p.Failf("%s", a)
 	}
@@ -82,8 +83,8 @@ func receiptStates(p *relayProbe) {
 
 func longestLifetime(p *relayProbe) {
 	client := p.Actor("a client")
-	m := p.Request(client, Actor{})
-	Set("meta.ttl", 2_000_000_000)(m) // 63 years
+	m := p.Request(client, kit.Actor{})
+	kit.Set("meta.ttl", 2_000_000_000)(m) // 63 years
 	signed := m.Sign(client)
 	a := p.Post("a REQUEST with a ttl of 63 years", signed.Body)
 	p.CheckAccepted(a, signed)
@@ -93,7 +94,7 @@ func longestLifetime(p *relayProbe) {
 	}
 	ts, _ := envelope.ParseTime(signed.TS)
 	want := ts.Add(time.Duration(longest) * time.Second)
-	p.Expect("expiresAt %s, by the relay's maximum ttl", FormatTime(want))
+	p.Expect("expiresAt %s, by the relay's maximum ttl", kit.FormatTime(want))
 	if expires, ok := envelope.ParseTime(a.Text("expiresAt")); !ok || !expires.Equal(want) {
 		p.Failf("%s", a)
 	}
@@ -136,7 +137,7 @@ var cursorChecks = []relayCheck{
 		Title: "broadcast=true adds broadcasts to the events of a recipient, and a broadcast wakes its held poll",
 		Cites: overHTTP + " (broadcast=true adds them)", wait: time.Second, run: func(p *relayProbe) {
 			client, agent := p.Actor("a client"), p.Actor("an agent")
-			broadcast := p.PostAccepted(client, p.Request(client, Actor{}))
+			broadcast := p.PostAccepted(client, p.Request(client, kit.Actor{}))
 			direct := p.PostAccepted(client, p.Request(client, agent))
 			both := []string{"recipient", agent.DID(), "sender", client.DID(), "broadcast", "true"}
 			a := p.Poll(append(both, "since", p.HourAgo(), "timeout", "0")...)
@@ -147,7 +148,7 @@ var cursorChecks = []relayCheck{
 				direct,
 			)
 			held := p.pollInBackground(append(both, "cursor", a.Text("cursor"), "timeout", "9")...)
-			another := p.PostAccepted(client, p.Request(client, Actor{}))
+			another := p.PostAccepted(client, p.Request(client, kit.Actor{}))
 			p.checkWoken(held, time.Now(), another)
 		}},
 	{Number: "X-12", Title: "broadcast must be true or false",
@@ -157,7 +158,7 @@ var cursorChecks = []relayCheck{
 }
 
 // sentTo posts n messages with different timestamps, which are not in the order of their arrival.
-func (p *relayProbe) sentTo(agent Actor, n int) (sent []SignedMessage) {
+func (p *relayProbe) sentTo(agent kit.Actor, n int) (sent []kit.SignedMessage) {
 	client := p.Actor("a client")
 	for i := range n {
 		sent = append(sent, p.PostAccepted(client, p.requestAhead(client, agent, time.Duration(i%3)*-10*time.Second)))
@@ -172,7 +173,7 @@ func cursorPages(p *relayProbe) {
 
 // checkPages reads all pages of at most two events, each with the cursor of the page before it as the value of the first
 // parameter. It ends the check unless they have exactly these messages, in this order.
-func (p *relayProbe) checkPages(want []SignedMessage, start, cursor string, parameters ...string) {
+func (p *relayProbe) checkPages(want []kit.SignedMessage, start, cursor string, parameters ...string) {
 	got := 0
 	for got < len(want) {
 		a := p.Poll(append([]string{start, cursor, "limit", "2"}, parameters...)...)
@@ -181,7 +182,7 @@ func (p *relayProbe) checkPages(want []SignedMessage, start, cursor string, para
 		more, _ := a.Flag("hasMore")
 		if len(events) != min(2, len(want)-got) || more != (got+len(events) < len(want)) || a.Text("cursor") == "" ||
 			a.Text("cursor") == cursor {
-			p.Failf("%d events (%s), hasMore %v, cursor %q", len(events), IDs(events), more, a.Text("cursor"))
+			p.Failf("%d events (%s), hasMore %v, cursor %q", len(events), kit.IDs(events), more, a.Text("cursor"))
 		}
 		for _, e := range events {
 			if e.ID() != want[got].ID {
@@ -197,7 +198,7 @@ func (p *relayProbe) checkPages(want []SignedMessage, start, cursor string, para
 func cursorSoak(p *relayProbe) {
 	agent := p.Actor("an agent")
 	f := p.follow(agent, readLoop{timeout: "3", limit: "4", cursor: true})
-	var sent []SignedMessage
+	var sent []kit.SignedMessage
 	for i := range soakEvents {
 		client := p.Actor("a client")
 		m := p.requestAhead(client, agent, time.Duration(i%5-2)*time.Minute)
@@ -227,7 +228,7 @@ func lastTS(p *relayProbe) {
 	empty := p.Poll("since", since, "recipient", agent.DID(), "timeout", "0")
 	sent := p.PostAccepted(client, p.Request(client, agent))
 	full := p.Poll("since", since, "recipient", agent.DID(), "timeout", "0")
-	for want, a := range map[string]Answer{since: empty, sent.TS: full} {
+	for want, a := range map[string]kit.Answer{since: empty, sent.TS: full} {
 		p.Expect("lastTs is the time %s", want)
 		got, ok := envelope.ParseTime(a.Text("lastTs"))
 		instant, _ := envelope.ParseTime(want)
@@ -255,7 +256,7 @@ var recordChecks = []relayCheck{
 		}},
 	{Number: "X-16", Title: "GET /threads/{id} for a thread that does not exist is answered with 404 THREAD_NOT_FOUND",
 		Cites: threadPath, run: func(p *relayProbe) {
-			p.CheckRefused(p.Call("", "GET", "/threads/"+NewID("thread"), nil, nil, 0), noThread)
+			p.CheckRefused(p.Call("", "GET", "/threads/"+kit.NewID("thread"), nil, nil, 0), noThread)
 		}},
 	{Number: "X-17", Title: "The record of a thread outlives its envelopes and counts those that have expired",
 		Cites: threadPath + "; §4", wait: 7 * time.Second, run: func(p *relayProbe) {
@@ -267,7 +268,7 @@ var recordChecks = []relayCheck{
 			p.Sleep(7 * time.Second)
 			a := p.thread(t, "")
 			p.Expect("thread.state PENDING, one event, and expired 1")
-			if events, _ := EventsOf(a); a.Object("thread").Text("state") != "PENDING" || len(events) != 1 ||
+			if events, _ := kit.EventsOf(a); a.Object("thread").Text("state") != "PENDING" || len(events) != 1 ||
 				a.Number("expired") != 1 {
 				p.Failf("%s", a)
 			}
@@ -275,15 +276,15 @@ var recordChecks = []relayCheck{
 		}},
 }
 
-func (p *relayProbe) thread(t *conversation, client string) Answer {
+func (p *relayProbe) thread(t *conversation, client string) kit.Answer {
 	target := "/threads/" + t.thread
 	if client != "" {
-		target += Query("client", client)
+		target += kit.Query("client", client)
 	}
 	return p.Call("", "GET", target, nil, nil, 0)
 }
 
-func (p *relayProbe) checkClient(a Answer, client Actor) {
+func (p *relayProbe) checkClient(a kit.Answer, client kit.Actor) {
 	p.Expect("the thread of %s", client.Name)
 	if got := a.Object("thread").Text("client"); a.Status != 200 || got != client.DID() {
 		p.Failf("%s", a)
@@ -308,7 +309,7 @@ func threadRecord(p *relayProbe) {
 		string(a.Members["expired"]) != "0" {
 		p.Failf("%s", a)
 	}
-	events, _ := EventsOf(a)
+	events, _ := kit.EventsOf(a)
 	p.CheckEvents(events, messages...)
 	for i, e := range events {
 		p.CheckUnchanged(e, messages[i])

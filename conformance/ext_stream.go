@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 const streaming = overHTTP + " (server-sent events)"
@@ -37,13 +39,13 @@ var streamChecks = []relayCheck{
 
 // ifStreams returns a check that runs only if the relay announces streams.
 func ifStreams(run func(*relayProbe)) func(*relayProbe) {
-	return ifFeature("sse", func(p *relayProbe, _ Answer) { run(p) })
+	return ifFeature("sse", func(p *relayProbe, _ kit.Answer) { run(p) })
 }
 
 // eventStream is an open stream of events.
 type eventStream struct {
 	p      *relayProbe
-	answer Answer         // its header; and its body, if it is not a stream
+	answer kit.Answer     // its header; and its body, if it is not a stream
 	lines  chan frameLine // is closed at the end of the stream
 	lastID string
 	close  context.CancelFunc
@@ -60,7 +62,7 @@ const quietTime = 700 * time.Millisecond
 
 // stream opens GET /events with these parameters. header is added.
 func (p *relayProbe) stream(header http.Header, pairs ...string) *eventStream {
-	return p.openStream(header, "/events"+Query(pairs...))
+	return p.openStream(header, "/events"+kit.Query(pairs...))
 }
 
 func (p *relayProbe) openStream(header http.Header, target string) *eventStream {
@@ -71,10 +73,10 @@ func (p *relayProbe) openStream(header http.Header, target string) *eventStream 
 	if header["Accept"] == nil {
 		header.Set("Accept", "text/event-stream")
 	}
-	p.NoteSent("GET " + target + " with Accept: " + header.Get("Accept") + DescribeHeader(header))
-	for deadline := time.Now().Add(RateLimitTimeout); ; p.Sleep(time.Second) {
+	p.NoteSent("GET " + target + " with Accept: " + header.Get("Accept") + kit.DescribeHeader(header))
+	for deadline := time.Now().Add(kit.RateLimitTimeout); ; p.Sleep(time.Second) {
 		s := p.tryStream(header, target)
-		if !IsRateLimit(s.answer) || time.Now().After(deadline) {
+		if !kit.IsRateLimit(s.answer) || time.Now().After(deadline) {
 			return s
 		}
 	}
@@ -88,7 +90,7 @@ func (p *relayProbe) tryStream(header http.Header, target string) *eventStream {
 	if err != nil {
 		p.Failf("%v", err)
 	}
-	timer := time.AfterFunc(AnswerTimeout, cancel) // for the header of the answer
+	timer := time.AfterFunc(kit.AnswerTimeout, cancel) // for the header of the answer
 	resp, err := p.Relay.Client.Do(req)
 	timer.Stop()
 	if err != nil {
@@ -97,11 +99,11 @@ func (p *relayProbe) tryStream(header http.Header, target string) *eventStream {
 		close(s.lines)
 		return s
 	}
-	s.answer = Answer{Status: resp.StatusCode, Header: resp.Header}
+	s.answer = kit.Answer{Status: resp.StatusCode, Header: resp.Header}
 	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
 		defer cancel()
 		defer func() { _ = resp.Body.Close() }() // it was only read
-		s.answer.Body, s.answer.Err = io.ReadAll(io.LimitReader(resp.Body, MaxAnswer))
+		s.answer.Body, s.answer.Err = io.ReadAll(io.LimitReader(resp.Body, kit.MaxAnswer))
 		_ = json.Unmarshal(s.answer.Body, &s.answer.Members) // on an error members stays nil
 		close(s.lines)
 		return s
@@ -115,7 +117,7 @@ func (s *eventStream) follow(ctx context.Context, body io.ReadCloser) {
 	defer close(s.lines)
 	defer func() { _ = body.Close() }() // it was only read
 	scanner := bufio.NewScanner(body)
-	scanner.Buffer(nil, MaxFrame)
+	scanner.Buffer(nil, kit.MaxFrame)
 	for ok := true; ok; {
 		line := frameLine{err: io.EOF}
 		if ok = scanner.Scan(); ok {
@@ -150,13 +152,13 @@ func (s *eventStream) line(within time.Duration) (line string, ok bool) {
 }
 
 // next returns the next event, by the rules of WHATWG HTML. ok is false if none comes within the time.
-func (s *eventStream) next(within time.Duration) (e Event, ok bool) {
+func (s *eventStream) next(within time.Duration) (e kit.Event, ok bool) {
 	var data []string
 	name := ""
 	for deadline := time.Now().Add(within); ; {
 		line, ok := s.line(time.Until(deadline))
 		if !ok {
-			return Event{}, false
+			return kit.Event{}, false
 		}
 		field, value, _ := strings.Cut(line, ":")
 		value = strings.TrimPrefix(value, " ")
@@ -169,7 +171,7 @@ func (s *eventStream) next(within time.Duration) (e Event, ok bool) {
 			s.lastID = value
 		case line == "" && len(data) > 0:
 			if e.Raw = json.RawMessage(strings.Join(data, "\n")); len(data) > 1 || name != "" && name != "message" {
-				s.p.Failf("an event has the name %q and %d lines of data: %s", name, len(data), Excerpt(e.Raw, 400))
+				s.p.Failf("an event has the name %q and %d lines of data: %s", name, len(data), kit.Excerpt(e.Raw, 400))
 			}
 			_ = json.Unmarshal(e.Raw, &e.Members) // on an error members stays nil
 			return e, true
@@ -187,20 +189,20 @@ func (s *eventStream) begin() *eventStream {
 }
 
 // wantEvents checks that the next events are exactly these messages, in this order, and that no other follows.
-func (s *eventStream) wantEvents(messages ...SignedMessage) {
-	var got []Event
+func (s *eventStream) wantEvents(messages ...kit.SignedMessage) {
+	var got []kit.Event
 	for range messages {
 		s.p.Expect("the next event of the stream is %s", messages[len(got)].ID)
-		e, ok := s.next(PromptLimit)
+		e, ok := s.next(kit.PromptLimit)
 		if !ok {
-			s.p.Failf("it has not come after %v; the events before are %s", PromptLimit, IDs(got))
+			s.p.Failf("it has not come after %v; the events before are %s", kit.PromptLimit, kit.IDs(got))
 		}
 		got = append(got, e)
 	}
 	s.p.checkInOrder(got, messages...)
 	s.p.Expect("no other event in the stream")
 	if e, more := s.next(quietTime); more {
-		s.p.Failf("the stream has %s", Excerpt(e.Raw, 400))
+		s.p.Failf("the stream has %s", kit.Excerpt(e.Raw, 400))
 	}
 }
 
@@ -233,15 +235,15 @@ func streamFromNow(p *relayProbe) {
 	for range 2 {
 		m := p.PostAccepted(client, p.Request(client, agent))
 		p.Expect("%s comes at once", m.ID)
-		e, ok := s.next(PromptLimit)
+		e, ok := s.next(kit.PromptLimit)
 		if !ok {
-			p.Failf("it has not come after %v", PromptLimit)
+			p.Failf("it has not come after %v", kit.PromptLimit)
 		}
-		p.CheckEvents([]Event{e}, m)
+		p.CheckEvents([]kit.Event{e}, m)
 		p.Expect("the event has the same bytes as in a poll")
 		polled := p.Inbox(agent)
 		if last := polled[len(polled)-1]; string(last.Raw) != string(e.Raw) {
-			p.Failf("%s", Excerpt(e.Raw, 400))
+			p.Failf("%s", kit.Excerpt(e.Raw, 400))
 		}
 	}
 }
@@ -252,7 +254,7 @@ func streamFromPosition(p *relayProbe) {
 	middle := p.Poll("cursor", "0", "recipient", agent.DID(), "timeout", "0", "limit", "2").Text("cursor")
 	for _, c := range []struct {
 		query []string
-		want  []SignedMessage
+		want  []kit.SignedMessage
 	}{
 		{[]string{"cursor", "0"}, sent},
 		{[]string{"cursor", middle, "limit", "1"}, sent[2:]},
@@ -277,8 +279,8 @@ func streamResumes(p *relayProbe) {
 	s := p.stream(nil, parameters...).begin()
 	for i := range 2 {
 		p.Expect("%s is the next event", sent[i].ID)
-		if e, ok := s.next(PromptLimit); !ok || e.ID() != sent[i].ID {
-			p.Failf("%s", Excerpt(e.Raw, 400))
+		if e, ok := s.next(kit.PromptLimit); !ok || e.ID() != sent[i].ID {
+			p.Failf("%s", kit.Excerpt(e.Raw, 400))
 		}
 	}
 	p.checkInOrder(p.Events("cursor", s.lastID, "recipient", agent.DID(), "timeout", "0"), sent[2:]...)
@@ -294,9 +296,9 @@ func streamFirstID(p *relayProbe) {
 	s := p.stream(nil, "recipient", agent.DID()).begin()
 	p.Expect("an id soon after the stream begins")
 	for s.lastID == "" {
-		line, ok := s.line(PromptLimit)
+		line, ok := s.line(kit.PromptLimit)
 		if !ok {
-			p.Failf("none has come after %v", PromptLimit)
+			p.Failf("none has come after %v", kit.PromptLimit)
 		}
 		s.lastID, _ = strings.CutPrefix(strings.ReplaceAll(line, "id: ", "id:"), "id:")
 		if !strings.HasPrefix(line, "id:") {
@@ -331,7 +333,7 @@ func pageByAccept(p *relayProbe) {
 	for _, accept := range []string{"*/*", "application/json", "application/json, text/event-stream",
 		"text/html, */*;q=0.8",
 		"text/event-stream;q=0, */*", "text/event-stream;q=0.5, application/json"} {
-		s := p.openStream(http.Header{"Accept": {accept}}, "/events"+Query("cursor", "0", "recipient", reader, "timeout",
+		s := p.openStream(http.Header{"Accept": {accept}}, "/events"+kit.Query("cursor", "0", "recipient", reader, "timeout",
 			"0"))
 		s.close()
 		p.CheckEvents(p.CheckPage(s.answer))
@@ -343,7 +345,7 @@ func streamKeepsAlive(p *relayProbe) {
 	for started := time.Now(); ; {
 		if _, ok := s.line(quietTime); !ok {
 			break
-		} else if time.Since(started) > PromptLimit {
+		} else if time.Since(started) > kit.PromptLimit {
 			p.Failf("the stream does not become quiet")
 		}
 	}
@@ -355,22 +357,22 @@ func streamKeepsAlive(p *relayProbe) {
 
 func privateStream(p *relayProbe) {
 	client, agent, stranger := p.Actor("a client"), p.Actor("an agent"), p.Actor("a stranger")
-	target := "/events" + Query("cursor", "0", "sender", client.DID())
+	target := "/events" + kit.Query("cursor", "0", "sender", client.DID())
 	earlier := p.PostAccepted(client, p.Request(client, agent))
-	open := func(reader Actor, target string) *eventStream {
+	open := func(reader kit.Actor, target string) *eventStream {
 		header := withoutToken()
 		if reader.Name != "" {
 			header = http.Header{"Authorization": {fmt.Sprint("Agora ", p.token(reader, target))}}
 		}
 		return p.openStream(header, target)
 	}
-	feeds := []*eventStream{open(Actor{}, target).begin(), open(stranger, target).begin(), open(agent, target).begin()}
+	feeds := []*eventStream{open(kit.Actor{}, target).begin(), open(stranger, target).begin(), open(agent, target).begin()}
 	direct := p.PostAccepted(client, p.Request(client, agent))
-	broadcast := p.PostAccepted(client, p.Request(client, Actor{}))
+	broadcast := p.PostAccepted(client, p.Request(client, kit.Actor{}))
 	feeds[0].wantEvents(broadcast)
 	feeds[1].wantEvents(broadcast)
 	feeds[2].wantEvents(earlier, direct, broadcast)
-	inbox := "/events" + Query("recipient", agent.DID())
+	inbox := "/events" + kit.Query("recipient", agent.DID())
 	p.checkUnauthorized(open(stranger, inbox).answer)
-	p.checkUnauthorized(open(Actor{}, inbox).answer)
+	p.checkUnauthorized(open(kit.Actor{}, inbox).answer)
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // readLoop describes a client that reads like the specification's example: since is the ts of the last received event.
@@ -21,7 +23,7 @@ type readLoop struct {
 // after maxPolls polls.
 type follower struct {
 	readLoop
-	reader Actor
+	reader kit.Actor
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -36,7 +38,7 @@ type follower struct {
 const maxPolls = 200
 
 // follow starts to read the inbox of reader. The reading ends with the check, or when stop is called.
-func (p *relayProbe) follow(reader Actor, loop readLoop) *follower {
+func (p *relayProbe) follow(reader kit.Actor, loop readLoop) *follower {
 	ctx, cancel := context.WithCancel(p.Ctx)
 	f := &follower{
 		readLoop: loop,
@@ -56,7 +58,7 @@ func (p *relayProbe) follow(reader Actor, loop readLoop) *follower {
 	return f
 }
 
-func (f *follower) read(ctx context.Context, relay *RelayClient) {
+func (f *follower) read(ctx context.Context, relay *kit.RelayClient) {
 	position := f.since
 	if f.cursor {
 		position = "0"
@@ -88,8 +90,8 @@ func (f *follower) read(ctx context.Context, relay *RelayClient) {
 // poll sends one poll. It returns the events and the value of since or cursor for the next poll. If the answer is
 // wrong, problem describes it.
 func (f *follower) poll(
-	ctx context.Context, relay *RelayClient, position string,
-) (events []Event, next, problem string) {
+	ctx context.Context, relay *kit.RelayClient, position string,
+) (events []kit.Event, next, problem string) {
 	name := "since"
 	if f.cursor {
 		name = "cursor"
@@ -99,9 +101,9 @@ func (f *follower) poll(
 		pairs = append(pairs, "limit", f.limit)
 	}
 	a := relay.DoWithRetries(ctx,
-		RetryableRequest{Method: http.MethodGet, Target: "/events" + Query(pairs...), Hold: 30 * time.Second},
-		IsRateLimit)
-	events, isList := EventsOf(a)
+		kit.RetryableRequest{Method: http.MethodGet, Target: "/events" + kit.Query(pairs...), Hold: 30 * time.Second},
+		kit.IsRateLimit)
+	events, isList := kit.EventsOf(a)
 	if ok, _ := a.OK(); !ok || !isList {
 		return nil, "", "a poll was answered with " + a.String()
 	}
@@ -127,7 +129,7 @@ func (f *follower) stopWith(ctx context.Context, why string) {
 	f.notify()
 }
 
-func (f *follower) add(events []Event) {
+func (f *follower) add(events []kit.Event) {
 	f.mu.Lock()
 	for _, e := range events {
 		f.counts[e.ID()]++
@@ -152,7 +154,7 @@ func (f *follower) stop() {
 }
 
 // state returns the messages that were not received yet, the number of polls, and why the follower has stopped reading.
-func (f *follower) state(messages []SignedMessage) (missing []SignedMessage, polls int, stopReason string) {
+func (f *follower) state(messages []kit.SignedMessage) (missing []kit.SignedMessage, polls int, stopReason string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, signed := range messages {
@@ -165,7 +167,7 @@ func (f *follower) state(messages []SignedMessage) (missing []SignedMessage, pol
 
 // checkReceived waits until f has received all messages. It ends the check if f stops reading, or if no event is
 // received for 6 seconds and the pause between polls.
-func (p *relayProbe) checkReceived(f *follower, messages []SignedMessage) {
+func (p *relayProbe) checkReceived(f *follower, messages []kit.SignedMessage) {
 	defer f.stop()
 	for {
 		missing, polls, stopReason := f.state(messages)

@@ -8,15 +8,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/didkey"
 )
 
 // HubOptions selects the checks of a run at a hub, and gives them what they need. The zero value selects all checks. A
 // check whose options are not given is reported as not tested.
 type HubOptions struct {
-	Only     []string      // names of checks; empty: all checks
-	Timeout  time.Duration // for the whole run; checks that have not ended by then are skipped. 0: DefaultHubTimeout
-	Progress func(Result)  // called with each result when its check has ended, one call at a time; may be nil
+	Only     []string         // names of checks; empty: all checks
+	Timeout  time.Duration    // for the whole run; checks that have not ended by then are skipped. 0: DefaultHubTimeout
+	Progress func(kit.Result) // called with each result when its check has ended, one call at a time; may be nil
 
 	// OperatorKey is the key of the hub's operator.
 	OperatorKey string
@@ -39,10 +40,10 @@ type HubOptions struct {
 const DefaultHubTimeout = 3 * time.Minute
 
 // hubCheck is a check of a hub.
-type hubCheck = GatewayCheck[*hubProbe]
+type hubCheck = kit.GatewayCheck[*hubProbe]
 
 // hubTheme is a table of related checks of a hub.
-type hubTheme = GatewayTheme[*hubProbe]
+type hubTheme = kit.GatewayTheme[*hubProbe]
 
 // hubThemes returns all tables of checks of a hub, in the order of the documentation.
 func hubThemes() []hubTheme {
@@ -69,30 +70,30 @@ func hubThemes() []hubTheme {
 		{Name: "Webhook order", Checks: hubLaneChecks},
 		{Name: "Limits", Checks: hubLimitChecks},
 		{Name: "Operator", Checks: hubOperatorChecks},
-		{Name: AgoraTheme, Checks: hubAgoraChecks},
+		{Name: kit.AgoraTheme, Checks: hubAgoraChecks},
 	}
 }
 
 // HubChecks returns all checks of a hub, in the order of the documentation.
-func HubChecks() []Check { return BindChecks(hubThemes(), (*hubRun)(nil).check) }
+func HubChecks() []kit.Check { return kit.BindChecks(hubThemes(), (*hubRun)(nil).check) }
 
 // RunHub checks the hub at baseURL, which may have a path. It returns an error if the options are invalid, if baseURL
 // is not a usable address, or if no hub answers there. A hub that violates the protocol is not an error: see
 // Report.Holds. At the end RunHub deletes the agents that it has registered. If ctx ends, the checks that have not
 // ended are reported as skipped.
-func RunHub(ctx context.Context, baseURL string, o HubOptions) (Report, error) {
+func RunHub(ctx context.Context, baseURL string, o HubOptions) (kit.Report, error) {
 	if err := o.Check(baseURL); err != nil {
-		return Report{}, err
+		return kit.Report{}, err
 	}
-	client, err := NewRelayClient(baseURL)
+	client, err := kit.NewRelayClient(baseURL)
 	if err != nil {
-		return Report{}, err
+		return kit.Report{}, err
 	}
 	defer client.Close()
 	run := newHubRun(client, o)
-	return GatewayRun{Level: Hub, Checks: BindChecks(hubThemes(), run.check), Like: hubLike, Only: o.Only,
+	return kit.GatewayRun{Level: kit.Hub, Checks: kit.BindChecks(hubThemes(), run.check), Like: hubLike, Only: o.Only,
 		Timeout: o.Timeout, Usual: DefaultHubTimeout, Progress: o.Progress, Listen: o.WebhookListen,
-		ListenURL: o.WebhookURL, Connect: run.connect, Hooks: &run.hooks}.Run(ctx, client, func(report *Report) {
+		ListenURL: o.WebhookURL, Connect: run.connect, Hooks: &run.hooks}.Run(ctx, client, func(report *kit.Report) {
 		run.deleteAgents(ctx)
 		report.Requests = run.agora.Root.Requests.Load()
 	})
@@ -103,24 +104,24 @@ const hubLike = "hub.register.rotate"
 
 // Check returns the error that RunHub would return for invalid options or an invalid baseURL. It sends no request.
 func (o HubOptions) Check(baseURL string) error {
-	return CheckGatewayOptions(baseURL, HubChecks(), o.Only, hubLike, o.WebhookListen, o.WebhookURL)
+	return kit.CheckGatewayOptions(baseURL, HubChecks(), o.Only, hubLike, o.WebhookListen, o.WebhookURL)
 }
 
 // hubRun is what the checks of one run share.
 type hubRun struct {
 	HubOptions
-	client  *RelayClient // its targets are relative to the hub's address
-	agora   *AgoraPart
+	client  *kit.RelayClient // its targets are relative to the hub's address
+	agora   *kit.AgoraPart
 	name    string // the hub's name, which is the host of the short form of an address
 	agents  agentPool
 	workers hubWorkers
-	hooks   *HookServer // nil: the run does not listen for webhooks
-	pace    Pace
+	hooks   *kit.HookServer // nil: the run does not listen for webhooks
+	pace    kit.Pace
 }
 
-func newHubRun(client *RelayClient, o HubOptions) *hubRun {
-	run := &hubRun{HubOptions: o, client: client, pace: Pace{IsLimit: isHubRateLimit, Free: isFreeAtHub},
-		agora: NewAgoraPart(client, o.Agent, o.NeedAgent)}
+func newHubRun(client *kit.RelayClient, o HubOptions) *hubRun {
+	run := &hubRun{HubOptions: o, client: client, pace: kit.Pace{IsLimit: isHubRateLimit, Free: isFreeAtHub},
+		agora: kit.NewAgoraPart(client, o.Agent, o.NeedAgent)}
 	run.agents.run = strings.ToLower(rand.Text()[:8])
 	return run
 }
@@ -145,18 +146,18 @@ func (run *hubRun) connect(ctx context.Context) error {
 }
 
 // check runs one check. It reports the check as not tested if its options are not given.
-func (run *hubRun) check(p *Probe, c hubCheck) {
+func (run *hubRun) check(p *kit.Probe, c hubCheck) {
 	missing := map[string]bool{
-		NeedsOperator: run.OperatorKey == "",
-		NeedsWebhook:  run.hooks == nil,
-		NeedsThorough: !run.Thorough,
-		NeedsPrefix:   run.agora.Prefix == "",
+		kit.NeedsOperator: run.OperatorKey == "",
+		kit.NeedsWebhook:  run.hooks == nil,
+		kit.NeedsThorough: !run.Thorough,
+		kit.NeedsPrefix:   run.agora.Prefix == "",
 	}
 	if missing[c.Needs] {
-		p.End(NotTested, "%s", c.Needs)
+		p.End(kit.NotTested, "%s", c.Needs)
 	}
 	run.agora.Need(p, c.Needs)
-	h := &hubProbe{GatewayProbe: GatewayProbe{Probe: p, Pace: &run.pace, Hold: holdOfHub, Agora: run.agora}, hub: run}
+	h := &hubProbe{GatewayProbe: kit.GatewayProbe{Probe: p, Pace: &run.pace, Hold: holdOfHub, Agora: run.agora}, hub: run}
 	defer h.release()
 	c.Run(h)
 }

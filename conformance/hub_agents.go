@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // The agents of a run. A hub allows 20 registrations an hour from one address. So the checks use the same agents, one
@@ -27,7 +29,7 @@ type hubAgent struct {
 
 // agentPool holds the agents that the checks share.
 type agentPool struct {
-	shared Pool[*hubAgent]
+	shared kit.Pool[*hubAgent]
 	run    string // part of all addresses of the run
 
 	mu     sync.Mutex  // guards what follows
@@ -61,7 +63,7 @@ func card() map[string]any {
 }
 
 // registration returns the body of POST /register for an address.
-func registration(id string) Message { return Message{"agent_id": id, "agent_card": card()} }
+func registration(id string) kit.Message { return kit.Message{"agent_id": id, "agent_card": card()} }
 
 // take returns n agents that no other check uses until the end of this check. A check calls it at most once.
 func (h *hubProbe) take(n int) []*hubAgent {
@@ -112,13 +114,13 @@ func (h *hubProbe) newAgent() *hubAgent {
 }
 
 // register registers a free address. It also returns the data of the answer.
-func (h *hubProbe) register(id string) (*hubAgent, Answer) {
+func (h *hubProbe) register(id string) (*hubAgent, kit.Answer) {
 	data := h.wantData(h.Write("", "/register", registration(id)), http.StatusCreated)
 	return h.keep(id, data), data
 }
 
 // keep returns the agent that a registration has made. The run deletes the agent at its end.
-func (h *hubProbe) keep(id string, data Answer) *hubAgent {
+func (h *hubProbe) keep(id string, data kit.Answer) *hubAgent {
 	a := &hubAgent{id: id, key: data.Text("api_key"), seen: "0", past: map[string]bool{}}
 	h.Expect(`an api_key such as ca_ and 32 hexadecimal digits`)
 	if !agentKeyForm.MatchString(a.key) {
@@ -134,9 +136,9 @@ func (h *hubProbe) keep(id string, data Answer) *hubAgent {
 var agentKeyForm = regexp.MustCompile(`^ca_[0-9a-f]{32}$`)
 
 // rotate registers the agent a again, with its key. It records the new key and returns the data of the answer.
-func (h *hubProbe) rotate(a *hubAgent, changes ...func(Message)) Answer {
+func (h *hubProbe) rotate(a *hubAgent, changes ...func(kit.Message)) kit.Answer {
 	body := registration(a.id)
-	Combine(changes...)(body)
+	kit.Combine(changes...)(body)
 	data := h.wantData(h.Write(a.key, "/register", body), http.StatusOK)
 	if key := data.Text("api_key"); agentKeyForm.MatchString(key) && key != a.key {
 		a.key = key
@@ -174,12 +176,12 @@ func (h *hubProbe) release() {
 // next check. It reports false if that fails.
 func (h *hubProbe) settle(a *hubAgent) bool {
 	client := h.hub.client
-	send := func(method, target string, body any) Answer {
+	send := func(method, target string, body any) kit.Answer {
 		h.hub.pace.Wait(h.Ctx, method, target)
 		header := http.Header{"Authorization": {"Bearer " + a.key}}
-		r := RetryableRequest{Method: method, Target: target, Header: header}
+		r := kit.RetryableRequest{Method: method, Target: target, Header: header}
 		if body != nil {
-			r.Body = Canonical(body)
+			r.Body = kit.Canonical(body)
 		}
 		return client.DoWithRetries(h.Ctx, r, h.hub.pace.Refused)
 	}
@@ -200,12 +202,12 @@ func (h *hubProbe) settle(a *hubAgent) bool {
 	}
 	var received []string
 	for _, raw := range rows {
-		if row := ParseRow(raw); row.Text("receiver_id") == a.id {
+		if row := kit.ParseRow(raw); row.Text("receiver_id") == a.id {
 			received = append(received, row.Text("trace_id"))
 			a.past[row.Text("trace_id")] = true
 		}
 	}
-	a.seen = string(ParseRow(rows[len(rows)-1]).Members["id"])
+	a.seen = string(kit.ParseRow(rows[len(rows)-1]).Members["id"])
 	if len(received) == 0 {
 		return true
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -12,27 +13,27 @@ import (
 var hubAgoraChecks = []hubCheck{
 	{Number: "hub.agora.register",
 		Title: "A registration with a DID as its endpoint belongs to that DID, whose signed calls stand for the key",
-		Cites: `HUB "Agents with a DID"; B-1`, Needs: NeedsDID, Run: hubRegistersDID},
+		Cites: `HUB "Agents with a DID"; B-1`, Needs: kit.NeedsDID, Run: hubRegistersDID},
 	{Number: "hub.agora.request", Title: "A message becomes one sealed REQUEST of the gateways' DID, and is queued until then",
-		Cites: `HUB "Agents with a DID"; B-2, B-7`, Needs: NeedsDID, Run: func(h *hubProbe) {
-			w, m := h.deliver(h.one(), Set("envelope.cultural_context", "<Please> be formal: 你好 "+Astral))
+		Cites: `HUB "Agents with a DID"; B-2, B-7`, Needs: kit.NeedsDID, Run: func(h *hubProbe) {
+			w, m := h.deliver(h.one(), kit.Set("envelope.cultural_context", "<Please> be formal: 你好 "+kit.Astral))
 			h.WantForm(w, "hub_")
 			params := w.Says.Object("params")
 			h.Want(w.Says.Text("intent") == "chorus.hub.message" && w.Says.Members["constraints"] == nil, w.Says,
 				"the intent chorus.hub.message, and no constraints")
 			row := h.keepsState(m.sentMessage, "queued")
 			h.Expect("the params have agent_id, trace_id, id, timestamp and envelope, as in the history: %s",
-				Excerpt(row.Body, 600))
+				kit.Excerpt(row.Body, 600))
 			if len(params.Members) != 5 || params.Text("agent_id") != m.to.id ||
 				params.Text("trace_id") != row.Text("trace_id") ||
 				params.Number("id") != row.Number("id") || params.Text("timestamp") != row.Text("timestamp") ||
-				!SameJSON(params.Members["envelope"], m.envelope) {
+				!kit.SameJSON(params.Members["envelope"], m.envelope) {
 				h.Failf("%s", w.Says)
 			}
 			h.succeedAfterOffer(w, m, map[string]any{})
 		}},
 	{Number: "hub.agora.order", Title: "A sender has one REQUEST at a time, in order, and other senders do not wait for it",
-		Cites: `HUB "Agents with a DID"; B-3`, Needs: NeedsDID, Run: func(h *hubProbe) {
+		Cites: `HUB "Agents with a DID"; B-3`, Needs: kit.NeedsDID, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			first, m1 := h.deliver(alice)
 			second := h.letterToWorker(alice)
@@ -48,7 +49,7 @@ var hubAgoraChecks = []hubCheck{
 			h.succeedAfterOffer(next, m2, map[string]any{})
 		}},
 	{Number: "hub.agora.result", Title: "A free OFFER is accepted and makes the message sent, and a RESULT makes it delivered",
-		Cites: `HUB "Agents with a DID"; B-8`, Needs: NeedsDID, Run: func(h *hubProbe) {
+		Cites: `HUB "Agents with a DID"; B-8`, Needs: kit.NeedsDID, Run: func(h *hubProbe) {
 			alice := h.one()
 			for _, c := range []struct{ output, response any }{
 				{map[string]any{"response": map[string]any{"status": "ok", "detail": "thanks"}},
@@ -61,13 +62,13 @@ var hubAgoraChecks = []hubCheck{
 				h.wantState(m.sentMessage, "sent")
 				h.Succeed(w, c.output)
 				row := h.wantState(m.sentMessage, "delivered")
-				h.Want(SameJSON(row.Members["receiver_response"], c.response) && row.Text("delivered_via") == "agora", row,
-					"delivered_via agora, and the receiver_response %s after the output %v", Canonical(c.response), c.output)
+				h.Want(kit.SameJSON(row.Members["receiver_response"], c.response) && row.Text("delivered_via") == "agora", row,
+					"delivered_via agora, and the receiver_response %s after the output %v", kit.Canonical(c.response), c.output)
 				h.wait(m)
 			}
 		}},
 	{Number: "hub.agora.error", Title: "An ERROR makes the message failed, with its code and its message",
-		Cites: `HUB "Agents with a DID"; B-8`, Needs: NeedsDID, Run: func(h *hubProbe) {
+		Cites: `HUB "Agents with a DID"; B-8`, Needs: kit.NeedsDID, Run: func(h *hubProbe) {
 			w, m := h.deliver(h.one())
 			h.TakeOn(w)
 			h.Fail(w, "KIT_IS_TIRED", "not today")
@@ -77,18 +78,18 @@ var hubAgoraChecks = []hubCheck{
 			h.wait(m)
 		}},
 	{Number: "hub.agora.price", Title: "An OFFER with a price is cancelled, and the message fails with ERR_AGENT_UNREACHABLE",
-		Cites: `HUB "Agents with a DID"; B-8`, Needs: NeedsDID, Run: func(h *hubProbe) {
+		Cites: `HUB "Agents with a DID"; B-8`, Needs: kit.NeedsDID, Run: func(h *hubProbe) {
 			w, m := h.deliver(h.one())
-			h.Say(w, PricedOffer(w, 0.01, "EUR"))
+			h.Say(w, kit.PricedOffer(w, 0.01, "EUR"))
 			h.WantNext(w, envelope.TypeCancel)
 			row := h.wantState(m.sentMessage, "failed")
 			h.Want(row.Text("error_code") == "ERR_AGENT_UNREACHABLE", row, `"error_code":"ERR_AGENT_UNREACHABLE"`)
 			h.wait(m)
 		}},
 	{Number: "hub.agora.reply", Title: "output.reply is sent to the sender once, with its conversation_id and the next turn_number",
-		Cites: `HUB "Agents with a DID"; B-9`, Needs: NeedsDID, Run: hubReplies},
+		Cites: `HUB "Agents with a DID"; B-9`, Needs: kit.NeedsDID, Run: hubReplies},
 	{Number: "hub.agora.loop", Title: "A reply to a reply to a reply is delivered up to depth 4, and one of depth 5 fails",
-		Cites: `HUB "Agents with a DID"; B-9`, Needs: NeedsDID, Run: hubStopsLoops},
+		Cites: `HUB "Agents with a DID"; B-9`, Needs: kit.NeedsDID, Run: hubStopsLoops},
 }
 
 // hubWorkers are the addresses of the run's agent at the hub. The checks share the first one, because a hub allows few
@@ -128,7 +129,7 @@ func (h *hubProbe) registerWorker() string {
 }
 
 // registrationOfDID returns the body of POST /register for an address whose endpoint is the DID of a.
-func registrationOfDID(id string, a Actor) Message {
+func registrationOfDID(id string, a kit.Actor) kit.Message {
 	body := registration(id)
 	body["endpoint"] = a.Endpoint()
 	return body
@@ -165,15 +166,15 @@ func hubRegistersDID(h *hubProbe) {
 }
 
 // wantBlocked ends the check unless a is the refusal of an endpoint that the caller may not set.
-func (h *hubProbe) wantBlocked(a Answer) {
+func (h *hubProbe) wantBlocked(a kit.Answer) {
 	h.wantError(a, http.StatusForbidden, "ERR_ENDPOINT_BLOCKED")
 }
 
 // delivered is a message to the run's agent. The answer to its POST may be held until the agent has answered.
 type delivered struct {
 	sentMessage
-	body     Message
-	answered chan Answer // has room for the answer to the POST
+	body     kit.Message
+	answered chan kit.Answer // has room for the answer to the POST
 }
 
 // wait waits for the answer to the POST of m. The hub must have accepted m.
@@ -190,36 +191,36 @@ func (h *hubProbe) look(m delivered) {
 }
 
 // letterToWorker returns the body of a good POST /messages to the run's agent. Its text is a new one.
-func (h *hubProbe) letterToWorker(from *hubAgent, changes ...func(Message)) Message {
-	body := letter(from, &hubAgent{id: h.worker()}, NewName())
-	Combine(changes...)(body)
+func (h *hubProbe) letterToWorker(from *hubAgent, changes ...func(kit.Message)) kit.Message {
+	body := letter(from, &hubAgent{id: h.worker()}, kit.NewName())
+	kit.Combine(changes...)(body)
 	return body
 }
 
 // isLetter returns a function that reports whether a REQUEST has the message of a body.
-func isLetter(body Message) func(says Answer) bool {
+func isLetter(body kit.Message) func(says kit.Answer) bool {
 	return isText(body["receiver_id"], body["envelope"].(map[string]any)["original_text"])
 }
 
 // isText is isLetter for the receiver and the text of a message.
-func isText(receiver, text any) func(says Answer) bool {
-	return func(says Answer) bool {
+func isText(receiver, text any) func(says kit.Answer) bool {
+	return func(says kit.Answer) bool {
 		params := says.Object("params")
 		return params.Text("agent_id") == receiver && params.Object("envelope").Text("original_text") == text
 	}
 }
 
 // sendLater posts a message in the background.
-func (h *hubProbe) sendLater(from *hubAgent, body Message) delivered {
+func (h *hubProbe) sendLater(from *hubAgent, body kit.Message) delivered {
 	m := delivered{sentMessage{from: from, to: &hubAgent{id: body["receiver_id"].(string)}, envelope: body["envelope"]},
 		body,
-		make(chan Answer, 1)}
+		make(chan kit.Answer, 1)}
 	h.Tasks.Go(func() { m.answered <- h.Write(from.key, "/messages", body) })
 	return m
 }
 
 // deliver sends a message to the run's agent, and returns the REQUEST that it becomes.
-func (h *hubProbe) deliver(from *hubAgent, changes ...func(Message)) (Work, delivered) {
+func (h *hubProbe) deliver(from *hubAgent, changes ...func(kit.Message)) (kit.Work, delivered) {
 	body := h.letterToWorker(from, changes...)
 	m := h.sendLater(from, body)
 	w := h.WantWork("a message", isLetter(body), func() { h.look(m) })
@@ -228,7 +229,7 @@ func (h *hubProbe) deliver(from *hubAgent, changes ...func(Message)) (Work, deli
 }
 
 // succeedAfterOffer does the work of a message, and waits for its end.
-func (h *hubProbe) succeedAfterOffer(w Work, m delivered, output any) {
+func (h *hubProbe) succeedAfterOffer(w kit.Work, m delivered, output any) {
 	m.trace = w.Says.Object("params").Text("trace_id")
 	h.TakeOn(w)
 	h.Succeed(w, output)
@@ -239,21 +240,21 @@ func (h *hubProbe) succeedAfterOffer(w Work, m delivered, output any) {
 func hubReplies(h *hubProbe) {
 	alice := h.one()
 	for _, c := range []struct {
-		changes []func(Message)
+		changes []func(kit.Message)
 		turn    int64
 	}{
-		{[]func(Message){Set("envelope.conversation_id", NewName()), Set("envelope.turn_number", 7)}, 8},
-		{[]func(Message){Set("envelope.conversation_id", NewName())}, 2},
+		{[]func(kit.Message){kit.Set("envelope.conversation_id", kit.NewName()), kit.Set("envelope.turn_number", 7)}, 8},
+		{[]func(kit.Message){kit.Set("envelope.conversation_id", kit.NewName())}, 2},
 	} {
 		w, m := h.deliver(alice, c.changes...)
 		h.TakeOn(w)
-		text := NewName()
+		text := kit.NewName()
 		said := h.Succeed(w, map[string]any{"reply": map[string]any{"original_text": text}})
 		h.wantState(m.sentMessage, "delivered")
 		h.wait(m)
 		h.SaySigned(said) // a repeat has no effect
-		h.Sleep(Quiet)
-		var replies []Answer
+		h.Sleep(kit.Quiet)
+		var replies []kit.Answer
 		for _, row := range h.history(alice) {
 			if row.Object("envelope").Text("original_text") == text {
 				replies = append(replies, row)
@@ -263,12 +264,12 @@ func hubReplies(h *hubProbe) {
 		h.Expect("one reply in the history of the sender, with the sender %s, the conversation_id %v, the turn_number %d and the "+
 			"culture en of the agent's card", m.to.id, sent["conversation_id"], c.turn)
 		if len(replies) != 1 {
-			h.Failf("%d replies:\n%s", len(replies), DescribeRows(replies))
+			h.Failf("%d replies:\n%s", len(replies), kit.DescribeRows(replies))
 		}
 		e := replies[0].Object("envelope")
 		if e.Text("sender_id") != m.to.id || e.Text("conversation_id") != sent["conversation_id"] ||
 			e.Number("turn_number") != float64(c.turn) || e.Text("sender_culture") != "en" {
-			h.Failf("%s", Excerpt(replies[0].Body, 600))
+			h.Failf("%s", kit.Excerpt(replies[0].Body, 600))
 		}
 	}
 }
@@ -278,7 +279,7 @@ const deepest = 4
 
 func hubStopsLoops(h *hubProbe) {
 	me := &hubAgent{id: h.ownWorker()}
-	text := NewName()
+	text := kit.NewName()
 	body := letter(me, me, text+" 0")
 	h.Tasks.Go(func() { _ = h.AsAgent(http.MethodPost, "/messages", body) }) // the REQUEST shows that the hub has taken it
 	for depth := range deepest + 1 {

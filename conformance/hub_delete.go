@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"net/http"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // hubDeleteChecks test the end of a registration. Most of them end an agent and register its address again with the
@@ -52,7 +54,7 @@ var hubDeleteChecks = []hubCheck{
 			rows := h.rows(h.Read(alice.key, "/agent/messages"))
 			h.Expect("no rows")
 			if len(rows) != 0 {
-				h.Failf("%s", DescribeRows(rows))
+				h.Failf("%s", kit.DescribeRows(rows))
 			}
 			h.wantOnly(h.open(alice, "0"))
 			h.rowOf(bob, before)
@@ -74,7 +76,7 @@ var hubDeleteChecks = []hubCheck{
 }
 
 // remove sends DELETE for an agent.
-func (h *hubProbe) remove(key, id string) Answer {
+func (h *hubProbe) remove(key, id string) kit.Answer {
 	return h.Ask("", http.MethodDelete, "/agents/"+id, key, nil, nil)
 }
 
@@ -101,7 +103,7 @@ var hubEndpointChecks = []hubCheck{
 		Cites: `HUB "Webhooks"; H-24`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			const secret = "https://agent.example/receive/53cr3t"
-			h.rotate(alice, Set("endpoint", secret))
+			h.rotate(alice, kit.Set("endpoint", secret))
 			for _, key := range []string{"", bob.key} {
 				for _, path := range []string{"/agents", "/agents/" + alice.id, "/discover", "/invite/" + alice.id} {
 					h.WantNoText(h.Read(key, path), "no endpoint", "53cr3t", "agent.example/receive")
@@ -119,7 +121,7 @@ var hubEndpointChecks = []hubCheck{
 		Cites: `HUB "Webhooks"`, Run: func(h *hubProbe) {
 			a := h.one()
 			const endpoint = "https://agent.example/receive"
-			data := h.rotate(a, Set("endpoint", endpoint))
+			data := h.rotate(a, kit.Set("endpoint", endpoint))
 			h.Want(data.Object("registration").Text("endpoint") == endpoint, data, "registration has the endpoint")
 			listed := h.Read(a.key, "/agents/"+a.id)
 			h.Want(h.wantData(listed, http.StatusOK).Text("endpoint") == endpoint, listed, "the endpoint")
@@ -137,16 +139,16 @@ var hubEndpointChecks = []hubCheck{
 func blockedEndpoints(h *hubProbe) {
 	a := h.one()
 	own := h.inviteJSON(h.readAs("/invite/"+a.id, "application/json")).Text("hub")
-	register := func(endpoint any) Answer {
+	register := func(endpoint any) kit.Answer {
 		body := registration(a.id)
 		body["endpoint"] = endpoint
 		return h.Write(a.key, "/register", body)
 	}
-	for _, endpoint := range append(BlockedURLs(), own+"/x") {
+	for _, endpoint := range append(kit.BlockedURLs(), own+"/x") {
 		h.wantError(register(endpoint), http.StatusBadRequest, "ERR_ENDPOINT_BLOCKED")
 	}
-	for _, endpoint := range append(NotURLs(), "") {
+	for _, endpoint := range append(kit.NotURLs(), "") {
 		h.wantError(register(endpoint), http.StatusBadRequest, "ERR_ENDPOINT_BLOCKED", "ERR_VALIDATION")
 	}
-	h.rotate(a, Set("endpoint", LongURL(2048)))
+	h.rotate(a, kit.Set("endpoint", kit.LongURL(2048)))
 }

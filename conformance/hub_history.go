@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"slices"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // hubHistoryChecks test GET /agent/messages.
@@ -14,16 +16,16 @@ var hubHistoryChecks = []hubCheck{
 		Title: "Sender and receiver see a message with its ids, envelope, state and delivered_via",
 		Cites: `HUB "History"`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
-			m := h.sendWith(alice, bob, Set("envelope.conversation_id", "c"), Set("envelope.turn_number", 1))
+			m := h.sendWith(alice, bob, kit.Set("envelope.conversation_id", "c"), kit.Set("envelope.turn_number", 1))
 			queued := h.rowOf(alice, m)
 			h.Want(queued.Text("delivered_via") == "queued" && queued.Text("state") == "queued", queued,
 				"delivered_via and state queued")
 			h.Want(queued.Members["error_code"] == nil && queued.Members["acknowledged_at"] == nil, queued,
 				"no error_code and no acknowledged_at")
-			for _, row := range []Answer{queued, h.rowOf(bob, m)} {
+			for _, row := range []kit.Answer{queued, h.rowOf(bob, m)} {
 				h.Want(row.Number("id") >= 1 && row.Text("sender_id") == alice.id &&
-					row.Text("receiver_id") == bob.id && SameJSON(row.Members["envelope"], m.envelope) &&
-					TimeForm.MatchString(row.Text("timestamp")), row,
+					row.Text("receiver_id") == bob.id && kit.SameJSON(row.Members["envelope"], m.envelope) &&
+					kit.TimeForm.MatchString(row.Text("timestamp")), row,
 					"id, sender_id %q, receiver_id %q, the envelope and a timestamp in milliseconds", alice.id, bob.id)
 			}
 		}},
@@ -35,7 +37,7 @@ var hubHistoryChecks = []hubCheck{
 			rows := h.history(carol)
 			h.Expect("only the message with the trace_id %s", mine.trace)
 			if len(rows) != 1 || rows[0].Text("trace_id") != mine.trace {
-				h.Failf("%s", DescribeRows(rows))
+				h.Failf("%s", kit.DescribeRows(rows))
 			}
 		}},
 	{Number: "hub.history.since-id",
@@ -65,11 +67,11 @@ var hubHistoryChecks = []hubCheck{
 				later := since.Add(time.Millisecond).UTC().Format("2006-01-02T15:04:05.000Z")
 				moved := since.In(time.FixedZone("", 5*3600+1800)).Format("2006-01-02T15:04:05.000-07:00")
 				h.wantTraces(
-					h.rows(h.Read(alice.key, "/agent/messages"+Query("since", row.Text("timestamp")))),
+					h.rows(h.Read(alice.key, "/agent/messages"+kit.Query("since", row.Text("timestamp")))),
 					sent[i:]...)
-				h.wantTraces(h.rows(h.Read(alice.key, "/agent/messages"+Query("since", moved))), sent[i:]...)
+				h.wantTraces(h.rows(h.Read(alice.key, "/agent/messages"+kit.Query("since", moved))), sent[i:]...)
 				if i+1 < len(rows) && later <= rows[i+1].Text("timestamp") || i+1 == len(rows) {
-					h.wantTraces(h.rows(h.Read(alice.key, "/agent/messages"+Query("since", later))), sent[i+1:]...)
+					h.wantTraces(h.rows(h.Read(alice.key, "/agent/messages"+kit.Query("since", later))), sent[i+1:]...)
 				}
 			}
 		}},
@@ -80,7 +82,7 @@ var hubHistoryChecks = []hubCheck{
 			for _, since := range []string{"", "-1", "+1", "1.0", "1e3", "0x1", "yesterday", "2026-03-20",
 				"2026-03-20T10:00:00",
 				"2026-13-20T10:00:00Z", "2026-02-30T10:00:00Z", "20260320T100000Z", "1 2", "१"} {
-				h.wantInvalid(h.Read(a.key, "/agent/messages"+Query("since", since)))
+				h.wantInvalid(h.Read(a.key, "/agent/messages"+kit.Query("since", since)))
 			}
 		}},
 	{Number: "hub.history.limit", Title: "limit is 1 to 10,000 and cuts the list; then metadata has has_more",
@@ -126,7 +128,7 @@ func (h *hubProbe) mixed(alice, bob *hubAgent) []sentMessage {
 }
 
 // wantTraces ends the check unless rows are exactly these messages, in this order.
-func (h *hubProbe) wantTraces(rows []Answer, messages ...sentMessage) {
+func (h *hubProbe) wantTraces(rows []kit.Answer, messages ...sentMessage) {
 	var got, want []string
 	for _, row := range rows {
 		got = append(got, row.Text("trace_id"))
@@ -136,7 +138,7 @@ func (h *hubProbe) wantTraces(rows []Answer, messages ...sentMessage) {
 	}
 	h.Expect("the messages with the trace ids %v", want)
 	if !slices.Equal(got, want) {
-		h.Failf("%v:\n%s", got, DescribeRows(rows))
+		h.Failf("%v:\n%s", got, kit.DescribeRows(rows))
 	}
 }
 
@@ -184,7 +186,7 @@ var hubDirectoryChecks = []hubCheck{
 			a := h.one()
 			wrapped := h.Read(a.key, "/discover")
 			h.rows(wrapped)
-			bare := Answer{Status: http.StatusOK, Header: wrapped.Header, Body: wrapped.Members["data"]}
+			bare := kit.Answer{Status: http.StatusOK, Header: wrapped.Header, Body: wrapped.Members["data"]}
 			h.wantCard(h.wantEntry(bare, a))
 		}},
 	{Number: "hub.discover.key", Title: "/discover with an invalid key is refused with 401",
@@ -198,16 +200,16 @@ var hubDirectoryChecks = []hubCheck{
 		Cites: `HUB "Endpoints"`,
 		Run: func(h *hubProbe) {
 			alice, bob := h.two()
-			h.rotate(alice, Set("agent_card.user_culture", "tlh-Latn-US"))
+			h.rotate(alice, kit.Set("agent_card.user_culture", "tlh-Latn-US"))
 			h.open(bob, "")
-			h.wantOnline(bob, true, PromptLimit)
+			h.wantOnline(bob, true, kit.PromptLimit)
 			h.wantListed(h.Read("", "/discover?culture=tlh-Latn-US"), "culture", `"tlh-Latn-US"`, alice, bob)
 			h.wantListed(h.Read("", "/discover?online=true"), "online", "true", bob, nil)
 			h.wantListed(h.Read("", "/discover?culture=en&online=true"), "online", "true", bob, alice)
 			rows := bareList(h.Read("", "/discover?culture=tlh-Latn-AQ"))
 			h.Expect("an empty list")
 			if rows == nil || len(rows) != 0 {
-				h.Failf("%s", DescribeRows(rows))
+				h.Failf("%s", kit.DescribeRows(rows))
 			}
 		}},
 }

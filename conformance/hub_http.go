@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // hubEndpoints are the members of endpoints in the hub's document, with a request that each path must answer with this
@@ -35,7 +37,7 @@ var hubDocumentChecks = []hubCheck{
 			h.wantPaths(h.hub.client, h.Read("", "/.well-known/chorus.json"))
 		}},
 	{Number: "hub.document.root", Title: "The root of the server has the document too, with paths below the hub's path",
-		Cites: `HUB "Endpoints"; H-27`, Needs: NeedsPrefix, Run: func(h *hubProbe) {
+		Cites: `HUB "Endpoints"; H-27`, Needs: kit.NeedsPrefix, Run: func(h *hubProbe) {
 			h.NoteSent("GET /.well-known/chorus.json at the root of the server")
 			document := h.hub.agora.Root.Do(h.Ctx, http.MethodGet, "/.well-known/chorus.json", nil, nil)
 			h.wantDocument(document, h.hub.agora.Prefix)
@@ -48,7 +50,7 @@ var hubDocumentChecks = []hubCheck{
 }
 
 // wantDocument ends the check unless a is the document of a hub whose paths begin with prefix.
-func (h *hubProbe) wantDocument(a Answer, prefix string) {
+func (h *hubProbe) wantDocument(a kit.Answer, prefix string) {
 	h.Want(a.Status == http.StatusOK && strings.HasPrefix(a.Header.Get("Content-Type"), "application/json"), a,
 		"status 200 and Content-Type: application/json")
 	h.Want(a.Text("chorus_version") == "0.4" && a.Text("server_name") != "", a,
@@ -62,7 +64,7 @@ func (h *hubProbe) wantDocument(a Answer, prefix string) {
 }
 
 // wantPaths ends the check unless every path in the document answers. The paths are relative to the client's address.
-func (h *hubProbe) wantPaths(client *RelayClient, document Answer) {
+func (h *hubProbe) wantPaths(client *kit.RelayClient, document kit.Answer) {
 	for _, e := range hubEndpoints {
 		path := document.Object("endpoints").Text(e.name)
 		h.Want(strings.HasPrefix(path, "/"), document, "endpoints has a path for %s", e.name)
@@ -72,7 +74,7 @@ func (h *hubProbe) wantPaths(client *RelayClient, document Answer) {
 			body = []byte("{}")
 		}
 		h.NoteSent(e.method + " " + path)
-		a := client.DoWithRetries(h.Ctx, RetryableRequest{Method: e.method, Target: path, Body: body}, isHubRateLimit)
+		a := client.DoWithRetries(h.Ctx, kit.RetryableRequest{Method: e.method, Target: path, Body: body}, isHubRateLimit)
 		h.Want(a.Status == e.status, a, "status %d for %s %s, without a key", e.status, e.method, path)
 	}
 }
@@ -111,7 +113,7 @@ func hubSkill(h *hubProbe) {
 	h.Expect("different texts for lang=en and lang=zh-CN, the second one in Chinese")
 	if english == chinese || !strings.ContainsAny(chinese, "的是不") ||
 		strings.ContainsAny(english[:min(200, len(english))], "的是不") {
-		h.Failf("the texts begin with %q and %q", Excerpt([]byte(english), 100), Excerpt([]byte(chinese), 100))
+		h.Failf("the texts begin with %q and %q", kit.Excerpt([]byte(english), 100), kit.Excerpt([]byte(chinese), 100))
 	}
 	h.Expect("Accept-Language chooses the language, unless lang does")
 	if read("/skill", "zh-CN,zh;q=0.9,en;q=0.8") != chinese || read("/skill", "en-US,en;q=0.9") != english ||
@@ -170,7 +172,7 @@ var hubHTTPChecks = []hubCheck{
 		Cites: `GATEWAYS "Bodies and errors"; G-25`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, encoding := range []string{"gzip", "br", "identity"} {
-				for path, body := range map[string]Message{
+				for path, body := range map[string]kit.Message{
 					"/messages": letter(alice, bob, "encoded"), "/register": registration(alice.id),
 				} {
 					h.wantError(h.Ask("Content-Encoding: "+encoding, http.MethodPost, path, alice.key,
@@ -186,14 +188,14 @@ var hubHTTPChecks = []hubCheck{
 
 func hubWrapper(h *hubProbe) {
 	a := h.one()
-	for _, answered := range []Answer{
+	for _, answered := range []kit.Answer{
 		h.Read("", "/agents"), h.Read("", "/agents/"+a.id), h.Read(a.key, "/discover"), h.Read("", "/health"),
 		h.Write(a.key, "/agent/session", nil), h.Read(a.key, "/agent/messages"),
 		h.Write(a.key, "/agent/ack", map[string]any{"up_to": 0}),
 		h.readAs("/invite/"+a.id, "application/json"),
-		h.Read("", "/nothing-is-here"), h.Read("", "/register"), h.Write("", "/register", Message{}),
+		h.Read("", "/nothing-is-here"), h.Read("", "/register"), h.Write("", "/register", kit.Message{}),
 		h.Read("", "/agent/messages"), h.Read("", "/agents/nobody@conformance.example"), h.Write("", "/agents",
-			Message{}),
+			kit.Message{}),
 	} {
 		h.Expect(`{"success":true,"data":…,"metadata":{"timestamp":"2026-03-20T10:00:00.000Z"}} or ` +
 			`{"success":false,"error":{"code":"ERR_…","message":"…"},"metadata":{…}}, as application/json`)
@@ -204,7 +206,7 @@ func hubWrapper(h *hubProbe) {
 				answered.Object("error").Text("message") != ""
 		}
 		if !present || !right || success != (answered.Status < 300) ||
-			!TimeForm.MatchString(answered.Object("metadata").Text("timestamp")) ||
+			!kit.TimeForm.MatchString(answered.Object("metadata").Text("timestamp")) ||
 			!strings.HasPrefix(answered.Header.Get("Content-Type"), "application/json") {
 			h.Failf("%s: %s", fmt.Sprint(answered.Header["Content-Type"]), answered)
 		}

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // hubStreamChecks test the form of inbox streams, and when they begin and end.
@@ -40,8 +42,8 @@ var hubStreamChecks = []hubCheck{
 		Cites: `HUB "The inbox stream"; H-18`, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			s := h.open(bob, "")
-			m := h.send(alice, bob, "first line\nsecond line "+Astral)
-			f, data, ok := h.messageWithin(s, PromptLimit)
+			m := h.send(alice, bob, "first line\nsecond line "+kit.Astral)
+			f, data, ok := h.messageWithin(s, kit.PromptLimit)
 			if !ok {
 				h.Expect("a message on the stream")
 				h.Failf("nothing came")
@@ -63,16 +65,16 @@ var hubStreamChecks = []hubCheck{
 		Cites: `HUB "The inbox stream"`, Run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
 			s := h.open(carol, "")
-			h.InParallel(20, func(i int) Answer {
+			h.InParallel(20, func(i int) kit.Answer {
 				from := []*hubAgent{alice, bob}[i%2]
 				return h.Write(from.key, "/messages", letter(from, carol, fmt.Sprint(i)))
 			})
 			last := 0.0
 			for i := range 20 {
-				f, data, ok := h.messageWithin(s, PromptLimit)
+				f, data, ok := h.messageWithin(s, kit.PromptLimit)
 				h.Expect("20 messages with growing ids")
 				if !ok || data.Number("id") <= last || string(data.Members["id"]) != f.id {
-					h.Failf("message %d after the id %v: %s", i+1, last, Excerpt([]byte(f.raw), 400))
+					h.Failf("message %d after the id %v: %s", i+1, last, kit.Excerpt([]byte(f.raw), 400))
 				}
 				last = data.Number("id")
 			}
@@ -93,11 +95,11 @@ var hubStreamChecks = []hubCheck{
 	{Number: "hub.stream.online", Title: "An agent is online while its stream is open", Cites: `HUB "Endpoints"`,
 		Run: func(h *hubProbe) {
 			a := h.newAgent() // an agent of the pool may be online because of a webhook
-			h.wantOnline(a, false, PromptLimit)
+			h.wantOnline(a, false, kit.PromptLimit)
 			s := h.open(a, "")
-			h.wantOnline(a, true, PromptLimit)
+			h.wantOnline(a, true, kit.PromptLimit)
 			s.close()
-			h.wantOnline(a, false, PromptLimit)
+			h.wantOnline(a, false, kit.PromptLimit)
 		}},
 	{Number: "hub.stream.pace", Title: "A backlog is written with at most 32 KiB in 100 ms",
 		Cites: `HUB "The inbox stream"; H-19`,
@@ -108,7 +110,7 @@ var hubStreamChecks = []hubCheck{
 }
 
 // wantMessageBytes ends the check unless f has the bytes of the message m (HUB, "The inbox stream").
-func (h *hubProbe) wantMessageBytes(f frame, data Answer, m sentMessage) {
+func (h *hubProbe) wantMessageBytes(f frame, data kit.Answer, m sentMessage) {
 	var compact bytes.Buffer
 	h.Expect("the frame \"event: message\\nid: N\\ndata: {\"id\":N,\"trace_id\":…,\"sender_id\":…,\"envelope\":{…}," +
 		"\"timestamp\":…}\\n\\n\" with compact JSON and its members in this order")
@@ -118,7 +120,7 @@ func (h *hubProbe) wantMessageBytes(f frame, data Answer, m sentMessage) {
 	}
 	want := fmt.Sprintf(`{"id":%s,"trace_id":%q,"sender_id":%q,"envelope":%s,"timestamp":%q}`, f.id, m.trace, m.from.id,
 		data.Members["envelope"], data.Text("timestamp"))
-	if f.data != want || !TimeForm.MatchString(data.Text("timestamp")) {
+	if f.data != want || !kit.TimeForm.MatchString(data.Text("timestamp")) {
 		h.Failf("%q", f.raw)
 	}
 }
@@ -130,8 +132,8 @@ func (h *hubProbe) session(a *hubAgent) string {
 }
 
 // peek sends GET and returns the status of the answer. It does not read a stream.
-func (h *hubProbe) peek(target string) Answer {
-	ctx, cancel := context.WithTimeout(h.Ctx, AnswerTimeout+RateLimitTimeout)
+func (h *hubProbe) peek(target string) kit.Answer {
+	ctx, cancel := context.WithTimeout(h.Ctx, kit.AnswerTimeout+kit.RateLimitTimeout)
 	defer cancel()
 	body, a, _ := h.begin(ctx, h.Relay.Client.Transport, target, nil)
 	if body != nil {
@@ -149,7 +151,7 @@ func (h *hubProbe) wantOnline(a *hubAgent, online bool, within time.Duration) {
 		}
 		if time.Now().After(deadline) {
 			h.Expect(`"online":%v`, online)
-			h.Failf("%s", Excerpt(entry.Body, 400))
+			h.Failf("%s", kit.Excerpt(entry.Body, 400))
 		}
 	}
 }

@@ -6,26 +6,28 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // bareList returns the elements of an answer that is a JSON array. It returns nil if it is something else.
-func bareList(a Answer) []Answer {
+func bareList(a kit.Answer) []kit.Answer {
 	var list []json.RawMessage
 	if a.Status != http.StatusOK || json.Unmarshal(a.Body, &list) != nil || list == nil {
 		return nil
 	}
-	rows := []Answer{}
+	rows := []kit.Answer{}
 	for _, raw := range list {
-		rows = append(rows, ParseRow(raw))
+		rows = append(rows, kit.ParseRow(raw))
 	}
 	return rows
 }
 
 // wantEntry ends the check unless a is a bare list that has the agent once, with its culture and languages.
-func (h *hubProbe) wantEntry(a Answer, agent *hubAgent) Answer {
+func (h *hubProbe) wantEntry(a kit.Answer, agent *hubAgent) kit.Answer {
 	rows := bareList(a)
 	h.Want(rows != nil && strings.HasPrefix(a.Header.Get("Content-Type"), "application/json"), a, "a JSON array")
-	var found []Answer
+	var found []kit.Answer
 	for _, row := range rows {
 		_, online := row.Flag("online")
 		h.Want(row.Text("agent_id") != "" && row.Members["culture"] != nil && row.Members["languages"] != nil &&
@@ -42,16 +44,16 @@ func (h *hubProbe) wantEntry(a Answer, agent *hubAgent) Answer {
 }
 
 // wantCard ends the check unless an entry has the culture and the languages of the run's agents.
-func (h *hubProbe) wantCard(entry Answer) {
-	h.Want(entry.Text("culture") == "en" && SameJSON(entry.Members["languages"], card()["supported_languages"]), entry,
+func (h *hubProbe) wantCard(entry kit.Answer) {
+	h.Want(entry.Text("culture") == "en" && kit.SameJSON(entry.Members["languages"], card()["supported_languages"]), entry,
 		`"culture":"en" and "languages":["en","zh-CN"]`)
 }
 
 // listed returns the entry of an agent in /discover.
-func (h *hubProbe) listed(a *hubAgent) Answer { return h.wantEntry(h.Read("", "/discover"), a) }
+func (h *hubProbe) listed(a *hubAgent) kit.Answer { return h.wantEntry(h.Read("", "/discover"), a) }
 
 // wantListed ends the check unless all entries have this value of a member, and only one of the agents is listed.
-func (h *hubProbe) wantListed(a Answer, member, value string, with, without *hubAgent) {
+func (h *hubProbe) wantListed(a kit.Answer, member, value string, with, without *hubAgent) {
 	rows := bareList(a)
 	h.Want(rows != nil, a, "a JSON array")
 	found := false
@@ -62,17 +64,17 @@ func (h *hubProbe) wantListed(a Answer, member, value string, with, without *hub
 	}
 	h.Expect("the entry of %s", with.id)
 	if !found {
-		h.Failf("%s", DescribeRows(rows))
+		h.Failf("%s", kit.DescribeRows(rows))
 	}
 }
 
 // readAs sends GET with this Accept.
-func (h *hubProbe) readAs(target, accept string) Answer {
+func (h *hubProbe) readAs(target, accept string) kit.Answer {
 	return h.Ask("Accept: "+accept, http.MethodGet, target, "", http.Header{"Accept": {accept}}, nil)
 }
 
 // inviteJSON ends the check unless a is an invite for programs. It returns its data.
-func (h *hubProbe) inviteJSON(a Answer) Answer {
+func (h *hubProbe) inviteJSON(a kit.Answer) kit.Answer {
 	data := h.wantData(a, http.StatusOK)
 	_, online := data.Flag("online")
 	_, exists := data.Flag("exists")
@@ -145,7 +147,7 @@ var activeHTML = regexp.MustCompile(`(?i)<(script|iframe|object|embed|form|svg|i
 	`|<[^>]*\son[a-z]+\s*=|(href|src|action)\s*=\s*["']?\s*(javascript|data|vbscript):`)
 
 // wantInert ends the check if a browser could run something in the answer.
-func (h *hubProbe) wantInert(a Answer) {
+func (h *hubProbe) wantInert(a kit.Answer) {
 	kind := a.Header.Get("Content-Type")
 	h.Want(a.Err == nil && a.Status < 500 && (a.Status < 300 || a.Status >= 400), a,
 		"an answer that is no redirect and no fault")

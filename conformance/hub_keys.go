@@ -3,6 +3,8 @@ package conformance
 import (
 	"net/http"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // keyedRequests are the requests that need an agent's key.
@@ -12,20 +14,20 @@ var keyedRequests = []struct{ method, path string }{
 }
 
 // askKeyed sends a request of keyedRequests with this Authorization. If it is empty, there is none.
-func (h *hubProbe) askKeyed(what, method, path, authorization string) Answer {
+func (h *hubProbe) askKeyed(what, method, path, authorization string) kit.Answer {
 	header := http.Header{}
 	if authorization != "" {
 		header.Set("Authorization", authorization)
 	}
 	var body any
 	if method == http.MethodPost {
-		body = Message{}
+		body = kit.Message{}
 	}
 	return h.Ask(what, method, path, "", header, body)
 }
 
 // wantNoKeyAsked is wantNoKey that also requires the header WWW-Authenticate.
-func (h *hubProbe) wantNoKeyAsked(a Answer) {
+func (h *hubProbe) wantNoKeyAsked(a kit.Answer) {
 	h.wantNoKey(a)
 	h.WantChallenge(a)
 }
@@ -76,7 +78,7 @@ var hubKeyChecks = []hubCheck{
 			}
 			h.wantNoKey(h.Read("", "/agent/inbox?session="+alice.key))
 			h.wantNotYours(h.Write(alice.key, "/agents",
-				Message{"agent_id": h.hub.address(), "endpoint": "https://agent.example/receive"}))
+				kit.Message{"agent_id": h.hub.address(), "endpoint": "https://agent.example/receive"}))
 			h.wantNotYours(h.Ask("with the key of another agent", http.MethodDelete, "/agents/"+bob.id, alice.key,
 				nil, nil))
 		}},
@@ -118,7 +120,7 @@ var hubKeyChecks = []hubCheck{
 		Cites: `GATEWAYS "Keys of callers"`, Run: func(h *hubProbe) {
 			a := h.one()
 			target := h.session(a)
-			answers := h.InParallel(6, func(int) Answer { return h.peek(target) })
+			answers := h.InParallel(6, func(int) kit.Answer { return h.peek(target) })
 			h.Expect("one stream, and 5 refusals with 401")
 			if countStatus(answers, http.StatusOK) != 1 || countStatus(answers, http.StatusUnauthorized) != 5 {
 				h.Failf("%d streams and %d refusals with 401", countStatus(answers, http.StatusOK),

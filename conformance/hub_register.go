@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 var sessionForm = regexp.MustCompile(`^cs_[0-9a-f]{32}$`)
@@ -25,9 +27,9 @@ var hubAddressChecks = []hubCheck{
 				"a:b@host", "ä@host", "a@hóst", "a\n@host", "a@host\n", " a@host", "a@host ",
 				"a@ho%73t", "<a>@host", "a+b@host",
 				"bob@did.key", strings.Repeat("a", 124) + "@host", nil, 1, true, []any{"a@b"}} {
-				h.wantInvalid(h.Write("", "/register", Message{"agent_id": id, "agent_card": card()}))
+				h.wantInvalid(h.Write("", "/register", kit.Message{"agent_id": id, "agent_card": card()}))
 			}
-			h.wantInvalid(h.Write("", "/register", Message{"agent_card": card()}))
+			h.wantInvalid(h.Write("", "/register", kit.Message{"agent_card": card()}))
 		}},
 	{Number: "hub.address.bounds",
 		Title: "An address of 128 characters is taken, with letters of both cases, digits and ._-",
@@ -48,20 +50,20 @@ var hubAddressChecks = []hubCheck{
 	{Number: "hub.address.short", Title: "In receiver_id and in paths, a name without @ means name@ and the hub's name",
 		Cites: `HUB "Start a hub"`, Run: shortAddresses},
 	{Number: "hub.card.strict", Title: "An unknown member of a card is refused, and so is a missing or malformed one",
-		Cites: `HUB "Endpoints"; H-2`, Run: refusesCards(Set("agent_card.x", 1), Set("agent_card.chorus_version",
+		Cites: `HUB "Endpoints"; H-2`, Run: refusesCards(kit.Set("agent_card.x", 1), kit.Set("agent_card.chorus_version",
 			"0.3"),
-			Set("agent_card.Card_version", "0.3"), Without("agent_card"), Set("agent_card", nil),
-			Set("agent_card", []any{}), Set("agent_card", "card"), Without("agent_card.card_version"),
-			Set("agent_card.card_version", "0.2"), Set("agent_card.card_version", 0.3),
-			Without("agent_card.user_culture"), Without("agent_card.supported_languages"))},
+			kit.Set("agent_card.Card_version", "0.3"), kit.Without("agent_card"), kit.Set("agent_card", nil),
+			kit.Set("agent_card", []any{}), kit.Set("agent_card", "card"), kit.Without("agent_card.card_version"),
+			kit.Set("agent_card.card_version", "0.2"), kit.Set("agent_card.card_version", 0.3),
+			kit.Without("agent_card.user_culture"), kit.Without("agent_card.supported_languages"))},
 	{Number: "hub.card.languages", Title: "A card has 1 to 32 supported_languages, each of them a culture",
 		Cites: `HUB "Endpoints"; H-1`, Run: func(h *hubProbe) {
-			h.rotate(h.one(), Set("agent_card.supported_languages", languages(32)))
-			refusals := []func(Message){Set("agent_card.supported_languages", []any{}),
-				Set("agent_card.supported_languages", languages(33)), Set("agent_card.supported_languages", "en"),
-				Set("agent_card.supported_languages", nil)}
+			h.rotate(h.one(), kit.Set("agent_card.supported_languages", languages(32)))
+			refusals := []func(kit.Message){kit.Set("agent_card.supported_languages", []any{}),
+				kit.Set("agent_card.supported_languages", languages(33)), kit.Set("agent_card.supported_languages", "en"),
+				kit.Set("agent_card.supported_languages", nil)}
 			for _, bad := range badCultures {
-				refusals = append(refusals, Set("agent_card.supported_languages", []any{"en", bad}))
+				refusals = append(refusals, kit.Set("agent_card.supported_languages", []any{"en", bad}))
 			}
 			h.refuseCards(h.taken[0], refusals...)
 		}},
@@ -69,11 +71,11 @@ var hubAddressChecks = []hubCheck{
 		Cites: `HUB "Endpoints"; H-1`, Run: func(h *hubProbe) {
 			a := h.one()
 			for _, culture := range goodCultures {
-				h.rotate(a, Set("agent_card.user_culture", culture),
-					Set("agent_card.supported_languages", goodCultures))
+				h.rotate(a, kit.Set("agent_card.user_culture", culture),
+					kit.Set("agent_card.supported_languages", goodCultures))
 			}
 			for _, bad := range badCultures {
-				h.refuseCards(a, Set("agent_card.user_culture", bad))
+				h.refuseCards(a, kit.Set("agent_card.user_culture", bad))
 			}
 		}},
 }
@@ -82,7 +84,7 @@ func languages(n int) []any { return slices.Repeat([]any{"en"}, n) }
 
 func shortAddresses(h *hubProbe) {
 	if !h.hub.knowsName() {
-		h.End(Skipped, "server_name is %q, which is no host, so the hub's name is not known", h.hub.name)
+		h.End(kit.Skipped, "server_name is %q, which is no host, so the hub's name is not known", h.hub.name)
 	}
 	alice, bob := h.two()
 	name, _, _ := strings.Cut(bob.id, "@")
@@ -96,16 +98,16 @@ func shortAddresses(h *hubProbe) {
 	h.Want(row.Text("receiver_id") == bob.id, row, "the receiver_id %s", bob.id)
 	h.wantInvalid(h.Write("", "/register", registration(name+"-new")))
 	short := letter(alice, bob, "from a short address")
-	Set("envelope.sender_id", strings.Split(alice.id, "@")[0])(short)
+	kit.Set("envelope.sender_id", strings.Split(alice.id, "@")[0])(short)
 	h.wantInvalid(h.Write(alice.key, "/messages", short))
 }
 
 // refusesCards returns a check that registers an agent again with each of these changes. The hub must refuse them.
-func refusesCards(changes ...func(Message)) func(*hubProbe) {
+func refusesCards(changes ...func(kit.Message)) func(*hubProbe) {
 	return func(h *hubProbe) { h.refuseCards(h.one(), changes...) }
 }
 
-func (h *hubProbe) refuseCards(a *hubAgent, changes ...func(Message)) {
+func (h *hubProbe) refuseCards(a *hubAgent, changes ...func(kit.Message)) {
 	for _, change := range changes {
 		body := registration(a.id)
 		change(body)
@@ -141,11 +143,11 @@ var hubRegisterChecks = []hubCheck{
 		Title: "A registration with the current key gets 200 with a new key, and replaces the record",
 		Cites: `HUB "Registration and keys"; H-3`, Run: func(h *hubProbe) {
 			a := h.one()
-			h.rotate(a, Set("agent_card.user_culture", "ja"), Set("agent_card.supported_languages", []any{"ja"}))
+			h.rotate(a, kit.Set("agent_card.user_culture", "ja"), kit.Set("agent_card.supported_languages", []any{"ja"}))
 			h.rows(h.Read(a.key, "/agent/messages"))
 			answered := h.Read("", "/agents/"+a.id)
 			data := h.wantData(answered, http.StatusOK)
-			h.Want(SameJSON(data.Members["agent_card"], map[string]any{"card_version": "0.3", "user_culture": "ja",
+			h.Want(kit.SameJSON(data.Members["agent_card"], map[string]any{"card_version": "0.3", "user_culture": "ja",
 				"supported_languages": []any{"ja"}}), answered, "the new card")
 		}},
 	{Number: "hub.register.old-key", Title: "After a rotation the old key can do nothing but repeat it",
@@ -182,7 +184,7 @@ var hubRegisterChecks = []hubCheck{
 	{Number: "hub.register.race", Title: "Of several registrations of a free address at the same time, one gets it",
 		Cites: `HUB "Registration and keys"; H-3`, Run: func(h *hubProbe) {
 			id := h.hub.address()
-			answers := h.InParallel(8, func(int) Answer { return h.Write("", "/register", registration(id)) })
+			answers := h.InParallel(8, func(int) kit.Answer { return h.Write("", "/register", registration(id)) })
 			h.Expect("one 201 and seven 409")
 			if countStatus(answers, http.StatusCreated) != 1 || countStatus(answers, http.StatusConflict) != 7 {
 				h.Failf("%d times 201 and %d times 409", countStatus(answers, http.StatusCreated),
@@ -201,16 +203,16 @@ var hubRegisterChecks = []hubCheck{
 }
 
 // wantRegistration ends the check unless r is the registration of a new agent of the run.
-func (h *hubProbe) wantRegistration(a, r Answer, id string) {
-	h.Want(r.Text("agent_id") == id && SameJSON(r.Members["agent_card"], card()) &&
-		TimeForm.MatchString(r.Text("registered_at")), a,
+func (h *hubProbe) wantRegistration(a, r kit.Answer, id string) {
+	h.Want(r.Text("agent_id") == id && kit.SameJSON(r.Members["agent_card"], card()) &&
+		kit.TimeForm.MatchString(r.Text("registered_at")), a,
 		"a registration with the agent_id, the agent_card, and registered_at in milliseconds")
 }
 
 func rotateAtTheSameTime(h *hubProbe) {
 	a := h.one()
 	a.lost = true // until its key is known
-	answers := h.InParallel(6, func(int) Answer { return h.Write(a.key, "/register", registration(a.id)) })
+	answers := h.InParallel(6, func(int) kit.Answer { return h.Write(a.key, "/register", registration(a.id)) })
 	h.Expect("each rotation is answered with 200, or with 409 ERR_AGENT_ID_TAKEN")
 	working := ""
 	for _, answered := range answers {

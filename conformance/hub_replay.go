@@ -3,6 +3,8 @@ package conformance
 import (
 	"net/http"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // hubReplayChecks test with which messages a stream begins.
@@ -73,7 +75,7 @@ var hubReplayChecks = []hubCheck{
 		}},
 	{Number: "hub.replay.minute",
 		Title: "Without Last-Event-ID what was sent before the last minute does not come again",
-		Cites: `HUB "The inbox stream"; H-13`, Wait: 64 * time.Second, Needs: NeedsThorough, Run: func(h *hubProbe) {
+		Cites: `HUB "The inbox stream"; H-13`, Wait: 64 * time.Second, Needs: kit.NeedsThorough, Run: func(h *hubProbe) {
 			alice, bob := h.two()
 			old := h.send(alice, bob, "sent early on the stream")
 			s := h.open(bob, "")

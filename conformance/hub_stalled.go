@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 const (
@@ -26,7 +28,7 @@ func stalledReader(h *hubProbe) {
 	alice.lost, bob.lost = true, true // their histories become large, so no other check uses them
 	text := strings.Repeat(control, 9_900)
 	for i := 0; i < stalledMessages; i += 5 {
-		for _, a := range h.InParallel(5, func(int) Answer {
+		for _, a := range h.InParallel(5, func(int) kit.Answer {
 			return h.Write(alice.key, "/messages", letter(alice, bob,
 				text))
 		}) {
@@ -36,7 +38,7 @@ func stalledReader(h *hubProbe) {
 	body := h.openUnread(bob)
 	defer func() { _ = body.Close() }() // the check is over
 	opened := time.Now()
-	h.wantOnline(bob, true, PromptLimit)
+	h.wantOnline(bob, true, kit.PromptLimit)
 	h.Describe("a stream with %d messages of about 60 KB, of which the client reads nothing", stalledMessages)
 	for {
 		h.Sleep(time.Second)
@@ -65,7 +67,7 @@ func (h *hubProbe) openUnread(a *hubAgent) io.ReadCloser {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.Protocols = new(http.Protocols)
 	transport.Protocols.SetHTTP1(true) // an HTTP/2 client buffers megabytes
-	dialer := net.Dialer{Timeout: ConnectTimeout}
+	dialer := net.Dialer{Timeout: kit.ConnectTimeout}
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)
 		if tcp, ok := conn.(*net.TCPConn); ok {

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // hubStateChecks test which event makes which state.
@@ -31,7 +33,7 @@ var hubStateChecks = []hubCheck{
 			h.wantMessages(s, m)
 			row := h.wantState(m, "sent")
 			h.Want(row.Text("delivered_via") == "sse", row, "delivered_via sse")
-			h.Sleep(Quiet)
+			h.Sleep(kit.Quiet)
 			h.keepsState(m, "sent")
 		}},
 	{Number: "hub.state.last-event-id", Title: "Last-Event-ID: N confirms the received messages up to N",
@@ -53,9 +55,9 @@ var hubStateChecks = []hubCheck{
 			rows := h.history(bob)
 			h.Expect("3 rows")
 			if len(rows) != 3 {
-				h.Failf("%s", DescribeRows(rows))
+				h.Failf("%s", kit.DescribeRows(rows))
 			}
-			h.rows(h.Read(bob.key, "/agent/messages"+Query("since", rows[2].Text("timestamp"))))
+			h.rows(h.Read(bob.key, "/agent/messages"+kit.Query("since", rows[2].Text("timestamp"))))
 			h.keepsState(sent[0], "sent")
 			h.rows(h.Read(bob.key, "/agent/messages?since="+string(rows[1].Members["id"])))
 			h.wantState(sent[0], "delivered")
@@ -95,11 +97,11 @@ var hubAckChecks = []hubCheck{
 			rows := h.history(bob)
 			h.Expect("3 rows")
 			if len(rows) != 3 {
-				h.Failf("%s", DescribeRows(rows))
+				h.Failf("%s", kit.DescribeRows(rows))
 			}
 			h.ack(bob, map[string]any{"up_to": rows[1].Number("id")}, 2)
 			row := h.wantState(sent[0], "delivered")
-			h.Want(TimeForm.MatchString(row.Text("acknowledged_at")), row, "acknowledged_at, in milliseconds")
+			h.Want(kit.TimeForm.MatchString(row.Text("acknowledged_at")), row, "acknowledged_at, in milliseconds")
 			h.wantState(sent[1], "delivered")
 			h.keepsState(sent[2], "sent")
 		}},

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // frame is a part of a stream that ends with an empty line.
@@ -40,7 +42,7 @@ func parseFrame(raw string, at time.Time) frame {
 // hubStream is an open inbox stream.
 type hubStream struct {
 	agent  *hubAgent
-	answer Answer // its header; and its body, if it is not a stream
+	answer kit.Answer // its header; and its body, if it is not a stream
 	opened time.Time
 	cancel context.CancelFunc
 	frames chan frame // is closed at the end of the stream
@@ -56,11 +58,11 @@ type arrival struct {
 
 // openRaw sends GET /agent/inbox with these headers. The answer may be a refusal.
 func (h *hubProbe) openRaw(a *hubAgent, target string, header http.Header) *hubStream {
-	h.NoteSent("GET " + target + DescribeHeader(header))
+	h.NoteSent("GET " + target + kit.DescribeHeader(header))
 	ctx, cancel := context.WithCancel(h.Ctx)
-	s := &hubStream{agent: a, cancel: cancel, frames: make(chan frame, MaxFrames)}
+	s := &hubStream{agent: a, cancel: cancel, frames: make(chan frame, kit.MaxFrames)}
 	h.streams = append(h.streams, s)
-	timer := time.AfterFunc(AnswerTimeout+RateLimitTimeout, cancel) // for the header of the answer
+	timer := time.AfterFunc(kit.AnswerTimeout+kit.RateLimitTimeout, cancel) // for the header of the answer
 	defer timer.Stop()
 	var body io.ReadCloser
 	if body, s.answer, s.opened = h.begin(ctx, h.Relay.Client.Transport, target, header); body == nil {
@@ -76,8 +78,8 @@ func (h *hubProbe) openRaw(a *hubAgent, target string, header http.Header) *hubS
 // again. sent is the time of the last request.
 func (h *hubProbe) begin(
 	ctx context.Context, via http.RoundTripper, target string, header http.Header,
-) (body io.ReadCloser, a Answer, sent time.Time) {
-	for deadline := time.Now().Add(RateLimitTimeout); ; Wait(ctx, time.Second) {
+) (body io.ReadCloser, a kit.Answer, sent time.Time) {
+	for deadline := time.Now().Add(kit.RateLimitTimeout); ; kit.Wait(ctx, time.Second) {
 		h.hub.pace.Wait(ctx, http.MethodGet, target)
 		h.Relay.Requests.Add(1)
 		sent = time.Now()
@@ -90,22 +92,22 @@ func (h *hubProbe) begin(
 
 func (h *hubProbe) beginOnce(
 	ctx context.Context, via http.RoundTripper, target string, header http.Header,
-) (io.ReadCloser, Answer) {
+) (io.ReadCloser, kit.Answer) {
 	req, err := h.Relay.NewRequest(ctx, http.MethodGet, target, header, nil)
 	if err != nil {
-		return nil, Answer{Err: err}
+		return nil, kit.Answer{Err: err}
 	}
 	resp, err := via.RoundTrip(req)
 	if err != nil {
-		return nil, Answer{Err: err}
+		return nil, kit.Answer{Err: err}
 	}
-	a := Answer{Status: resp.StatusCode, Header: resp.Header}
+	a := kit.Answer{Status: resp.StatusCode, Header: resp.Header}
 	if resp.StatusCode == http.StatusOK {
 		return resp.Body, a
 	}
 	defer func() { _ = resp.Body.Close() }() // it was only read
-	a.Body, a.Err = io.ReadAll(io.LimitReader(resp.Body, MaxAnswer))
-	a.Members = ParseRow(a.Body).Members
+	a.Body, a.Err = io.ReadAll(io.LimitReader(resp.Body, kit.MaxAnswer))
+	a.Members = kit.ParseRow(a.Body).Members
 	return nil, a
 }
 
@@ -135,8 +137,8 @@ func (s *hubStream) follow(ctx context.Context, body io.ReadCloser) {
 			}
 			rest = rest[end+2:]
 		}
-		if err == nil && len(rest) > MaxFrame {
-			err = fmt.Errorf("no empty line within %d bytes", MaxFrame)
+		if err == nil && len(rest) > kit.MaxFrame {
+			err = fmt.Errorf("no empty line within %d bytes", kit.MaxFrame)
 		}
 		if err != nil {
 			s.ended = err
@@ -167,7 +169,7 @@ func (h *hubProbe) open(a *hubAgent, lastEventID string) *hubStream {
 // wantOpen ends the check unless s is a stream that begins with the event connected.
 func (h *hubProbe) wantOpen(s *hubStream) frame {
 	h.Want(s.answer.Err == nil && s.answer.Status == http.StatusOK, s.answer, "status 200 and an event stream")
-	f := h.nextFrame(s, PromptLimit)
+	f := h.nextFrame(s, kit.PromptLimit)
 	h.Expect("the stream begins with the event connected")
 	if f.event != "connected" {
 		h.Failf("it begins with %q", f.raw)
@@ -206,13 +208,13 @@ func (h *hubProbe) frameWithin(s *hubStream, within time.Duration) (frame, bool)
 
 // messageWithin returns the next frame that is an event message. It skips other frames, and messages that an earlier
 // check has left.
-func (h *hubProbe) messageWithin(s *hubStream, within time.Duration) (frame, Answer, bool) {
+func (h *hubProbe) messageWithin(s *hubStream, within time.Duration) (frame, kit.Answer, bool) {
 	for deadline := time.Now().Add(within); ; {
 		f, ok := h.frameWithin(s, max(0, time.Until(deadline)))
 		if !ok {
-			return frame{}, Answer{}, false
+			return frame{}, kit.Answer{}, false
 		}
-		data := ParseRow(json.RawMessage(f.data))
+		data := kit.ParseRow(json.RawMessage(f.data))
 		switch {
 		case f.event == "message" && !s.agent.past[data.Text("trace_id")]:
 			return f, data, true
@@ -228,13 +230,13 @@ func (h *hubProbe) messageWithin(s *hubStream, within time.Duration) (frame, Ans
 func (h *hubProbe) wantMessages(s *hubStream, messages ...sentMessage) (ids []string) {
 	for i, m := range messages {
 		h.Expect("message %d of %d on the stream is the one with the trace_id %s", i+1, len(messages), m.trace)
-		f, data, ok := h.messageWithin(s, PromptLimit)
+		f, data, ok := h.messageWithin(s, kit.PromptLimit)
 		h.Expect("message %d of %d on the stream is the one with the trace_id %s", i+1, len(messages), m.trace)
 		if !ok {
-			h.Failf("no message came within %v", PromptLimit)
+			h.Failf("no message came within %v", kit.PromptLimit)
 		}
 		if data.Text("trace_id") != m.trace {
-			h.Failf("another message came: %s", Excerpt([]byte(f.raw), 400))
+			h.Failf("another message came: %s", kit.Excerpt([]byte(f.raw), 400))
 		}
 		ids = append(ids, f.id)
 	}
@@ -250,9 +252,9 @@ func (h *hubProbe) wantOnly(s *hubStream, messages ...sentMessage) []string {
 
 // wantQuiet ends the check if another message comes.
 func (h *hubProbe) wantQuiet(s *hubStream) {
-	if f, _, ok := h.messageWithin(s, Quiet); ok {
+	if f, _, ok := h.messageWithin(s, kit.Quiet); ok {
 		h.Expect("no other message comes")
-		h.Failf("%s", Excerpt([]byte(f.raw), 400))
+		h.Failf("%s", kit.Excerpt([]byte(f.raw), 400))
 	}
 }
 
@@ -260,7 +262,7 @@ func (h *hubProbe) wantQuiet(s *hubStream) {
 func (h *hubProbe) wantClosed(s *hubStream, reason string) {
 	want := fmt.Sprintf("event: closed\ndata: {\"reason\":%q}\n\n", reason)
 	h.Expect("the frame %q, and then the end of the stream", want)
-	timer := time.NewTimer(PromptLimit)
+	timer := time.NewTimer(kit.PromptLimit)
 	defer timer.Stop()
 	last := ""
 	for {
@@ -274,7 +276,7 @@ func (h *hubProbe) wantClosed(s *hubStream, reason string) {
 			}
 			last = f.raw
 		case <-timer.C:
-			h.Failf("the stream is still open after %v; its last frame is %q", PromptLimit, last)
+			h.Failf("the stream is still open after %v; its last frame is %q", kit.PromptLimit, last)
 		case <-h.Ctx.Done():
 			h.Stopped()
 		}

@@ -6,15 +6,16 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/didkey"
 )
 
 // JobsOptions selects the checks of a run at a registry of jobs, and gives them what they need. The zero value selects
 // all checks. A check whose options are not given is reported as not tested.
 type JobsOptions struct {
-	Only     []string      // names of checks; empty: all checks
-	Timeout  time.Duration // for the whole run; checks that have not ended by then are skipped. 0: DefaultJobsTimeout
-	Progress func(Result)  // called with each result when its check has ended, one call at a time; may be nil
+	Only     []string         // names of checks; empty: all checks
+	Timeout  time.Duration    // for the whole run; checks that have not ended by then are skipped. 0: DefaultJobsTimeout
+	Progress func(kit.Result) // called with each result when its check has ended, one call at a time; may be nil
 
 	// OperatorKey is the key of the registry's operator.
 	OperatorKey string
@@ -43,11 +44,11 @@ const (
 )
 
 // jobsCheck is a check of a registry of jobs.
-type jobsCheck = GatewayCheck[*jobsProbe]
+type jobsCheck = kit.GatewayCheck[*jobsProbe]
 
 // jobsThemes returns all tables of checks of a registry, in the order of the documentation.
-func jobsThemes() []GatewayTheme[*jobsProbe] {
-	return []GatewayTheme[*jobsProbe]{
+func jobsThemes() []kit.GatewayTheme[*jobsProbe] {
+	return []kit.GatewayTheme[*jobsProbe]{
 		{Name: "HTTP", Checks: jobsHTTPChecks},
 		{Name: "Bodies", Checks: jobsBodyChecks},
 		{Name: "Accounts", Checks: jobsAccountChecks},
@@ -68,7 +69,7 @@ func jobsThemes() []GatewayTheme[*jobsProbe] {
 		{Name: "Reputation", Checks: jobsReputationChecks},
 		{Name: "Endpoints", Checks: jobsEndpointChecks},
 		{Name: "Limits", Checks: jobsLimitChecks},
-		{Name: AgoraTheme, Checks: jobsAgoraChecks},
+		{Name: kit.AgoraTheme, Checks: jobsAgoraChecks},
 	}
 }
 
@@ -76,48 +77,48 @@ func jobsThemes() []GatewayTheme[*jobsProbe] {
 const jobsLike = "jobs.transfer.repeat"
 
 // JobsChecks returns all checks of a registry of jobs, in the order of the documentation.
-func JobsChecks() []Check { return BindChecks(jobsThemes(), (*jobsRun)(nil).check) }
+func JobsChecks() []kit.Check { return kit.BindChecks(jobsThemes(), (*jobsRun)(nil).check) }
 
 // RunJobs checks the registry of jobs at baseURL, which may have a path. It returns an error if the options are invalid,
 // if baseURL is not a usable address, or if no registry answers there. A registry that violates the protocol is not an
 // error: see Report.Holds. Each check deletes the agents that it has registered. Accounts stay, because nobody can
 // delete them. If ctx ends, the checks that have not ended are reported as skipped.
-func RunJobs(ctx context.Context, baseURL string, o JobsOptions) (Report, error) {
+func RunJobs(ctx context.Context, baseURL string, o JobsOptions) (kit.Report, error) {
 	if err := o.Check(baseURL); err != nil {
-		return Report{}, err
+		return kit.Report{}, err
 	}
-	client, err := NewRelayClient(baseURL)
+	client, err := kit.NewRelayClient(baseURL)
 	if err != nil {
-		return Report{}, err
+		return kit.Report{}, err
 	}
 	defer client.Close()
 	run := newJobsRun(client, o)
-	return GatewayRun{Level: JobsRegistry, Checks: BindChecks(jobsThemes(), run.check), Like: jobsLike,
+	return kit.GatewayRun{Level: kit.JobsRegistry, Checks: kit.BindChecks(jobsThemes(), run.check), Like: jobsLike,
 		Only:    o.Only,
 		Timeout: o.Timeout, Usual: DefaultJobsTimeout, Progress: o.Progress, Listen: o.Listen, ListenURL: o.ListenURL,
-		Connect: run.connect, Hooks: &run.hooks}.Run(ctx, client, func(report *Report) {
+		Connect: run.connect, Hooks: &run.hooks}.Run(ctx, client, func(report *kit.Report) {
 		report.Requests = run.agora.Root.Requests.Load()
 	})
 }
 
 // Check returns the error that RunJobs would return for invalid options or an invalid baseURL. It sends no request.
 func (o JobsOptions) Check(baseURL string) error {
-	return CheckGatewayOptions(baseURL, JobsChecks(), o.Only, jobsLike, o.Listen, o.ListenURL)
+	return kit.CheckGatewayOptions(baseURL, JobsChecks(), o.Only, jobsLike, o.Listen, o.ListenURL)
 }
 
 // jobsRun is what the checks of one run share.
 type jobsRun struct {
 	JobsOptions
-	client     *RelayClient // its targets are relative to the registry's address
-	agora      *AgoraPart
-	hooks      *HookServer // nil: the run does not listen
-	pace       Pace
-	principals Pool[*principal]
+	client     *kit.RelayClient // its targets are relative to the registry's address
+	agora      *kit.AgoraPart
+	hooks      *kit.HookServer // nil: the run does not listen
+	pace       kit.Pace
+	principals kit.Pool[*principal]
 }
 
-func newJobsRun(client *RelayClient, o JobsOptions) *jobsRun {
-	return &jobsRun{JobsOptions: o, client: client, pace: Pace{IsLimit: isJobsRateLimit, Free: isFreeAtJobs},
-		agora: NewAgoraPart(client, o.Agent, o.NeedAgent)}
+func newJobsRun(client *kit.RelayClient, o JobsOptions) *jobsRun {
+	return &jobsRun{JobsOptions: o, client: client, pace: kit.Pace{IsLimit: isJobsRateLimit, Free: isFreeAtJobs},
+		agora: kit.NewAgoraPart(client, o.Agent, o.NeedAgent)}
 }
 
 // connect checks that a registry answers, and learns who it is in signed calls.
@@ -141,18 +142,18 @@ func (run *jobsRun) connect(ctx context.Context) error {
 const registryName = "chorus-registry"
 
 // check runs one check. It reports the check as not tested if its options are not given.
-func (run *jobsRun) check(p *Probe, c jobsCheck) {
+func (run *jobsRun) check(p *kit.Probe, c jobsCheck) {
 	missing := map[string]bool{
-		NeedsOperator: run.OperatorKey == "",
-		needsEndpoint: run.hooks == nil,
-		NeedsThorough: !run.Thorough,
-		needsSigned:   run.agora.Audience == "",
+		kit.NeedsOperator: run.OperatorKey == "",
+		needsEndpoint:     run.hooks == nil,
+		kit.NeedsThorough: !run.Thorough,
+		needsSigned:       run.agora.Audience == "",
 	}
 	if missing[c.Needs] {
-		p.End(NotTested, "%s", c.Needs)
+		p.End(kit.NotTested, "%s", c.Needs)
 	}
 	run.agora.Need(p, c.Needs)
-	h := &jobsProbe{GatewayProbe: GatewayProbe{Probe: p, Pace: &run.pace, Hold: HoldOfWait, Agora: run.agora},
+	h := &jobsProbe{GatewayProbe: kit.GatewayProbe{Probe: p, Pace: &run.pace, Hold: kit.HoldOfWait, Agora: run.agora},
 		registry: run}
 	passed := false
 	defer func() { h.release(passed) }()

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // badOwners are values that are no owner_id.
 func badOwners() []any {
 	return append([]any{"", " ", ".a", "-a", "_a", "@a", "a b", "a/b", "ä", "a\n", "a#b", "a+b", nil,
-		strings.Repeat("x", 129)}, NotTexts...)
+		strings.Repeat("x", 129)}, kit.NotTexts...)
 }
 
 // jobsAccountChecks test accounts.
@@ -28,7 +30,7 @@ var jobsAccountChecks = []jobsCheck{
 		Cites: `JOBS "Credits"; J-8`, Run: func(h *jobsProbe) {
 			p := h.one()
 			before := h.balance(p, p.owner)
-			for _, body := range []Message{{"owner_id": p.owner}, {"owner_id": p.owner, "initial_balance": 7}} {
+			for _, body := range []kit.Message{{"owner_id": p.owner}, {"owner_id": p.owner, "initial_balance": 7}} {
 				a := h.wantStatus(h.Write(p.key, "/accounts", body), http.StatusCreated)
 				h.wantAmount(a, "balance", before)
 				h.Want(a.Text("owner_id") == p.owner && a.Members["api_key"] == nil, a, "the owner_id, and no api_key")
@@ -38,15 +40,15 @@ var jobsAccountChecks = []jobsCheck{
 		Cites: `JOBS "Who is who"; J-27`, Run: func(h *jobsProbe) {
 			p, other := h.two()
 			before := h.watch(p)
-			h.wantTaken(h.Write(other.key, "/accounts", Message{"owner_id": p.owner}))
-			h.wantTaken(h.Write("", "/accounts", Message{"owner_id": p.owner}))
+			h.wantTaken(h.Write(other.key, "/accounts", kit.Message{"owner_id": p.owner}))
+			h.wantTaken(h.Write("", "/accounts", kit.Message{"owner_id": p.owner}))
 			before.wantMoved("0")
 		}},
 	{Number: "jobs.account.race", Title: "Of several principals that ask for one account at once, one gets it",
 		Cites: `JOBS "Who is who"; J-27`, Run: func(h *jobsProbe) {
 			p, other := h.two()
-			body := Message{"owner_id": NewName(), "initial_balance": 0}
-			owner := h.wantOneWinner(p, other, func(from *principal) Answer { return h.Write(from.key, "/accounts", body) })
+			body := kit.Message{"owner_id": kit.NewName(), "initial_balance": 0}
+			owner := h.wantOneWinner(p, other, func(from *principal) kit.Answer { return h.Write(from.key, "/accounts", body) })
 			owner.others = append(owner.others, body["owner_id"].(string))
 			h.balance(owner, body["owner_id"].(string))
 		}},
@@ -54,32 +56,32 @@ var jobsAccountChecks = []jobsCheck{
 		Title: "An owner_id has 1 to 128 letters, digits and ._:@-, and begins with a letter or a digit",
 		Cites: `JOBS "The HTTP interface"`, Run: func(h *jobsProbe) {
 			p := h.one()
-			for i, owner := range []string{"K" + NewName() + "._:@-", NewName() + strings.Repeat("x",
-				128-len(NewName()))} {
+			for i, owner := range []string{"K" + kit.NewName() + "._:@-", kit.NewName() + strings.Repeat("x",
+				128-len(kit.NewName()))} {
 				if len(p.others) > 6 {
 					break // the principal has these accounts from earlier checks
 				}
-				a := h.wantStatus(h.Write(p.key, "/accounts", Message{"owner_id": owner}), http.StatusCreated)
+				a := h.wantStatus(h.Write(p.key, "/accounts", kit.Message{"owner_id": owner}), http.StatusCreated)
 				h.Want(a.Text("owner_id") == owner, a, "the owner_id as it was given (%d)", i)
 				p.others = append(p.others, owner)
 			}
 			for _, owner := range badOwners() {
-				h.wantInvalid(h.Write(p.key, "/accounts", Message{"owner_id": owner}))
+				h.wantInvalid(h.Write(p.key, "/accounts", kit.Message{"owner_id": owner}))
 			}
-			h.wantInvalid(h.Write(p.key, "/accounts", Message{}))
-			h.wantInvalid(h.Write("", "/accounts", Message{"owner_id": ""}))
-			h.wantInvalid(h.Write("", "/accounts", Message{}))
+			h.wantInvalid(h.Write(p.key, "/accounts", kit.Message{}))
+			h.wantInvalid(h.Write("", "/accounts", kit.Message{"owner_id": ""}))
+			h.wantInvalid(h.Write("", "/accounts", kit.Message{}))
 			for _, amount := range badAmounts() {
-				h.wantInvalid(h.Write(p.key, "/accounts", rawNumber(Message{"owner_id": p.owner}, "initial_balance", amount)))
+				h.wantInvalid(h.Write(p.key, "/accounts", rawNumber(kit.Message{"owner_id": p.owner}, "initial_balance", amount)))
 			}
 		}},
 	{Number: "jobs.account.did", Title: "An owner_id that begins with did: is for that DID only",
 		Cites: `JOBS "The HTTP interface"; J-27`, Run: func(h *jobsProbe) {
 			p, did := h.one(), h.Actor("an agent with a DID").DID()
 			for _, key := range []string{p.key, ""} {
-				a := h.Write(key, "/accounts", Message{"owner_id": did})
+				a := h.Write(key, "/accounts", kit.Message{"owner_id": did})
 				h.Want(a.Status >= 400 && a.Status < 500 && a.Members["detail"] != nil, a, "refused: a status of 4xx")
-				a = h.Write(key, "/register", registrationOf(newUUID(), did, NewName(), usualPrice))
+				a = h.Write(key, "/register", registrationOf(newUUID(), did, kit.NewName(), usualPrice))
 				h.Want(a.Status >= 400 && a.Status < 500 && a.Members["detail"] != nil, a, "refused: a status of 4xx")
 			}
 		}},
@@ -96,15 +98,15 @@ var jobsAccountChecks = []jobsCheck{
 				h.Want(a.Members["balance"] == nil, a, "no balance")
 				h.wantNoKey(h.Read("", "/accounts/"+owner))
 			}
-			h.wantUnknown(h.Read(other.key, "/accounts/"+NewName()))
+			h.wantUnknown(h.Read(other.key, "/accounts/"+kit.NewName()))
 		}},
 }
 
 // wantOneWinner lets two principals send the same request at once, several times. All requests of one of them must get
 // 201, and all others 409. It returns the one.
-func (h *jobsProbe) wantOneWinner(p, other *principal, send func(from *principal) Answer) *principal {
+func (h *jobsProbe) wantOneWinner(p, other *principal, send func(from *principal) kit.Answer) *principal {
 	both := []*principal{p, other}
-	answers := h.InParallel(8, func(i int) Answer { return send(both[i%2]) })
+	answers := h.InParallel(8, func(i int) kit.Answer { return send(both[i%2]) })
 	winner := 0
 	if answers[0].Status != http.StatusCreated {
 		winner = 1
@@ -126,8 +128,8 @@ func initialBalances(h *jobsProbe) {
 		h.Expect("at most 100 credits without initial_balance")
 		h.Failf("%s", credits(granted))
 	}
-	first := NewName()
-	a := h.wantStatus(h.Write("", "/accounts", Message{"owner_id": first, "initial_balance": 30}), http.StatusCreated)
+	first := kit.NewName()
+	a := h.wantStatus(h.Write("", "/accounts", kit.Message{"owner_id": first, "initial_balance": 30}), http.StatusCreated)
 	p := &principal{key: a.Text("api_key"), owner: first}
 	h.made = append(h.made, p)
 	h.wantAmount(a, "balance", min(granted, 30_000_000))
@@ -137,36 +139,36 @@ func initialBalances(h *jobsProbe) {
 	if want := "initial @issue " + first + " " + credits(total); len(records) != 1 || records[0] != want {
 		h.Failf("%q", records)
 	}
-	add := func(body Message) int64 {
-		p.others = append(p.others, NewName())
+	add := func(body kit.Message) int64 {
+		p.others = append(p.others, kit.NewName())
 		body["owner_id"] = p.others[len(p.others)-1]
 		a := h.wantStatus(h.Write(p.key, "/accounts", body), http.StatusCreated)
 		h.Want(a.Members["api_key"] == nil, a, "no second api_key")
 		return h.amount(a, "balance")
 	}
 	h.Expect(`"initial_balance":0 gives nothing`)
-	if n := add(Message{"initial_balance": 0}); n != 0 {
+	if n := add(kit.Message{"initial_balance": 0}); n != 0 {
 		h.Failf("%s credits", credits(n))
 	}
-	rest := add(Message{})
+	rest := add(kit.Message{})
 	h.Expect("at most 100 credits without initial_balance, and all that is left for this principal")
 	if rest > 100_000_000 || total+rest < granted {
 		h.Failf("%s credits, after %s", credits(rest), credits(total))
 	}
-	all := add(Message{"initial_balance": 900_000_000})
+	all := add(kit.Message{"initial_balance": 900_000_000})
 	h.Expect("less than 900,000,000 credits, and no more when 100 have not been given before")
 	if all >= 900_000_000_000_000 || rest < 100_000_000 && all != 0 {
 		h.Failf("%s credits, after %s", credits(all), credits(total+rest))
 	}
-	if more := add(Message{"initial_balance": 1}); more != 0 {
+	if more := add(kit.Message{"initial_balance": 1}); more != 0 {
 		h.Expect("the initial credits of the principal are used up")
 		h.Failf("%s credits", credits(more))
 	}
 }
 
 // rawNumber returns the text of a body with one more member, whose value is written as it is.
-func rawNumber(body Message, member, value string) []byte {
-	return SpliceMember(body, fmt.Sprintf("%q:%s", member, value))
+func rawNumber(body kit.Message, member, value string) []byte {
+	return kit.SpliceMember(body, fmt.Sprintf("%q:%s", member, value))
 }
 
 // badAmounts returns texts of values that are no amounts.
@@ -205,7 +207,7 @@ var jobsAmountChecks = []jobsCheck{
 				h.wantStatus(h.Write(a.key, "/register", priced(a, text)), http.StatusCreated)
 				row := h.row(a)
 				list, _ := row.List("skills")
-				h.Want(len(list) == 1 && string(ParseRow(list[0]).Members["cost_per_call"]) == want, row,
+				h.Want(len(list) == 1 && string(kit.ParseRow(list[0]).Members["cost_per_call"]) == want, row,
 					`"cost_per_call":%s`, want)
 			}
 			got := h.Read(a.key, "/accounts/"+a.owner)
@@ -231,7 +233,7 @@ var jobsAmountChecks = []jobsCheck{
 // priced returns the text of a registration of an agent without an endpoint, with this price as it is written.
 func priced(a *jobAgent, text string) []byte {
 	body := registrationOf(a.id, a.owner, a.skill, "0.123456")
-	return []byte(strings.Replace(string(Canonical(body)), "0.123456", text, 1))
+	return []byte(strings.Replace(string(kit.Canonical(body)), "0.123456", text, 1))
 }
 
 // wantPrice registers an agent again with this price. The registry must take it as so many millionths.
@@ -245,5 +247,5 @@ func (h *jobsProbe) wantPriceOf(a *jobAgent, want int64) {
 	row := h.row(a)
 	list, _ := row.List("skills")
 	h.Want(len(list) == 1, row, "one skill")
-	h.wantAmount(ParseRow(list[0]), "cost_per_call", want)
+	h.wantAmount(kit.ParseRow(list[0]), "cost_per_call", want)
 }

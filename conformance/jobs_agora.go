@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -15,41 +16,41 @@ const creditsCurrency = "chorus_credits_v1"
 var jobsAgoraChecks = []jobsCheck{
 	{Number: "jobs.agora.register",
 		Title: "A registration with a DID as its endpoint belongs to that DID, whose signed calls stand for the key",
-		Cites: `JOBS "Agents with a DID"; B-1`, Needs: NeedsDID, Run: jobsRegistersDID},
+		Cites: `JOBS "Agents with a DID"; B-1`, Needs: kit.NeedsDID, Run: jobsRegistersDID},
 	{Number: "jobs.agora.request", Title: "A job becomes one sealed REQUEST of the gateways' DID with the skill, its input and its price",
-		Cites: `JOBS "Agents with a DID"; B-2, B-10`, Needs: NeedsDID, Run: func(h *jobsProbe) {
+		Cites: `JOBS "Agents with a DID"; B-2, B-10`, Needs: kit.NeedsDID, Run: func(h *jobsProbe) {
 			hirer, a := h.one(), h.worker()
-			j := h.hire(hirer, a, Set("input_data", map[string]any{"text": "<你好>" + Astral, "n": 1}))
+			j := h.hire(hirer, a, kit.Set("input_data", map[string]any{"text": "<你好>" + kit.Astral, "n": 1}))
 			w := h.workOf(j)
 			h.WantForm(w, "job_")
-			h.Want(w.Says.Text("intent") == a.skill && SameJSON(w.Says.Members["params"], j.body["input_data"]), w.Says,
-				"the intent %s with the params %s", a.skill, Canonical(j.body["input_data"]))
-			h.Want(SameJSON(w.Says.Members["constraints"], map[string]any{
+			h.Want(w.Says.Text("intent") == a.skill && kit.SameJSON(w.Says.Members["params"], j.body["input_data"]), w.Says,
+				"the intent %s with the params %s", a.skill, kit.Canonical(j.body["input_data"]))
+			h.Want(kit.SameJSON(w.Says.Members["constraints"], map[string]any{
 				"max_cost": map[string]any{"amount": number(a.price), "currency": creditsCurrency},
 				"job_id":   j.id, "orchestrator_id": hirer.owner}), w.Says,
 				"constraints with the job_id, the orchestrator_id, and the price %s of the skill as max_cost", a.price)
 			h.hired(hirer, a, j.body) // a repeat makes no other REQUEST
-			h.Sleep(Quiet)
+			h.Sleep(kit.Quiet)
 			h.workOf(j)
 			h.TakeOn(w)
 			h.Succeed(w, map[string]any{})
 			h.wantEnded(j, "SUCCESS")
 		}},
 	{Number: "jobs.agora.together", Title: "The jobs of an agent do not wait for each other",
-		Cites: `JOBS "Agents with a DID"; B-3`, Needs: NeedsDID, Run: func(h *jobsProbe) {
+		Cites: `JOBS "Agents with a DID"; B-3`, Needs: kit.NeedsDID, Run: func(h *jobsProbe) {
 			hirer, a := h.one(), h.worker()
 			first, second := h.hire(hirer, a), h.hire(hirer, a)
 			earlier, later := h.workOf(first), h.workOf(second)
-			for w, j := range map[*Work]*job{&later: second, &earlier: first} {
+			for w, j := range map[*kit.Work]*job{&later: second, &earlier: first} {
 				h.TakeOn(*w)
 				h.Succeed(*w, map[string]any{})
 				h.wantEnded(j, "SUCCESS")
 			}
 		}},
 	{Number: "jobs.agora.offers", Title: "An OFFER of at most the price in credits is accepted and paid, and any other is cancelled",
-		Cites: `JOBS "Agents with a DID"; B-11`, Needs: NeedsDID, Run: jobsOffers},
+		Cites: `JOBS "Agents with a DID"; B-11`, Needs: kit.NeedsDID, Run: jobsOffers},
 	{Number: "jobs.agora.result", Title: "A RESULT with the status success ends the job in SUCCESS, and another one in EXECUTION_ERROR",
-		Cites: `JOBS "Agents with a DID"; B-12`, Needs: NeedsDID, Run: func(h *jobsProbe) {
+		Cites: `JOBS "Agents with a DID"; B-12`, Needs: kit.NeedsDID, Run: func(h *jobsProbe) {
 			hirer, a := h.one(), h.worker()
 			for _, c := range []struct{ output, data any }{
 				{map[string]any{"words": 2}, map[string]any{"words": 2}},
@@ -61,7 +62,7 @@ var jobsAgoraChecks = []jobsCheck{
 				h.TakeOn(w)
 				h.Succeed(w, c.output)
 				got := h.wantEnded(j, "SUCCESS")
-				h.Want(SameJSON(got.Members["output_data"], c.data), got, "output_data %s", Canonical(c.data))
+				h.Want(kit.SameJSON(got.Members["output_data"], c.data), got, "output_data %s", kit.Canonical(c.data))
 			}
 			before := h.watch(hirer)
 			j := h.hire(hirer, a)
@@ -72,7 +73,7 @@ var jobsAgoraChecks = []jobsCheck{
 			before.wantMoved("0")
 		}},
 	{Number: "jobs.agora.error", Title: "The code of an ERROR becomes that of the job's FAILURE, and the hirer gets all credits back",
-		Cites: `JOBS "Agents with a DID"; B-12`, Needs: NeedsDID, Run: func(h *jobsProbe) {
+		Cites: `JOBS "Agents with a DID"; B-12`, Needs: kit.NeedsDID, Run: func(h *jobsProbe) {
 			hirer, a := h.one(), h.worker()
 			before := h.watch(hirer)
 			for _, c := range []struct {
@@ -94,7 +95,7 @@ var jobsAgoraChecks = []jobsCheck{
 // worker registers the run's agent with one skill.
 func (h *jobsProbe) worker() *jobAgent {
 	did := h.Agora.Agent.DID()
-	a := &jobAgent{principal: &principal{owner: did}, owner: did, id: newUUID(), skill: NewName(), price: usualPrice}
+	a := &jobAgent{principal: &principal{owner: did}, owner: did, id: newUUID(), skill: kit.NewName(), price: usualPrice}
 	got := h.wantStatus(h.AsAgent(http.MethodPost, "/register", h.registrationOfDID(a)), http.StatusCreated)
 	h.Want(got.Members["api_key"] == nil, got, "no api_key")
 	h.workers = append(h.workers, a)
@@ -102,20 +103,20 @@ func (h *jobsProbe) worker() *jobAgent {
 }
 
 // registrationOfDID returns the body of POST /register for an agent whose endpoint is the DID of the run's agent.
-func (h *jobsProbe) registrationOfDID(a *jobAgent) Message {
+func (h *jobsProbe) registrationOfDID(a *jobAgent) kit.Message {
 	body := registrationOf(a.id, a.owner, a.skill, a.price)
 	body["api_endpoint"] = h.Agora.Agent.Endpoint()
 	return body
 }
 
 // workOf returns the one REQUEST for a job.
-func (h *jobsProbe) workOf(j *job) Work {
-	return h.WantWork("a job", func(says Answer) bool { return says.Object("constraints").Text("job_id") == j.id },
+func (h *jobsProbe) workOf(j *job) kit.Work {
+	return h.WantWork("a job", func(says kit.Answer) bool { return says.Object("constraints").Text("job_id") == j.id },
 		nil)
 }
 
 // wantFailedJob waits until a job has failed with this code. It returns how the hirer sees the job.
-func (h *jobsProbe) wantFailedJob(j *job, code string) Answer {
+func (h *jobsProbe) wantFailedJob(j *job, code string) kit.Answer {
 	got := h.wantEnded(j, "FAILURE")
 	h.Want(got.Text("error_code") == code, got, `"error_code":%q`, code)
 	return got
@@ -129,7 +130,7 @@ func jobsRegistersDID(h *jobsProbe) {
 	h.Want(row.Text("api_endpoint") != h.Agora.Agent.Endpoint(), row,
 		"a base of the registry as api_endpoint for strangers")
 	// A key, and another DID, can neither set such an endpoint nor change this one.
-	other := &jobAgent{owner: stranger.owner, id: newUUID(), skill: NewName(), price: usualPrice}
+	other := &jobAgent{owner: stranger.owner, id: newUUID(), skill: kit.NewName(), price: usualPrice}
 	h.wantForeign(h.Write(stranger.key, "/register", h.registrationOfDID(other)))
 	foreign := h.registrationOfDID(other)
 	foreign["owner_id"] = eve.DID()
@@ -141,7 +142,7 @@ func jobsRegistersDID(h *jobsProbe) {
 		h.wantInvalid(h.AsAgent(http.MethodPost, "/register", body))
 	}
 	// A signed call stands for the key.
-	h.wantStatus(h.AsAgent(http.MethodPost, "/heartbeat", Message{"agent_id": a.id}), http.StatusOK)
+	h.wantStatus(h.AsAgent(http.MethodPost, "/heartbeat", kit.Message{"agent_id": a.id}), http.StatusOK)
 	h.wantStatus(h.AsAgent(http.MethodGet, "/agents/"+a.id+"/jobs?wait=0", nil), http.StatusOK)
 	h.wantForeign(h.Sign(eve, http.MethodDelete, "/agents/"+a.id, nil, nil, nil))
 	h.wantForeign(h.Remove(stranger.key, "/agents/"+a.id))
@@ -162,7 +163,7 @@ func jobsOffers(h *jobsProbe) {
 		before := h.watch(hirer)
 		j := h.hire(hirer, a)
 		w := h.workOf(j)
-		offer := PricedOffer(w, c.amount, c.currency)
+		offer := kit.PricedOffer(w, c.amount, c.currency)
 		if c.currency == "" {
 			offer.Price = nil
 		}

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // jobsAuditChecks test what the ledger shows.
@@ -16,16 +18,16 @@ var jobsAuditChecks = []jobsCheck{
 			p, other := h.two()
 			own, id := h.account(p, 0), newUUID()
 			for i := range 3 {
-				h.transferred(p, transferOf(p.owner, own, number(fmt.Sprintf("0.0%d", i+1)), Set("job_id", id)))
+				h.transferred(p, transferOf(p.owner, own, number(fmt.Sprintf("0.0%d", i+1)), kit.Set("job_id", id)))
 			}
-			h.transferred(p, transferOf(p.owner, other.owner, number("0.09"), Set("job_id", id)))
+			h.transferred(p, transferOf(p.owner, other.owner, number("0.09"), kit.Set("job_id", id)))
 			for query, want := range map[string]int{"?job_id=" + id: 4, "?job_id=" + id + "&owner_id=" + p.owner: 4,
 				"?job_id=" + id + "&owner_id=" + own: 3, "?job_id=" + id + "&limit=2": 2, "?job_id=" + id + "&limit=500": 4,
 				"?job_id=" + newUUID(): 0} {
 				rows := h.audit(p.key, query)
 				h.Expect("%d records", want)
 				if len(rows) != want {
-					h.Failf("%s", DescribeRows(rows))
+					h.Failf("%s", kit.DescribeRows(rows))
 				}
 			}
 			last := h.movements(h.audit(p.key, "?limit=1&job_id="+id))
@@ -43,8 +45,8 @@ var jobsAuditChecks = []jobsCheck{
 			p, other, stranger := h.three()
 			id := newUUID()
 			own := h.account(p, 0)
-			h.transferred(p, transferOf(p.owner, own, number("0.01"), Set("job_id", id)))
-			h.transferred(p, transferOf(p.owner, other.owner, number("0.02"), Set("job_id", id)))
+			h.transferred(p, transferOf(p.owner, own, number("0.01"), kit.Set("job_id", id)))
+			h.transferred(p, transferOf(p.owner, other.owner, number("0.02"), kit.Set("job_id", id)))
 			shared := []string{"transfer " + p.owner + " " + other.owner + " 0.02"}
 			for key, want := range map[string][]string{stranger.key: nil, other.key: shared} {
 				for _, query := range []string{"?job_id=" + id, "?job_id=" + id + "&owner_id=" + p.owner} {
@@ -76,7 +78,7 @@ var jobsAuditChecks = []jobsCheck{
 			h.wantAmount(balances, p.owner, h.balance(p, p.owner))
 			h.wantAmount(balances, own, h.balance(p, own))
 			h.Want(balances.Members[other.owner] == nil, a, "no balance of another principal")
-			for _, got := range []Answer{before, h.wantStatus(h.Read(other.key, "/economy"), http.StatusOK)} {
+			for _, got := range []kit.Answer{before, h.wantStatus(h.Read(other.key, "/economy"), http.StatusOK)} {
 				h.WantNoText(got, "no balance of another principal", p.owner, own)
 				h.Want(got.Members["all_balances"] != nil, got, "all_balances")
 			}
@@ -92,7 +94,7 @@ func auditRows(h *jobsProbe) {
 	rows := h.audit(hirer.key, "")
 	h.Expect("the records of the job and of the transfer, in their order")
 	if len(rows) < 4 {
-		h.Failf("%s", DescribeRows(rows))
+		h.Failf("%s", kit.DescribeRows(rows))
 	}
 	for _, row := range rows {
 		h.Want(uuidForm.MatchString(row.Text("transfer_id")) && jobsTimeForm.MatchString(row.Text("timestamp_utc")) &&
@@ -108,19 +110,19 @@ func auditRows(h *jobsProbe) {
 
 func auditSums(h *jobsProbe) {
 	p, a := h.pair()
-	own := NewName()
-	h.wantStatus(h.Write(p.key, "/accounts", Message{"owner_id": own, "initial_balance": 0}), http.StatusCreated)
+	own := kit.NewName()
+	h.wantStatus(h.Write(p.key, "/accounts", kit.Message{"owner_id": own, "initial_balance": 0}), http.StatusCreated)
 	p.others = append(p.others, own)
 	h.paidFrom(p, p.owner, own, 3)
-	for i, change := range []func(*job) Message{func(j *job) Message { return successOf(j) },
-		func(j *job) Message { return failureOf(j) },
-		func(j *job) Message { return successOf(j, Set("execution_cost", number("0.033333"))) }} {
-		j := h.hire(p, a, Set("orchestrator_id", own), Set("budget", number(fmt.Sprintf("0.%d", i+3))))
+	for i, change := range []func(*job) kit.Message{func(j *job) kit.Message { return successOf(j) },
+		func(j *job) kit.Message { return failureOf(j) },
+		func(j *job) kit.Message { return successOf(j, kit.Set("execution_cost", number("0.033333"))) }} {
+		j := h.hire(p, a, kit.Set("orchestrator_id", own), kit.Set("budget", number(fmt.Sprintf("0.%d", i+3))))
 		h.finish(j, change(j))
 	}
 	h.paidFrom(p, own, a.owner, number("0.123456"))
 	h.paidFrom(a.principal, a.owner, own, number("0.000001"))
-	h.hire(p, a, Set("orchestrator_id", own))
+	h.hire(p, a, kit.Set("orchestrator_id", own))
 	rows := h.audit(p.key, "?limit=500&owner_id="+own)
 	sum := int64(0)
 	kinds := map[string]bool{}
@@ -136,7 +138,7 @@ func auditSums(h *jobsProbe) {
 	}
 	h.Expect("records whose sum is the balance %s", credits(h.balance(p, own)))
 	if sum != h.balance(p, own) {
-		h.Failf("the sum is %s:\n%s", credits(sum), DescribeRows(rows))
+		h.Failf("the sum is %s:\n%s", credits(sum), kit.DescribeRows(rows))
 	}
 	h.Expect("records of the kinds hold, refund and transfer")
 	if !kinds["hold"] || !kinds["refund"] || !kinds["transfer"] {
@@ -147,7 +149,7 @@ func auditSums(h *jobsProbe) {
 // jobsOperatorChecks test what only the operator may do.
 var jobsOperatorChecks = []jobsCheck{
 	{Number: "jobs.operator.grant", Title: "A grant gives credits to an account, and a repeat of it gives nothing",
-		Cites: `JOBS "Credits"; J-8, J-10`, Needs: NeedsOperator, Run: func(h *jobsProbe) {
+		Cites: `JOBS "Credits"; J-8, J-10`, Needs: kit.NeedsOperator, Run: func(h *jobsProbe) {
 			p := h.one()
 			before := h.watch(p)
 			id := newUUID()
@@ -158,7 +160,7 @@ var jobsOperatorChecks = []jobsCheck{
 				h.wantAmount(a, "amount", 250_000)
 			}
 			before.wantMoved("0.25")
-			for _, a := range h.InParallel(6, func(int) Answer { return h.grant(id, p.owner, number("0.25")) }) {
+			for _, a := range h.InParallel(6, func(int) kit.Answer { return h.grant(id, p.owner, number("0.25")) }) {
 				h.wantStatus(a, http.StatusCreated)
 			}
 			h.wantTaken(h.grant(id, p.owner, number("0.26")))
@@ -166,51 +168,51 @@ var jobsOperatorChecks = []jobsCheck{
 			before.wantMoved("0.25")
 		}},
 	{Number: "jobs.operator.supply", Title: "A grant beyond the supply is 409 and gives nothing",
-		Cites: `JOBS "Credits"; J-9`, Needs: NeedsOperator, Run: func(h *jobsProbe) {
+		Cites: `JOBS "Credits"; J-9`, Needs: kit.NeedsOperator, Run: func(h *jobsProbe) {
 			p := h.one()
 			before := h.watch(p)
 			h.wantTaken(h.grant(newUUID(), p.owner, number("999999999.999999")))
 			before.wantMoved("0")
 		}},
 	{Number: "jobs.operator.refused", Title: "A grant needs the operator's key, a known account and good fields",
-		Cites: `JOBS "Credits"; JOBS "Jobs"; G-10`, Needs: NeedsOperator, Run: func(h *jobsProbe) {
+		Cites: `JOBS "Credits"; JOBS "Jobs"; G-10`, Needs: kit.NeedsOperator, Run: func(h *jobsProbe) {
 			p := h.one()
 			before := h.watch(p)
-			body := Message{"grant_id": newUUID(), "owner_id": p.owner, "amount": 1}
+			body := kit.Message{"grant_id": newUUID(), "owner_id": p.owner, "amount": 1}
 			h.wantForeign(h.Write(p.key, "/operator/grants", body))
 			h.wantNoKey(h.Write("", "/operator/grants", body))
-			h.wantUnknown(h.grant(newUUID(), NewName(), 1))
-			for _, change := range []func(Message){Set("grant_id", "x"), Set("grant_id", 1), Without("owner_id"),
-				Set("owner_id", ""), Without("amount"), Set("amount", -1), Set("amount", "1"), Set("amount",
+			h.wantUnknown(h.grant(newUUID(), kit.NewName(), 1))
+			for _, change := range []func(kit.Message){kit.Set("grant_id", "x"), kit.Set("grant_id", 1), kit.Without("owner_id"),
+				kit.Set("owner_id", ""), kit.Without("amount"), kit.Set("amount", -1), kit.Set("amount", "1"), kit.Set("amount",
 					number("0.0000001"))} {
-				bad := With(body, "x", Nothing)
+				bad := kit.With(body, "x", kit.Nothing)
 				change(bad)
 				h.wantInvalid(h.Write(h.registry.OperatorKey, "/operator/grants", bad))
 			}
 			before.wantMoved("0")
 		}},
 	{Number: "jobs.operator.reads", Title: "The operator sees every account and every record",
-		Cites: `JOBS "The HTTP interface"`, Needs: NeedsOperator, Run: func(h *jobsProbe) {
+		Cites: `JOBS "The HTTP interface"`, Needs: kit.NeedsOperator, Run: func(h *jobsProbe) {
 			p := h.one()
 			body := transferOf(p.owner, h.account(p, 0), number("0.25"))
 			h.transferred(p, body)
 			for _, query := range []string{"?job_id=" + body["job_id"].(string), "?owner_id=" + p.owner + "&limit=500"} {
 				rows := h.audit(h.registry.OperatorKey, query)
 				h.Expect("the transfer %s", body["transfer_id"])
-				if !slices.ContainsFunc(rows, func(row Answer) bool { return row.Text("transfer_id") == body["transfer_id"] }) {
-					h.Failf("%s", DescribeRows(rows))
+				if !slices.ContainsFunc(rows, func(row kit.Answer) bool { return row.Text("transfer_id") == body["transfer_id"] }) {
+					h.Failf("%s", kit.DescribeRows(rows))
 				}
 			}
 			a := h.wantStatus(h.Read(h.registry.OperatorKey, "/accounts/"+p.owner), http.StatusOK)
 			h.wantAmount(a, "balance", h.balance(p, p.owner))
 		}},
 	{Number: "jobs.operator.purpose", Title: "The operator's key is refused where only a principal is the caller",
-		Cites: `GATEWAYS "Keys of callers"; G-10`, Needs: NeedsOperator, Run: func(h *jobsProbe) {
+		Cites: `GATEWAYS "Keys of callers"; G-10`, Needs: kit.NeedsOperator, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			j := h.hire(hirer, a)
 			key, before := h.registry.OperatorKey, h.watch(hirer)
-			for _, got := range []Answer{h.transfer(&principal{key: key}, transferOf(hirer.owner, a.owner, 1)),
-				h.Write(key, "/heartbeat", Message{"agent_id": a.id}), h.Remove(key, "/agents/"+a.id),
+			for _, got := range []kit.Answer{h.transfer(&principal{key: key}, transferOf(hirer.owner, a.owner, 1)),
+				h.Write(key, "/heartbeat", kit.Message{"agent_id": a.id}), h.Remove(key, "/agents/"+a.id),
 				h.Read(key, "/agents/"+a.id+"/jobs"), h.Write(key, "/agents/"+a.id+"/results", successOf(j))} {
 				h.wantForeign(got)
 			}

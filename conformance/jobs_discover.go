@@ -6,15 +6,17 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // discovered returns the rows of an answer to GET /discover.
-func (h *jobsProbe) discovered(a Answer) (rows []Answer) {
+func (h *jobsProbe) discovered(a kit.Answer) (rows []kit.Answer) {
 	h.wantStatus(a, http.StatusOK)
 	list, ok := a.List("agents")
 	h.Want(ok && a.Number("total") == float64(len(list)), a, `{"agents":[…],"total":…}`)
 	for _, raw := range list {
-		rows = append(rows, ParseRow(raw))
+		rows = append(rows, kit.ParseRow(raw))
 	}
 	return rows
 }
@@ -42,10 +44,10 @@ var jobsDiscoverChecks = []jobsCheck{
 	{Number: "jobs.discover.filter", Title: "/discover filters by skill, min_reputation and max_cost, both inclusive",
 		Cites: `JOBS "Agents"; J-18`, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
-			skill := NewName()
+			skill := kit.NewName()
 			cheap, dear := h.agentAt(p, skill, "0.05"), h.agentAt(p, skill, "0.2")
-			free := h.agentAt(p, skill, "0", Set("skills", []any{skillOf("another", "9"), skillOf(skill, "0")}))
-			h.agentAt(p, NewName(), "0.05")
+			free := h.agentAt(p, skill, "0", kit.Set("skills", []any{skillOf("another", "9"), skillOf(skill, "0")}))
+			h.agentAt(p, kit.NewName(), "0.05")
 			j := h.hire(hirer, cheap)
 			h.finish(j, successOf(j)) // its score is 51 now
 			all := "skill=" + skill
@@ -60,19 +62,19 @@ var jobsDiscoverChecks = []jobsCheck{
 			h.wantFound(all+"&max_cost=0", free)
 			h.wantFound(all+"&max_cost=0&min_reputation=50", free)
 			h.wantFound(all + "&max_cost=0&min_reputation=51")
-			h.wantFound("skill=" + NewName())
+			h.wantFound("skill=" + kit.NewName())
 		}},
 	{Number: "jobs.discover.order", Title: "/discover sorts by reputation (highest first), then cost, then agent_id",
 		Cites: `JOBS "Agents"; J-18`, Wait: 0, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
-			skill := NewName()
+			skill := kit.NewName()
 			var same []*jobAgent
 			for range 4 {
 				same = append(same, h.agentAt(p, skill, "0.2"))
 			}
 			good, bad := h.agentAt(p, skill, "0.3"), h.agentAt(p, skill, "0.01")
 			cheap := h.agentAt(p, skill, "0.02")
-			j := h.hire(hirer, good, Set("budget", number("0.3")))
+			j := h.hire(hirer, good, kit.Set("budget", number("0.3")))
 			h.finish(j, successOf(j))
 			j = h.hire(hirer, bad)
 			h.finish(j, failureOf(j))
@@ -100,7 +102,7 @@ var jobsDiscoverChecks = []jobsCheck{
 				list, ok := got.List("skills")
 				h.Want(ok && got.Members["total_agents"] != nil, got, `{"skills":[…],"total_agents":…}`)
 				return slices.ContainsFunc(list, func(raw json.RawMessage) bool {
-					return SameJSON(raw, a.skill) || ParseRow(raw).Text("skill_name") == a.skill
+					return kit.SameJSON(raw, a.skill) || kit.ParseRow(raw).Text("skill_name") == a.skill
 				})
 			}
 			h.Expect("the skill of an agent in /skills")
@@ -117,25 +119,25 @@ var jobsDiscoverChecks = []jobsCheck{
 	{Number: "jobs.heartbeat", Title: "POST /heartbeat returns a timestamp, and the row shows it as last_heartbeat",
 		Cites: `JOBS "Agents"`, Run: func(h *jobsProbe) {
 			a := h.agent(h.one())
-			got := h.wantStatus(h.Write(a.key, "/heartbeat", Message{"agent_id": a.id}), http.StatusOK)
+			got := h.wantStatus(h.Write(a.key, "/heartbeat", kit.Message{"agent_id": a.id}), http.StatusOK)
 			h.Want(got.Text("status") == "ok" && got.Text("agent_id") == a.id &&
 				jobsTimeForm.MatchString(got.Text("timestamp")), got,
 				`{"status":"ok","agent_id":%q,"timestamp":"2026-02-11T14:15:09.000Z"}`, a.id)
 			row := h.found("", a)
 			h.Want(row.Text("status") == "online" && row.Text("last_heartbeat") == got.Text("timestamp"), row,
 				`"status":"online","last_heartbeat":%q`, got.Text("timestamp"))
-			for _, id := range append([]any{"x", "", nil, a.id + "0"}, NotTexts...) {
-				h.wantInvalid(h.Write(a.key, "/heartbeat", Message{"agent_id": id}))
+			for _, id := range append([]any{"x", "", nil, a.id + "0"}, kit.NotTexts...) {
+				h.wantInvalid(h.Write(a.key, "/heartbeat", kit.Message{"agent_id": id}))
 			}
-			h.wantInvalid(h.Write(a.key, "/heartbeat", Message{}))
+			h.wantInvalid(h.Write(a.key, "/heartbeat", kit.Message{}))
 		}},
 	{Number: "jobs.heartbeat.expiry",
 		Title: "An agent is offline 90 s after its last heartbeat, and not at all if it never sent one",
-		Cites: `JOBS "Agents"; J-19, J-20`, Needs: NeedsThorough, Wait: 95 * time.Second, Run: func(h *jobsProbe) {
+		Cites: `JOBS "Agents"; J-19, J-20`, Needs: kit.NeedsThorough, Wait: 95 * time.Second, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			silent := h.agentAt(a.principal, a.skill, a.price)
 			beat := func() {
-				h.wantStatus(h.Write(a.key, "/heartbeat", Message{"agent_id": a.id}), http.StatusOK)
+				h.wantStatus(h.Write(a.key, "/heartbeat", kit.Message{"agent_id": a.id}), http.StatusOK)
 			}
 			beat()
 			h.found("", a)
@@ -154,11 +156,11 @@ var jobsDiscoverChecks = []jobsCheck{
 
 func discoverRow(h *jobsProbe) {
 	p := h.one()
-	a := h.agentAt(p, NewName(), "0.1", func(m Message) {
+	a := h.agentAt(p, kit.NewName(), "0.1", func(m kit.Message) {
 		m["skills"] = append(m["skills"].([]any), map[string]any{"skill_name": "another", "cost_per_call": 2})
 	})
-	for _, row := range []Answer{h.found("", a), h.row(a)} {
-		h.Want(row.Text("agent_id") == a.id && row.Text("agent_name") == "Kit "+Astral &&
+	for _, row := range []kit.Answer{h.found("", a), h.row(a)} {
+		h.Want(row.Text("agent_id") == a.id && row.Text("agent_name") == "Kit "+kit.Astral &&
 			row.Text("owner_id") == a.owner &&
 			row.Text("status") == "online", row, "the agent's id, name and owner, and the status online")
 		h.Want(scoreForm.Match(row.Members["reputation_score"]), row, "a reputation_score with one or two decimals")
@@ -168,10 +170,10 @@ func discoverRow(h *jobsProbe) {
 		h.Want(jobsTimeForm.MatchString(row.Text("registered_at")) && row.Members["last_heartbeat"] != nil, row,
 			"registered_at such as 2026-02-11T14:15:09.000Z, and last_heartbeat")
 		list, _ := row.List("skills")
-		h.Want(len(list) == 2 && SameJSON(list[0], skillOf(a.skill, "0.1")), row,
+		h.Want(len(list) == 2 && kit.SameJSON(list[0], skillOf(a.skill, "0.1")), row,
 			"both skills, the first with all its members")
 	}
 	row := h.found("", a)
-	h.Want(SameJSON(row.Members["skill"], skillOf(a.skill, "0.1")), row,
+	h.Want(kit.SameJSON(row.Members["skill"], skillOf(a.skill, "0.1")), row,
 		"the member skill is the skill that was asked for")
 }

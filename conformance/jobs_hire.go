@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // largest is how many bytes input_data and output_data may have.
@@ -39,20 +41,20 @@ var jobsHireChecks = []jobsCheck{
 			body := request(hirer, a)
 			got := h.Write(hirer.key, a.path()+"?wait=1", body)
 			h.pending(hirer, a, body, got)
-			h.Want(got.Took > 800*time.Millisecond && got.Took < time.Second+PromptLimit, got,
+			h.Want(got.Took > 800*time.Millisecond && got.Took < time.Second+kit.PromptLimit, got,
 				"the answer after 1 s, not after %v",
 				got.Took.Round(time.Second/10))
 			h.handedOut(a, 0)
 			for _, wait := range []string{"?wait=20", "", "?wait=120"} {
 				body := request(hirer, a)
-				answered := make(chan Answer, 1)
+				answered := make(chan kit.Answer, 1)
 				h.Tasks.Go(func() { answered <- h.Write(hirer.key, a.path()+wait, body) })
 				j := &job{id: body["job_id"].(string), hirer: hirer, agent: a}
 				h.dispatch(a, j)
 				h.reported(j, successOf(j))
 				got := h.wantStatus(<-answered, http.StatusOK)
 				h.wantResult(got, "SUCCESS")
-				h.Want(got.Took < 2*PromptLimit && got.Text("job_id") == j.id, got, "the answer at once after the result")
+				h.Want(got.Took < 2*kit.PromptLimit && got.Text("job_id") == j.id, got, "the answer at once after the result")
 			}
 		}},
 	{Number: "jobs.hire.wait-bounds", Title: "wait is 0 to 120", Cites: `JOBS "The HTTP interface"`,
@@ -70,15 +72,15 @@ var jobsHireChecks = []jobsCheck{
 		Cites: `JOBS "The HTTP interface"; GATEWAYS "Requests to other servers"; G-14`, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			before := h.watch(hirer)
-			for _, url := range BlockedURLs() {
-				h.wantInvalid(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, Set("callback_url", url))))
+			for _, url := range kit.BlockedURLs() {
+				h.wantInvalid(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, kit.Set("callback_url", url))))
 			}
-			for _, url := range NotURLs() {
-				h.wantInvalid(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, Set("callback_url", url))))
+			for _, url := range kit.NotURLs() {
+				h.wantInvalid(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, kit.Set("callback_url", url))))
 			}
 			before.wantMoved("0")
-			for _, change := range []func(Message){Set("callback_url", ""), Set("callback_url", "local://memory"),
-				Without("callback_url")} {
+			for _, change := range []func(kit.Message){kit.Set("callback_url", ""), kit.Set("callback_url", "local://memory"),
+				kit.Without("callback_url")} {
 				h.hire(hirer, a, change)
 			}
 		}},
@@ -87,10 +89,10 @@ var jobsHireChecks = []jobsCheck{
 			hirer, a := h.pair()
 			for _, id := range []string{newUUID(), strings.ToUpper(newUUID())} {
 				id = id[:14] + "1" + id[15:]
-				j := h.hire(hirer, a, Set("job_id", id))
+				j := h.hire(hirer, a, kit.Set("job_id", id))
 				h.Want(j.id == strings.ToLower(id), j.answer, `"job_id":%q`, strings.ToLower(id))
 			}
-			first, second := h.hire(hirer, a, Without("job_id")), h.hire(hirer, a, Without("job_id"))
+			first, second := h.hire(hirer, a, kit.Without("job_id")), h.hire(hirer, a, kit.Without("job_id"))
 			h.Want(first.id != second.id, second.answer, "another job_id for each job")
 		}},
 	{Number: "jobs.hire.repeat", Title: "A repeat of a job gets its JobResult as it stands, and holds nothing",
@@ -100,22 +102,22 @@ var jobsHireChecks = []jobsCheck{
 			j := h.hire(hirer, a)
 			h.wantResult(h.wantStatus(h.Write(hirer.key, a.path()+"?wait=0", j.body), http.StatusAccepted), "PENDING")
 			before.wantMoved("-0.15", "0")
-			later := Message{}
-			Combine(func(m Message) {
+			later := kit.Message{}
+			kit.Combine(func(m kit.Message) {
 				for name, value := range j.body {
 					m[name] = value
 				}
-			}, Set("timestamp_utc", "2026-02-11T14:16:00Z"), Set("job_id", strings.ToUpper(j.id)))(later)
+			}, kit.Set("timestamp_utc", "2026-02-11T14:16:00Z"), kit.Set("job_id", strings.ToUpper(j.id)))(later)
 			h.wantResult(h.wantStatus(h.Write(hirer.key, a.path()+"?wait=0", later), http.StatusAccepted), "PENDING")
 			h.finish(j, successOf(j))
-			for _, body := range []Message{j.body, later} {
+			for _, body := range []kit.Message{j.body, later} {
 				got := h.wantStatus(h.Write(hirer.key, a.path()+"?wait=0", body), http.StatusOK)
 				h.wantResult(got, "SUCCESS")
 				h.Want(got.Text("job_id") == j.id, got, "the job_id %s", j.id)
 			}
 			h.Expect("no other job for the agent")
 			if rows := h.handedOut(a, 0); len(rows) != 0 {
-				h.Failf("%s", DescribeRows(rows))
+				h.Failf("%s", kit.DescribeRows(rows))
 			}
 			before.wantMoved("-0.1", "0.1")
 		}},
@@ -126,10 +128,10 @@ var jobsHireChecks = []jobsCheck{
 			second := h.agentAt(p, a.skill, a.price)
 			before := h.watch(hirer, stranger)
 			j := h.hire(hirer, a)
-			for _, change := range []func(Message){Set("budget", number("0.16")), Set("input_data",
+			for _, change := range []func(kit.Message){kit.Set("budget", number("0.16")), kit.Set("input_data",
 				map[string]any{"text": "bye"}),
-				Set("orchestrator_id", "someone"), Set("skill_name", "another"), Set("callback_url", ExampleURL)} {
-				h.wantTaken(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, Set("job_id", j.id), change)))
+				kit.Set("orchestrator_id", "someone"), kit.Set("skill_name", "another"), kit.Set("callback_url", kit.ExampleURL)} {
+				h.wantTaken(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, kit.Set("job_id", j.id), change)))
 			}
 			h.wantTaken(h.Write(hirer.key, second.path()+"?wait=0", j.body))
 			h.wantTaken(h.Write(stranger.key, a.path()+"?wait=0", j.body))
@@ -141,7 +143,7 @@ var jobsHireChecks = []jobsCheck{
 			before := h.watch(hirer)
 			for range 3 {
 				body := request(hirer, a)
-				for _, got := range h.InParallel(8, func(int) Answer { return h.Write(hirer.key, a.path()+"?wait=0", body) }) {
+				for _, got := range h.InParallel(8, func(int) kit.Answer { return h.Write(hirer.key, a.path()+"?wait=0", body) }) {
 					h.pending(hirer, a, body, got)
 				}
 				h.wantRecords(&job{id: body["job_id"].(string), hirer: hirer}, fmt.Sprintf("hold %s @escrow 0.15", hirer.owner))
@@ -149,7 +151,7 @@ var jobsHireChecks = []jobsCheck{
 			before.wantMoved("-0.45")
 			h.Expect("3 jobs for the agent")
 			if rows := h.handedOut(a, 0); len(rows) != 3 {
-				h.Failf("%s", DescribeRows(rows))
+				h.Failf("%s", kit.DescribeRows(rows))
 			}
 		}},
 	{Number: "jobs.hire.order", Title: "A request is checked for the key, then the fields, then the agent, then the job_id",
@@ -157,43 +159,43 @@ var jobsHireChecks = []jobsCheck{
 			hirer, a := h.pair()
 			j := h.hire(hirer, a)
 			missing := "/a/" + unknownAgent + "/jobs?wait=0"
-			bad := request(hirer, a, Set("job_id", j.id), Set("budget", -1))
+			bad := request(hirer, a, kit.Set("job_id", j.id), kit.Set("budget", -1))
 			h.wantNoKey(h.Write("", missing, bad))
 			h.wantInvalid(h.Write(hirer.key, missing, bad))
 			h.wantUnknown(h.Write(hirer.key, missing, j.body))
 			h.wantUnknown(h.Write(hirer.key, missing, request(hirer, a)))
-			h.wantTaken(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, Set("job_id", j.id),
-				Set("skill_name", "another"), Set("budget", 0))))
+			h.wantTaken(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, kit.Set("job_id", j.id),
+				kit.Set("skill_name", "another"), kit.Set("budget", 0))))
 		}},
 }
 
 func hireFields(h *jobsProbe) {
 	hirer, p := h.two()
-	a := h.agentAt(p, NewName(), "0.000001")
+	a := h.agentAt(p, kit.NewName(), "0.000001")
 	before := h.watch(hirer)
-	for _, change := range []func(Message){
-		Without("orchestrator_id"), Set("orchestrator_id", ""), Set("orchestrator_id", strings.Repeat("o", 129)),
-		Set("orchestrator_id", 1), Without("skill_name"), Set("skill_name", ""), Set("skill_name", "a b"),
-		Set("skill_name", strings.Repeat("k", 129)), Set("skill_name", 1), Without("budget"), Set("currency",
+	for _, change := range []func(kit.Message){
+		kit.Without("orchestrator_id"), kit.Set("orchestrator_id", ""), kit.Set("orchestrator_id", strings.Repeat("o", 129)),
+		kit.Set("orchestrator_id", 1), kit.Without("skill_name"), kit.Set("skill_name", ""), kit.Set("skill_name", "a b"),
+		kit.Set("skill_name", strings.Repeat("k", 129)), kit.Set("skill_name", 1), kit.Without("budget"), kit.Set("currency",
 			"usd"),
-		Set("currency", 1), Set("job_id", "x"), Set("job_id", 1), Set("job_id", newUUID()+"0"),
+		kit.Set("currency", 1), kit.Set("job_id", "x"), kit.Set("job_id", 1), kit.Set("job_id", newUUID()+"0"),
 	} {
 		h.wantInvalid(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, change)))
 	}
 	for _, value := range notData() {
-		h.wantInvalid(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, Set("input_data", value))))
+		h.wantInvalid(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, kit.Set("input_data", value))))
 	}
 	for _, text := range badAmounts() {
-		body := rawNumber(request(hirer, a, Without("budget")), "budget", text)
+		body := rawNumber(request(hirer, a, kit.Without("budget")), "budget", text)
 		h.wantInvalid(h.Write(hirer.key, a.path()+"?wait=0", body))
 	}
 	before.wantMoved("0")
-	for _, change := range []func(Message){
-		Set("orchestrator_id", "o"), Set("orchestrator_id", strings.Repeat("o", 128)),
-		Set("orchestrator_id", TextsOf(128)[1]), Set("input_data", map[string]any{}), Set("input_data",
+	for _, change := range []func(kit.Message){
+		kit.Set("orchestrator_id", "o"), kit.Set("orchestrator_id", strings.Repeat("o", 128)),
+		kit.Set("orchestrator_id", kit.TextsOf(128)[1]), kit.Set("input_data", map[string]any{}), kit.Set("input_data",
 			dataOf(largest)),
-		Without("currency"), Set("timestamp_utc", "yesterday"), Without("timestamp_utc"),
-		Set("budget", number("0.30000000000000004")),
+		kit.Without("currency"), kit.Set("timestamp_utc", "yesterday"), kit.Without("timestamp_utc"),
+		kit.Set("budget", number("0.30000000000000004")),
 	} {
 		h.hire(hirer, a, change)
 	}
@@ -203,18 +205,18 @@ func hireFields(h *jobsProbe) {
 // jobsFailureChecks test requests that end in a FAILURE at once, and make no job.
 var jobsFailureChecks = []jobsCheck{
 	{Number: "jobs.failure.skill", Title: "A skill that the agent does not have is a FAILURE with SKILL_MISMATCH",
-		Cites: `JOBS "Jobs"; J-20, J-21`, Run: failsAtOnce("SKILL_MISMATCH", Set("skill_name", "another"))},
+		Cites: `JOBS "Jobs"; J-20, J-21`, Run: failsAtOnce("SKILL_MISMATCH", kit.Set("skill_name", "another"))},
 	{Number: "jobs.failure.budget", Title: "A budget below the cost is a FAILURE with BUDGET_INSUFFICIENT",
-		Cites: `JOBS "Jobs"; J-20, J-21`, Run: failsAtOnce("BUDGET_INSUFFICIENT", Set("budget", number("0.099999")))},
+		Cites: `JOBS "Jobs"; J-20, J-21`, Run: failsAtOnce("BUDGET_INSUFFICIENT", kit.Set("budget", number("0.099999")))},
 	{Number: "jobs.failure.credits", Title: "An account below the budget is a FAILURE with TRANSFER_FAILED",
-		Cites: `JOBS "Jobs"; J-20, J-21, J-3`, Run: failsAtOnce("TRANSFER_FAILED", Set("budget", 999_999_999))},
+		Cites: `JOBS "Jobs"; J-20, J-21, J-3`, Run: failsAtOnce("TRANSFER_FAILED", kit.Set("budget", 999_999_999))},
 	{Number: "jobs.failure.order", Title: "Of several reasons the first of §4 is named: skill, budget, credits",
 		Cites: `JOBS "Jobs"; J-20`, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
-			a := h.agentAt(p, NewName(), "999999999")
-			h.wantFailure(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, Set("skill_name", "another"),
-				Set("budget", 1))), "SKILL_MISMATCH")
-			h.wantFailure(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, Set("budget", 999_999_998))),
+			a := h.agentAt(p, kit.NewName(), "999999999")
+			h.wantFailure(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, kit.Set("skill_name", "another"),
+				kit.Set("budget", 1))), "SKILL_MISMATCH")
+			h.wantFailure(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, kit.Set("budget", 999_999_998))),
 				"BUDGET_INSUFFICIENT")
 			h.wantFailure(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a)), "TRANSFER_FAILED")
 		}},
@@ -222,32 +224,32 @@ var jobsFailureChecks = []jobsCheck{
 		Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			before := h.watch(hirer, a.principal)
-			j := h.hire(hirer, a, Set("budget", number("0.1")))
+			j := h.hire(hirer, a, kit.Set("budget", number("0.1")))
 			h.finish(j, successOf(j))
 			before.wantMoved("-0.1", "0.1")
 		}},
 }
 
 // failsAtOnce returns a check of a request with a change that ends in a FAILURE with this code.
-func failsAtOnce(code string, change func(Message)) func(*jobsProbe) {
+func failsAtOnce(code string, change func(kit.Message)) func(*jobsProbe) {
 	return func(h *jobsProbe) {
 		hirer, a := h.pair()
 		before := h.watch(hirer, a.principal)
 		body := request(hirer, a)
 		id := body["job_id"].(string)
-		got := h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, Set("job_id", id), change))
+		got := h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, kit.Set("job_id", id), change))
 		h.wantFailure(got, code)
 		h.Want(got.Text("job_id") == id && got.Text("agent_id") == a.id && got.Text("error_message") != "", got,
 			"the job_id, the agent_id and an error_message")
 		before.wantMoved("0", "0")
 		if records := h.audit(hirer.key, "?job_id="+id); len(records) != 0 {
 			h.Expect("no records")
-			h.Failf("%s", DescribeRows(records))
+			h.Failf("%s", kit.DescribeRows(records))
 		}
 		h.wantForeign(h.Read(hirer.key, "/jobs/"+id))
 		h.Expect("no job for the agent")
 		if rows := h.handedOut(a, 0); len(rows) != 0 {
-			h.Failf("%s", DescribeRows(rows))
+			h.Failf("%s", kit.DescribeRows(rows))
 		}
 		h.wantScore(a, "50", 0, 0)
 		h.Describe("the same job_id again, with a good request")

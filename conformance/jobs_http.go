@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // jobsHTTPChecks test paths, methods and the form of answers.
@@ -14,7 +16,7 @@ var jobsHTTPChecks = []jobsCheck{
 			for _, path := range []string{"/nothing-is-here", "/register/", "//register", "/job", "/agents", "/a",
 				"/reputation", "/discover/", "/x/../register", "/accounts/a/b", "/agents/" + unknownAgent + "/nothing"} {
 				for _, method := range []string{http.MethodGet, http.MethodPost} {
-					h.wantUnknown(h.Ask("", method, path, "", nil, EncodeBody(Message{})))
+					h.wantUnknown(h.Ask("", method, path, "", nil, kit.EncodeBody(kit.Message{})))
 				}
 			}
 		}},
@@ -29,14 +31,14 @@ var jobsHTTPChecks = []jobsCheck{
 			a := h.agent(h.one())
 			for _, values := range [][]string{{"text/plain"}, {"application/x-www-form-urlencoded"}, {"nonsense"}, nil} {
 				h.wantStatus(h.Ask("Content-Type: "+strings.Join(values, ""), http.MethodPost, "/heartbeat", a.key,
-					http.Header{"Content-Type": values}, Message{"agent_id": a.id}), http.StatusOK)
+					http.Header{"Content-Type": values}, kit.Message{"agent_id": a.id}), http.StatusOK)
 			}
 		}},
 	{Number: "jobs.http.encoding", Title: "A body with any Content-Encoding is refused with 415",
 		Cites: `GATEWAYS "Bodies and errors"; G-25`, Run: func(h *jobsProbe) {
 			a := h.agent(h.one())
 			for _, encoding := range []string{"gzip", "br", "identity"} {
-				for path, body := range map[string]Message{"/heartbeat": {"agent_id": a.id},
+				for path, body := range map[string]kit.Message{"/heartbeat": {"agent_id": a.id},
 					"/register": registrationOf(a.id, a.owner, a.skill, a.price)} {
 					h.wantRefused(h.Ask("Content-Encoding: "+encoding, http.MethodPost, path, a.key,
 						http.Header{"Content-Encoding": {encoding}}, body), http.StatusUnsupportedMediaType)
@@ -84,13 +86,13 @@ var jobsHTTPChecks = []jobsCheck{
 
 func jobsMethods(h *jobsProbe) {
 	for _, asked := range []struct{ method, path, allowed string }{
-		{"GET", "/accounts", "POST"}, {"POST", "/accounts/" + NewName(), "GET"}, {"GET", "/register", "POST"},
+		{"GET", "/accounts", "POST"}, {"POST", "/accounts/" + kit.NewName(), "GET"}, {"GET", "/register", "POST"},
 		{"POST", "/discover", "GET"}, {"GET", "/heartbeat", "POST"}, {"PUT", "/agents/" + unknownAgent, "GET"},
 		{"PATCH", "/agents/" + unknownAgent, "DELETE"}, {"POST", "/skills", "GET"},
 		{"DELETE", "/reputation/" + unknownAgent, "GET"}, {"GET", "/a/" + unknownAgent + "/jobs", "POST"},
 		{"DELETE", "/a/" + unknownAgent, "POST"}, {"POST", "/jobs/" + unknownAgent, "GET"},
 		{"POST", "/agents/" + unknownAgent + "/jobs", "GET"}, {"GET", "/agents/" + unknownAgent + "/results", "POST"},
-		{"GET", "/cb/" + UnknownToken, "POST"}, {"GET", "/transfer", "POST"}, {"POST", "/audit", "GET"},
+		{"GET", "/cb/" + kit.UnknownToken, "POST"}, {"GET", "/transfer", "POST"}, {"POST", "/audit", "GET"},
 		{"POST", "/economy", "GET"}, {"GET", "/operator/grants", "POST"}, {"POST", "/health", "GET"},
 	} {
 		a := h.Ask("", asked.method, asked.path, "", nil, []byte("{}"))
@@ -101,14 +103,14 @@ func jobsMethods(h *jobsProbe) {
 
 func jobsErrorForm(h *jobsProbe) {
 	hirer, a := h.pair()
-	for _, got := range []Answer{
+	for _, got := range []kit.Answer{
 		h.Read("", "/nothing-is-here"), h.Read("", "/accounts"), h.Read("", "/audit"),
-		h.Read(hirer.key, "/accounts/"+NewName()), h.Read(hirer.key, "/accounts/"+a.owner),
-		h.Write(hirer.key, "/heartbeat", Message{"agent_id": a.id}), h.Read("", "/agents/"+unknownAgent),
-		h.Write(hirer.key, "/accounts", Message{"owner_id": a.owner}), h.Write("", "/cb/"+UnknownToken,
-			Message{}),
+		h.Read(hirer.key, "/accounts/"+kit.NewName()), h.Read(hirer.key, "/accounts/"+a.owner),
+		h.Write(hirer.key, "/heartbeat", kit.Message{"agent_id": a.id}), h.Read("", "/agents/"+unknownAgent),
+		h.Write(hirer.key, "/accounts", kit.Message{"owner_id": a.owner}), h.Write("", "/cb/"+kit.UnknownToken,
+			kit.Message{}),
 		h.Write(hirer.key, "/accounts", []byte(strings.Repeat(" ", 65537))),
-		h.Write("", "/reputation/"+a.id+"/success", Message{}),
+		h.Write("", "/reputation/"+a.id+"/success", kit.Message{}),
 	} {
 		h.Expect(`{"detail":"…"} without error_code, as application/json`)
 		if got.Status < 400 || got.Text("detail") == "" || got.Members["error_code"] != nil ||
@@ -120,22 +122,22 @@ func jobsErrorForm(h *jobsProbe) {
 
 func jobsValidationForm(h *jobsProbe) {
 	a := h.agent(h.one())
-	again := func(changes ...func(Message)) Message {
+	again := func(changes ...func(kit.Message)) kit.Message {
 		body := registrationOf(a.id, a.owner, a.skill, a.price)
-		Combine(changes...)(body)
+		kit.Combine(changes...)(body)
 		return body
 	}
 	skill := skillOf("another", "-0.1")
 	for _, c := range []struct {
-		got Answer
+		got kit.Answer
 		loc []any
 	}{
-		{h.Write(a.key, "/register", again(Set("agent_name", ""))), []any{"body", "agent_name"}},
-		{h.Write(a.key, "/register", again(Without("owner_id"))), []any{"body", "owner_id"}},
-		{h.Write(a.key, "/register", again(Set("skills", []any{skill}))), []any{"body", "skills", 0, "cost_per_call"}},
-		{h.Write(a.key, "/register", again(Set("skills", []any{skillOf("one", "1"), skill}))),
+		{h.Write(a.key, "/register", again(kit.Set("agent_name", ""))), []any{"body", "agent_name"}},
+		{h.Write(a.key, "/register", again(kit.Without("owner_id"))), []any{"body", "owner_id"}},
+		{h.Write(a.key, "/register", again(kit.Set("skills", []any{skill}))), []any{"body", "skills", 0, "cost_per_call"}},
+		{h.Write(a.key, "/register", again(kit.Set("skills", []any{skillOf("one", "1"), skill}))),
 			[]any{"body", "skills", 1, "cost_per_call"}},
-		{h.Write(a.key, "/transfer", Message{"from_owner": a.owner, "to_owner": NewName(), "amount": -1,
+		{h.Write(a.key, "/transfer", kit.Message{"from_owner": a.owner, "to_owner": kit.NewName(), "amount": -1,
 			"job_id": "x"}),
 			[]any{"body", "amount"}},
 		{h.Read("", "/discover"), []any{"query", "skill"}},
@@ -148,13 +150,13 @@ func jobsValidationForm(h *jobsProbe) {
 			`{"detail":[{"loc":[…],"msg":"…","type":"value_error"}]}, as application/json`)
 		found := c.loc == nil
 		for _, raw := range list {
-			row := ParseRow(raw)
+			row := kit.ParseRow(raw)
 			_, isList := row.List("loc")
 			h.Want(isList && row.Text("msg") != "" && row.Text("type") != "", c.got,
 				`each element has a list loc and the texts msg and type`)
-			found = found || SameJSON(row.Members["loc"], c.loc)
+			found = found || kit.SameJSON(row.Members["loc"], c.loc)
 		}
-		h.Want(found, c.got, "an element with the loc %s", Canonical(c.loc))
+		h.Want(found, c.got, "an element with the loc %s", kit.Canonical(c.loc))
 	}
 }
 
@@ -163,36 +165,36 @@ var jobsBodyChecks = []jobsCheck{
 	{Number: "jobs.body.size", Title: "A body of 65,536 bytes is taken, and one byte more is refused with 413",
 		Cites: `GATEWAYS "Bodies and errors"; G-26`, Run: func(h *jobsProbe) {
 			a := h.agent(h.one())
-			h.wantStatus(h.Write(a.key, "/heartbeat", PadBody(Message{"agent_id": a.id}, 65536)), http.StatusOK)
+			h.wantStatus(h.Write(a.key, "/heartbeat", kit.PadBody(kit.Message{"agent_id": a.id}, 65536)), http.StatusOK)
 			for _, path := range []string{"/heartbeat", "/register", a.path(), "/transfer", "/accounts"} {
-				h.wantRefused(h.Write(a.key, path, PadBody(Message{"agent_id": a.id}, 65537)),
+				h.wantRefused(h.Write(a.key, path, kit.PadBody(kit.Message{"agent_id": a.id}, 65537)),
 					http.StatusRequestEntityTooLarge)
 			}
 		}},
 	{Number: "jobs.body.depth", Title: "A body with 64 levels of nesting is taken, and one with 65 is refused",
 		Cites: `GATEWAYS "Bodies and errors"; G-26`, Run: func(h *jobsProbe) {
 			a := h.agent(h.one())
-			h.wantStatus(h.Write(a.key, "/heartbeat", DeepBody(Message{"agent_id": a.id}, 64)), http.StatusOK)
+			h.wantStatus(h.Write(a.key, "/heartbeat", kit.DeepBody(kit.Message{"agent_id": a.id}, 64)), http.StatusOK)
 			for _, levels := range []int{65, 30_000} {
-				h.wantInvalid(h.Write(a.key, "/heartbeat", DeepBody(Message{"agent_id": a.id}, levels)))
+				h.wantInvalid(h.Write(a.key, "/heartbeat", kit.DeepBody(kit.Message{"agent_id": a.id}, levels)))
 			}
 		}},
 	{Number: "jobs.body.unknown-members", Title: "Unknown members of a body are ignored",
 		Cites: `GATEWAYS "Bodies and errors"`, Run: func(h *jobsProbe) {
-			a := h.agent(h.one(), Set("x", []any{nil}))
-			h.wantStatus(h.Write(a.key, "/heartbeat", Message{"agent_id": a.id, "x": true}), http.StatusOK)
-			h.wantStatus(h.Write(a.key, "/accounts", Message{"owner_id": a.owner, "x": 1}), http.StatusCreated)
+			a := h.agent(h.one(), kit.Set("x", []any{nil}))
+			h.wantStatus(h.Write(a.key, "/heartbeat", kit.Message{"agent_id": a.id, "x": true}), http.StatusOK)
+			h.wantStatus(h.Write(a.key, "/accounts", kit.Message{"owner_id": a.owner, "x": 1}), http.StatusCreated)
 		}},
 	{Number: "jobs.body.object", Title: "A body that is not one JSON object is refused",
-		Cites: `GATEWAYS "Bodies and errors"; G-27`, Run: refusesRegistrations(NotOneObject)},
+		Cites: `GATEWAYS "Bodies and errors"; G-27`, Run: refusesRegistrations(kit.NotOneObject)},
 	{Number: "jobs.body.duplicates", Title: "A body with a duplicate member is refused, at any depth and in any spelling",
 		Cites: `GATEWAYS "Bodies and errors"; G-27`, Run: refusesRegistrations(func(good string) []string {
-			return DoubledMembers(good, "agent_name")
+			return kit.DoubledMembers(good, "agent_name")
 		})},
 	{Number: "jobs.body.strings", Title: "A body with a lone surrogate, U+0000 or invalid UTF-8 is refused",
-		Cites: `GATEWAYS "Bodies and errors"; G-27, G-35`, Run: refusesRegistrations(BadTexts)},
+		Cites: `GATEWAYS "Bodies and errors"; G-27, G-35`, Run: refusesRegistrations(kit.BadTexts)},
 	{Number: "jobs.body.numbers", Title: "A body with a number that no finite double holds is refused",
-		Cites: `GATEWAYS "Bodies and errors"`, Run: refusesRegistrations(HugeNumbers)},
+		Cites: `GATEWAYS "Bodies and errors"`, Run: refusesRegistrations(kit.HugeNumbers)},
 }
 
 // refusesRegistrations returns a check that registers an agent, and then tries to change it with variants of a good
@@ -203,7 +205,7 @@ func refusesRegistrations(variants func(good string) []string) func(*jobsProbe) 
 		before := h.row(a)
 		body := registrationOf(a.id, a.owner, a.skill, a.price)
 		body["agent_name"] = "hello"
-		for _, text := range variants(string(Canonical(body))) {
+		for _, text := range variants(string(kit.Canonical(body))) {
 			h.wantInvalid(h.Write(a.key, "/register", []byte(text)))
 		}
 		h.Describe("the agent, after the refused registrations")
@@ -212,10 +214,10 @@ func refusesRegistrations(variants func(good string) []string) func(*jobsProbe) 
 }
 
 // wantSame ends the check unless two answers are the same JSON.
-func (h *jobsProbe) wantSame(a, want Answer) {
+func (h *jobsProbe) wantSame(a, want kit.Answer) {
 	var expected any
 	_ = json.Unmarshal(want.Body, &expected) // the registry has answered 200 with an object
-	h.Want(SameJSON(a.Body, expected), a, "the same answer as before: %s", Excerpt(want.Body, 400))
+	h.Want(kit.SameJSON(a.Body, expected), a, "the same answer as before: %s", kit.Excerpt(want.Body, 400))
 }
 
 // jobsRequest is a request that needs a key.
@@ -242,14 +244,14 @@ func everyJobsRequest(agent, owner string) []jobsRequest {
 }
 
 // try sends a request with this Authorization, below a path such as /k/cj_…. A POST has an empty object.
-func (h *jobsProbe) try(what, base string, r jobsRequest, authorization ...string) Answer {
+func (h *jobsProbe) try(what, base string, r jobsRequest, authorization ...string) kit.Answer {
 	header := http.Header{}
 	if len(authorization) > 0 {
 		header["Authorization"] = authorization
 	}
 	var body any
 	if r.method == http.MethodPost {
-		body = Message{}
+		body = kit.Message{}
 	}
 	return h.Ask(what, r.method, base+r.path, "", header, body)
 }

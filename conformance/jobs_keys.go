@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -31,8 +32,8 @@ var jobsKeyChecks = []jobsCheck{
 				for _, r := range keyedJobsRequests(a.id, a.owner) {
 					h.wantNoKey(h.try("with an invalid Authorization", "", r, authorization))
 				}
-				for path, body := range map[string]Message{"/accounts": {"owner_id": NewName()},
-					"/register": registrationOf(newUUID(), NewName(), a.skill, a.price)} {
+				for path, body := range map[string]kit.Message{"/accounts": {"owner_id": kit.NewName()},
+					"/register": registrationOf(newUUID(), kit.NewName(), a.skill, a.price)} {
 					h.wantNoKey(h.Ask("with an invalid Authorization", http.MethodPost, path, "",
 						http.Header{"Authorization": {authorization}}, body))
 				}
@@ -64,7 +65,7 @@ var jobsKeyChecks = []jobsCheck{
 				h.WantNoText(h.Read(key, "/jobs/"+j.id), what, hirer.key, a.key)
 				h.WantNoText(h.Read(key, "/audit"), what, hirer.key, a.key)
 			}
-			h.WantNoText(h.Write(a.key, "/accounts", Message{"owner_id": a.owner}), what, "cj_")
+			h.WantNoText(h.Write(a.key, "/accounts", kit.Message{"owner_id": a.owner}), what, "cj_")
 			h.WantNoText(h.Write(a.key, "/register", registrationOf(a.id, a.owner, a.skill, a.price)), what, "cj_")
 		}},
 	{Number: "jobs.key.foreign", Title: "What only an agent's principal may do is 403 for others, and 404 for unknown agents",
@@ -72,7 +73,7 @@ var jobsKeyChecks = []jobsCheck{
 			hirer, a := h.pair()
 			j := h.hire(hirer, a)
 			for id, want := range map[string]int{a.id: http.StatusForbidden, unknownAgent: http.StatusNotFound} {
-				h.wantRefused(h.Write(hirer.key, "/heartbeat", Message{"agent_id": id}), want)
+				h.wantRefused(h.Write(hirer.key, "/heartbeat", kit.Message{"agent_id": id}), want)
 				h.wantRefused(h.Remove(hirer.key, "/agents/"+id), want)
 				h.wantRefused(h.Read(hirer.key, "/agents/"+id+"/jobs"), want)
 				h.wantRefused(h.Write(hirer.key, "/agents/"+id+"/results", successOf(j)), want)
@@ -105,11 +106,11 @@ var jobsBaseChecks = []jobsCheck{
 	{Number: "jobs.base.key", Title: "Under a base with a key every path is authenticated, without Authorization",
 		Cites: `JOBS "Who is who"`, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
-			a := &jobAgent{principal: p, owner: p.owner, id: newUUID(), skill: NewName(), price: usualPrice}
+			a := &jobAgent{principal: p, owner: p.owner, id: newUUID(), skill: kit.NewName(), price: usualPrice}
 			h.wantStatus(h.Write("", p.base()+"/register", registrationOf(a.id, a.owner, a.skill, a.price)),
 				http.StatusCreated)
 			h.agents = append(h.agents, a)
-			h.wantStatus(h.Write("", p.base()+"/accounts", Message{"owner_id": p.owner}), http.StatusCreated)
+			h.wantStatus(h.Write("", p.base()+"/accounts", kit.Message{"owner_id": p.owner}), http.StatusCreated)
 			h.wantAmount(h.wantStatus(h.Read("", hirer.base()+"/accounts/"+hirer.owner), http.StatusOK), "balance",
 				h.balance(hirer, hirer.owner))
 			body := request(hirer, a)
@@ -128,7 +129,7 @@ var jobsBaseChecks = []jobsCheck{
 			a := h.agent(h.one())
 			for _, key := range []string{unknownPrincipal, a.key[:len(a.key)-1], a.key + "A", "cj_", "x"} {
 				for _, r := range append(everyJobsRequest(a.id, a.owner), jobsRequest{"GET", "/nothing-is-here"},
-					jobsRequest{"POST", "/cb/" + UnknownToken}) {
+					jobsRequest{"POST", "/cb/" + kit.UnknownToken}) {
 					got := h.try("below a wrong key", "/k/"+key, r)
 					h.wantRefused(got, http.StatusUnauthorized)
 				}
@@ -149,9 +150,9 @@ var jobsBaseChecks = []jobsCheck{
 		Title: "Answers under a base with a key have Cache-Control: no-store and Referrer-Policy: no-referrer",
 		Cites: `GATEWAYS "Keys of callers"`, Run: func(h *jobsProbe) {
 			p := h.one()
-			for _, got := range []Answer{h.Read("", p.base()+"/audit"), h.Read("", p.base()+"/health"),
-				h.Read("", p.base()+"/accounts/"+NewName()), h.Read("", "/k/"+unknownPrincipal+"/audit"),
-				h.Write("", "/cb/"+UnknownToken, Message{})} {
+			for _, got := range []kit.Answer{h.Read("", p.base()+"/audit"), h.Read("", p.base()+"/health"),
+				h.Read("", p.base()+"/accounts/"+kit.NewName()), h.Read("", "/k/"+unknownPrincipal+"/audit"),
+				h.Write("", "/cb/"+kit.UnknownToken, kit.Message{})} {
 				h.Want(got.Header.Get("Cache-Control") == "no-store" && got.Header.Get("Referrer-Policy") == "no-referrer", got,
 					"Cache-Control: no-store and Referrer-Policy: no-referrer, instead of %q and %q",
 					got.Header.Get("Cache-Control"), got.Header.Get("Referrer-Policy"))
@@ -161,17 +162,17 @@ var jobsBaseChecks = []jobsCheck{
 		Title: "Under a base with a key api_endpoint is that base's /a/ID, at which jobs can be posted",
 		Cites: `JOBS "Agents"`, Run: func(h *jobsProbe) {
 			hirer, p := h.two()
-			skill := NewName()
+			skill := kit.NewName()
 			pull := h.agentAt(p, skill, usualPrice)
-			endpoint := h.agentAt(p, skill, usualPrice, Set("api_endpoint", ExampleURL))
+			endpoint := h.agentAt(p, skill, usualPrice, kit.Set("api_endpoint", kit.ExampleURL))
 			for _, a := range []*jobAgent{pull, endpoint} {
-				for _, row := range []Answer{h.found(hirer.base(), a), h.wantStatus(h.Read("", hirer.base()+"/agents/"+a.id),
+				for _, row := range []kit.Answer{h.found(hirer.base(), a), h.wantStatus(h.Read("", hirer.base()+"/agents/"+a.id),
 					http.StatusOK)} {
 					h.Want(strings.HasSuffix(row.Text("api_endpoint"), hirer.base()+"/a/"+a.id), row, `an api_endpoint {B}%s/a/%s`,
 						hirer.base(), a.id)
 				}
 			}
-			h.Want(h.found("", endpoint).Text("api_endpoint") == ExampleURL, h.found("", endpoint),
+			h.Want(h.found("", endpoint).Text("api_endpoint") == kit.ExampleURL, h.found("", endpoint),
 				"otherwise the registered one")
 			body := request(hirer, pull)
 			h.dispatch(pull, h.pending(hirer, pull, body, h.Write("", hirer.base()+"/a/"+pull.id+"/jobs?wait=0", body)))
@@ -179,7 +180,7 @@ var jobsBaseChecks = []jobsCheck{
 }
 
 // found returns the row of an agent in /discover below a base.
-func (h *jobsProbe) found(base string, a *jobAgent) Answer {
+func (h *jobsProbe) found(base string, a *jobAgent) kit.Answer {
 	rows := h.discovered(h.Read("", base+"/discover?skill="+a.skill))
 	for _, row := range rows {
 		if row.Text("agent_id") == a.id {
@@ -187,7 +188,7 @@ func (h *jobsProbe) found(base string, a *jobAgent) Answer {
 		}
 	}
 	h.Expect("the agent %s in /discover", a.id)
-	h.Failf("%s", DescribeRows(rows))
+	h.Failf("%s", kit.DescribeRows(rows))
 	panic("unreachable")
 }
 
@@ -196,23 +197,23 @@ var jobsSignedChecks = []jobsCheck{
 	{Number: "jobs.signed.principal", Title: "A DID is a principal: it signs its calls, and needs no key",
 		Cites: `JOBS "Who is who"; GATEWAYS "Signed calls"; G-12`, Needs: needsSigned, Run: func(h *jobsProbe) {
 			from, stranger := h.Actor("a DID"), h.one()
-			a := h.wantStatus(h.Sign(from, "POST", "/accounts", Message{"owner_id": from.DID()}, nil, nil),
+			a := h.wantStatus(h.Sign(from, "POST", "/accounts", kit.Message{"owner_id": from.DID()}, nil, nil),
 				http.StatusCreated)
 			h.Want(a.Text("owner_id") == from.DID() && a.Members["api_key"] == nil, a, "its owner_id, and no api_key")
 			again := h.wantStatus(h.Sign(from, "GET", "/accounts/"+from.DID(), nil, nil, nil), http.StatusOK)
 			h.wantAmount(again, "balance", h.amount(a, "balance"))
 			h.wantForeign(h.Read(stranger.key, "/accounts/"+from.DID()))
-			id, skill := newUUID(), NewName()
+			id, skill := newUUID(), kit.NewName()
 			h.wantStatus(h.Sign(from, "POST", "/register", registrationOf(id, from.DID(), skill, "0"), nil, nil),
 				http.StatusCreated)
-			h.wantStatus(h.Sign(from, "POST", "/heartbeat", Message{"agent_id": id}, nil, nil), http.StatusOK)
+			h.wantStatus(h.Sign(from, "POST", "/heartbeat", kit.Message{"agent_id": id}, nil, nil), http.StatusOK)
 			h.wantForeign(h.Remove(stranger.key, "/agents/"+id))
 			h.wantStatus(h.Sign(from, "DELETE", "/agents/"+id, nil, nil, nil), http.StatusOK)
 		}},
 	{Number: "jobs.signed.refused", Title: "A signed call that fails a check is 401, and reason names the check",
 		Cites: `GATEWAYS "Signed calls"; G-12, G-13`, Needs: needsSigned, Run: func(h *jobsProbe) {
 			from := h.Actor("a DID")
-			body := Message{"owner_id": NewName()}
+			body := kit.Message{"owner_id": kit.NewName()}
 			for _, c := range []struct {
 				reason, also string
 				change       func(*envelope.Call)
@@ -231,7 +232,7 @@ var jobsSignedChecks = []jobsCheck{
 			}
 			token := ""
 			keep := func(t string) string { token = t; return t }
-			h.wantRefused(h.Sign(from, "GET", "/accounts/"+NewName(), nil, nil, keep), http.StatusNotFound)
+			h.wantRefused(h.Sign(from, "GET", "/accounts/"+kit.NewName(), nil, nil, keep), http.StatusNotFound)
 			h.wantStatus(h.Sign(from, "GET", "/audit", nil, nil, keep), http.StatusOK)
 			h.wantReason(h.Sign(from, "GET", "/audit", nil, nil, func(string) string { return token }), "used", "")
 		}},
@@ -239,7 +240,7 @@ var jobsSignedChecks = []jobsCheck{
 
 // wantReason ends the check unless a signed call was refused for this reason. Unless also is empty, the answer has this
 // member too.
-func (h *jobsProbe) wantReason(a Answer, reason, also string) {
+func (h *jobsProbe) wantReason(a kit.Answer, reason, also string) {
 	h.wantRefused(a, http.StatusUnauthorized)
 	h.Want(a.Text("reason") == reason && (also == "" || a.Members[also] != nil), a, `"reason":%q, and %s`, reason, also)
 }

@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"net/http"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // jobsPaymentChecks test what a job costs, and who pays.
@@ -25,7 +27,7 @@ var jobsPaymentChecks = []jobsCheck{
 			hirer, a := h.pair()
 			before := h.watch(hirer, a.principal)
 			j := h.hire(hirer, a)
-			got := h.finish(j, failureOf(j, Set("execution_cost", number("0.1"))))
+			got := h.finish(j, failureOf(j, kit.Set("execution_cost", number("0.1"))))
 			h.wantAmount(got, "execution_cost", 0)
 			before.wantMoved("0", "0")
 			h.wantRecords(j, "hold "+hirer.owner+" @escrow 0.15", "refund @escrow "+hirer.owner+" 0.15")
@@ -35,13 +37,13 @@ var jobsPaymentChecks = []jobsCheck{
 		Cites: `JOBS "Jobs"`, Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			for _, c := range []struct {
-				change func(Message)
+				change func(kit.Message)
 				paid   string
 			}{
-				{Set("execution_cost", number("0.04")), "0.04"}, {Set("execution_cost", number("0.000001")), "0.000001"},
-				{Set("execution_cost", 0), "0"}, {Set("execution_cost", number("0.15")), "0.1"},
-				{Set("execution_cost", 5000), "0.1"}, {Without("execution_cost"), "0.1"},
-				{Set("execution_cost", number("0.07000000000000001")), "0.07"},
+				{kit.Set("execution_cost", number("0.04")), "0.04"}, {kit.Set("execution_cost", number("0.000001")), "0.000001"},
+				{kit.Set("execution_cost", 0), "0"}, {kit.Set("execution_cost", number("0.15")), "0.1"},
+				{kit.Set("execution_cost", 5000), "0.1"}, {kit.Without("execution_cost"), "0.1"},
+				{kit.Set("execution_cost", number("0.07000000000000001")), "0.07"},
 			} {
 				before := h.watch(hirer, a.principal)
 				j := h.hire(hirer, a)
@@ -55,10 +57,10 @@ var jobsPaymentChecks = []jobsCheck{
 			hirer, a := h.pair()
 			before := h.watch(hirer, a.principal)
 			j := h.hire(hirer, a)
-			h.wantStatus(h.register(a, a.key, Set("skills", []any{skillOf(a.skill, "0.14")})), http.StatusCreated)
-			h.finish(j, successOf(j, Set("execution_cost", number("0.14"))))
+			h.wantStatus(h.register(a, a.key, kit.Set("skills", []any{skillOf(a.skill, "0.14")})), http.StatusCreated)
+			h.finish(j, successOf(j, kit.Set("execution_cost", number("0.14"))))
 			before.wantMoved("-0.1", "0.1")
-			h.wantFailure(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, Set("budget", number("0.13")))),
+			h.wantFailure(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, kit.Set("budget", number("0.13")))),
 				"BUDGET_INSUFFICIENT")
 		}},
 	{Number: "jobs.pay.orchestrator",
@@ -80,12 +82,12 @@ func payers(h *jobsProbe) {
 	hirer, a := h.pair()
 	second := h.account(hirer, 0)
 	h.paidFrom(hirer, hirer.owner, second, number("1"))
-	own := h.agent(hirer, Set("owner_id", second))
+	own := h.agent(hirer, kit.Set("owner_id", second))
 	empty := h.account(hirer, 1)
 	h.drain(hirer, empty)
 	pays := func(orchestrator, first, other string) {
 		before := h.watch(hirer, a.principal).add(hirer, second)
-		h.hire(hirer, a, Set("orchestrator_id", orchestrator))
+		h.hire(hirer, a, kit.Set("orchestrator_id", orchestrator))
 		before.wantMoved(first, "0", other)
 	}
 	pays(own.id, "0", "-0.15")                 // the owner of the hirer's agent
@@ -93,7 +95,7 @@ func payers(h *jobsProbe) {
 	pays("nobody in particular", "-0.15", "0") // the oldest account
 	pays(a.id, "-0.15", "0")                   // an agent of another principal
 	pays(a.principal.owner, "-0.15", "0")      // an account of another principal
-	h.wantFailure(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, Set("orchestrator_id", empty))),
+	h.wantFailure(h.Write(hirer.key, a.path()+"?wait=0", request(hirer, a, kit.Set("orchestrator_id", empty))),
 		"TRANSFER_FAILED")
 	rest := credits(h.balance(hirer, hirer.owner))
 	h.paidFrom(hirer, hirer.owner, second, number(rest))

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // jobsPullChecks test agents that fetch their jobs.
@@ -15,16 +17,16 @@ var jobsPullChecks = []jobsCheck{
 			rows := h.handedOut(a, 5)
 			h.Expect("one job")
 			if len(rows) != 1 {
-				h.Failf("%s", DescribeRows(rows))
+				h.Failf("%s", kit.DescribeRows(rows))
 			}
 			for _, name := range []string{"job_id", "orchestrator_id", "skill_name", "input_data", "currency"} {
-				h.Want(SameJSON(rows[0].Members[name], j.body[name]), rows[0], "the %s of the request", name)
+				h.Want(kit.SameJSON(rows[0].Members[name], j.body[name]), rows[0], "the %s of the request", name)
 			}
 			h.wantAmount(rows[0], "budget", mustMicros(usualBudget))
 			h.reported(j, successOf(j))
 			got := h.wantResult(h.at(j), "SUCCESS")
 			h.Want(got.Text("job_id") == j.id && got.Text("agent_id") == a.id && got.Number("execution_time_ms") == 1250 &&
-				SameJSON(got.Members["output_data"], map[string]any{"words": 1}) &&
+				kit.SameJSON(got.Members["output_data"], map[string]any{"words": 1}) &&
 				string(got.Members["error_message"]) == "null", got, "the JobResult that the agent has reported")
 			h.wantAmount(got, "execution_cost", mustMicros(usualPrice))
 			h.Want(jobsTimeForm.MatchString(got.Text("timestamp_utc")), got, "timestamp_utc such as 2026-02-11T14:15:09.000Z")
@@ -34,7 +36,7 @@ var jobsPullChecks = []jobsCheck{
 			hirer, a := h.pair()
 			before := h.watch(hirer, a.principal)
 			j := h.hire(hirer, a)
-			h.finish(j, failureOf(j, Set("error_code", "EXECUTION_ERROR")))
+			h.finish(j, failureOf(j, kit.Set("error_code", "EXECUTION_ERROR")))
 			got := h.at(j)
 			h.wantFailure(got, "EXECUTION_ERROR")
 			h.Want(got.Text("error_message") == "It failed.", got, "the error_message of the agent")
@@ -51,7 +53,7 @@ var jobsPullChecks = []jobsCheck{
 				rows := h.handedOut(a, 0)
 				h.Expect("no job")
 				if len(rows) != 0 {
-					h.Failf("%s", DescribeRows(rows))
+					h.Failf("%s", kit.DescribeRows(rows))
 				}
 			}
 		}},
@@ -63,20 +65,20 @@ var jobsPullChecks = []jobsCheck{
 				got := h.wantStatus(h.Read(a.key, target+query), http.StatusOK)
 				list, ok := got.List("jobs")
 				least := time.Duration(seconds)*time.Second - 200*time.Millisecond
-				h.Want(ok && len(list) == 0 && got.Took >= least && got.Took < least+PromptLimit, got,
+				h.Want(ok && len(list) == 0 && got.Took >= least && got.Took < least+kit.PromptLimit, got,
 					"no jobs, after %d s and not after %v", seconds, got.Took.Round(time.Second/10))
 			}
 			for _, wait := range []string{"61", "-1", "x", "", "1.5"} {
 				h.wantInvalid(h.Read(a.key, target+"?wait="+wait))
 			}
-			answered := make(chan Answer, 1)
+			answered := make(chan kit.Answer, 1)
 			h.Tasks.Go(func() { answered <- h.Read(a.key, target+"?wait=20") })
 			h.Sleep(time.Second)
 			j := h.hire(hirer, a)
 			got := h.wantStatus(<-answered, http.StatusOK)
 			list, _ := got.List("jobs")
-			h.Want(len(list) == 1 && ParseRow(list[0]).Text("job_id") == j.id && got.Took > 800*time.Millisecond &&
-				got.Took < time.Second+PromptLimit, got, "the job at once, and not after %v", got.Took.Round(time.Second/10))
+			h.Want(len(list) == 1 && kit.ParseRow(list[0]).Text("job_id") == j.id && got.Took > 800*time.Millisecond &&
+				got.Took < time.Second+kit.PromptLimit, got, "the job at once, and not after %v", got.Took.Round(time.Second/10))
 		}},
 	{Number: "jobs.pull.own", Title: "An agent gets its own jobs only", Cites: `JOBS "Jobs"`, Run: func(h *jobsProbe) {
 		hirer, a := h.pair()
@@ -97,9 +99,9 @@ var jobsResultChecks = []jobsCheck{
 			result := successOf(j)
 			h.finish(j, result)
 			h.reported(j, result)
-			h.reported(j, successOf(j, Set("timestamp_utc", "2026-02-11T14:15:11Z")))
-			for _, other := range []Message{failureOf(j), successOf(j, Set("execution_cost", number("0.05"))),
-				successOf(j, Set("output_data", map[string]any{"words": 2}))} {
+			h.reported(j, successOf(j, kit.Set("timestamp_utc", "2026-02-11T14:15:11Z")))
+			for _, other := range []kit.Message{failureOf(j), successOf(j, kit.Set("execution_cost", number("0.05"))),
+				successOf(j, kit.Set("output_data", map[string]any{"words": 2}))} {
 				h.wantTaken(h.report(j, other))
 			}
 			h.reported(j, result)
@@ -119,7 +121,7 @@ var jobsResultChecks = []jobsCheck{
 				before := h.watch(hirer, a.principal)
 				j := h.hire(hirer, a)
 				h.dispatch(a, j)
-				answers := h.InParallel(8, func(i int) Answer {
+				answers := h.InParallel(8, func(i int) kit.Answer {
 					if i%2 == 0 {
 						return h.report(j, successOf(j))
 					}
@@ -151,33 +153,33 @@ var jobsResultChecks = []jobsCheck{
 			hirer, a := h.pair()
 			j := h.hire(hirer, a)
 			h.dispatch(a, j)
-			for _, change := range []func(Message){
-				Without("status"), Set("status", "DONE"), Set("status", "success"), Set("status", 1),
-				Without("job_id"),
-				Set("job_id", "x"), Set("job_id", 1), Set("agent_id", newUUID()), Set("agent_id", "x"),
-				Set("agent_id", 1),
+			for _, change := range []func(kit.Message){
+				kit.Without("status"), kit.Set("status", "DONE"), kit.Set("status", "success"), kit.Set("status", 1),
+				kit.Without("job_id"),
+				kit.Set("job_id", "x"), kit.Set("job_id", 1), kit.Set("agent_id", newUUID()), kit.Set("agent_id", "x"),
+				kit.Set("agent_id", 1),
 			} {
 				h.wantInvalid(h.report(j, successOf(j, change)))
 			}
 			for _, value := range notData() {
-				h.wantInvalid(h.report(j, successOf(j, Set("output_data", value))))
+				h.wantInvalid(h.report(j, successOf(j, kit.Set("output_data", value))))
 			}
 			for _, text := range badAmounts() {
 				h.wantInvalid(h.Write(a.key, "/agents/"+a.id+"/results",
-					rawNumber(successOf(j, Without("execution_cost")), "execution_cost", text)))
+					rawNumber(successOf(j, kit.Without("execution_cost")), "execution_cost", text)))
 			}
 			h.wantResult(h.at(j), "PENDING")
-			result := successOf(j, Set("output_data", dataOf(largest)))
+			result := successOf(j, kit.Set("output_data", dataOf(largest)))
 			h.reported(j, result)
 			got := h.wantResult(h.at(j), "SUCCESS")
-			h.Want(SameJSON(got.Members["output_data"], result["output_data"]), got, "the output_data of 49,152 bytes")
+			h.Want(kit.SameJSON(got.Members["output_data"], result["output_data"]), got, "the output_data of 49,152 bytes")
 		}},
 	{Number: "jobs.result.pending", Title: "A result PENDING does not end a job", Cites: `JOBS "Jobs"`,
 		Run: func(h *jobsProbe) {
 			hirer, a := h.pair()
 			j := h.hire(hirer, a)
 			h.dispatch(a, j)
-			got := h.report(j, successOf(j, Set("status", "PENDING")))
+			got := h.report(j, successOf(j, kit.Set("status", "PENDING")))
 			h.Want(got.Status == http.StatusOK || got.Status == http.StatusUnprocessableEntity, got, "status 200 or 422")
 			h.wantResult(h.at(j), "PENDING")
 			h.reported(j, successOf(j))
@@ -189,10 +191,10 @@ var jobsResultChecks = []jobsCheck{
 			a, other := h.agent(p), h.agent(stranger)
 			j := h.hire(hirer, a)
 			h.dispatch(a, j)
-			foreign := h.Write(stranger.key, "/agents/"+other.id+"/results", successOf(j, Set("agent_id", other.id)))
+			foreign := h.Write(stranger.key, "/agents/"+other.id+"/results", successOf(j, kit.Set("agent_id", other.id)))
 			unknown := h.Write(stranger.key, "/agents/"+other.id+"/results",
-				successOf(j, Set("agent_id", other.id), Set("job_id", newUUID())))
-			for _, got := range []Answer{foreign, unknown} {
+				successOf(j, kit.Set("agent_id", other.id), kit.Set("job_id", newUUID())))
+			for _, got := range []kit.Answer{foreign, unknown} {
 				h.Want(got.Status == http.StatusForbidden || got.Status == http.StatusNotFound, got, "refused: status 403 or 404")
 			}
 			h.Want(string(foreign.Body) == string(unknown.Body), foreign, "the same answer as for an unknown job: %s", unknown)

@@ -5,12 +5,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // register sends a registration of an agent with changes.
-func (h *jobsProbe) register(a *jobAgent, key string, changes ...func(Message)) Answer {
+func (h *jobsProbe) register(a *jobAgent, key string, changes ...func(kit.Message)) kit.Answer {
 	body := registrationOf(a.id, a.owner, a.skill, a.price)
-	Combine(changes...)(body)
+	kit.Combine(changes...)(body)
 	return h.Write(key, "/register", body)
 }
 
@@ -21,8 +23,8 @@ type textBound struct {
 }
 
 // wantBounds posts bodies with good and bad values of a member.
-func (h *jobsProbe) wantBounds(b textBound, post func(value any) Answer, status ...int) {
-	good := TextsOf(b.most)
+func (h *jobsProbe) wantBounds(b textBound, post func(value any) kit.Answer, status ...int) {
+	good := kit.TextsOf(b.most)
 	if b.least > 0 {
 		good = append(good, "a")
 	} else {
@@ -32,8 +34,8 @@ func (h *jobsProbe) wantBounds(b textBound, post func(value any) Answer, status 
 		a := post(text)
 		h.Want(slices.Contains(status, a.Status), a, "%s with %d bytes is taken", b.member, len(text))
 	}
-	bad := slices.Clone(NotTexts)
-	for _, text := range TextsOf(b.most + 1) {
+	bad := slices.Clone(kit.NotTexts)
+	for _, text := range kit.TextsOf(b.most + 1) {
 		bad = append(bad, text)
 	}
 	if b.least > 0 {
@@ -66,12 +68,12 @@ var jobsRegisterChecks = []jobsCheck{
 			j := h.hire(hirer, a)
 			h.finish(j, successOf(j))
 			h.wantScore(a, "51", 1, 0)
-			a.skill = NewName()
-			got := h.wantStatus(h.register(a, a.key, Set("agent_name", "Renamed"), Set("api_endpoint", ExampleURL)),
+			a.skill = kit.NewName()
+			got := h.wantStatus(h.register(a, a.key, kit.Set("agent_name", "Renamed"), kit.Set("api_endpoint", kit.ExampleURL)),
 				http.StatusCreated)
 			h.wantAmount(got, "reputation_score", mustMicros("51"))
 			row := h.found("", a)
-			h.Want(row.Text("agent_name") == "Renamed" && row.Text("api_endpoint") == ExampleURL &&
+			h.Want(row.Text("agent_name") == "Renamed" && row.Text("api_endpoint") == kit.ExampleURL &&
 				row.Object("skill").Text("skill_name") == a.skill, row, "the new name, api_endpoint and skill")
 			h.wantAmount(row, "reputation_score", mustMicros("51"))
 			h.wantScore(a, "51", 1, 0)
@@ -80,17 +82,17 @@ var jobsRegisterChecks = []jobsCheck{
 		Cites: `JOBS "Agents"; J-14`, Run: func(h *jobsProbe) {
 			other, a := h.pair()
 			before := h.row(a)
-			h.wantTaken(h.register(a, other.key, Set("owner_id", other.owner)))
-			h.wantTaken(h.register(a, "", Set("owner_id", NewName())))
-			h.wantTaken(h.register(a, other.key, Set("agent_id", newUUID())))
-			h.wantTaken(h.register(a, "", Set("agent_id", newUUID())))
+			h.wantTaken(h.register(a, other.key, kit.Set("owner_id", other.owner)))
+			h.wantTaken(h.register(a, "", kit.Set("owner_id", kit.NewName())))
+			h.wantTaken(h.register(a, other.key, kit.Set("agent_id", newUUID())))
+			h.wantTaken(h.register(a, "", kit.Set("agent_id", newUUID())))
 			h.wantSame(h.row(a), before)
 		}},
 	{Number: "jobs.register.race", Title: "Of several principals that register one agent_id at once, one gets it",
 		Cites: `JOBS "Agents"; J-14`, Run: func(h *jobsProbe) {
 			p, other := h.two()
-			a := &jobAgent{principal: p, id: newUUID(), skill: NewName(), price: usualPrice}
-			a.principal = h.wantOneWinner(p, other, func(from *principal) Answer {
+			a := &jobAgent{principal: p, id: newUUID(), skill: kit.NewName(), price: usualPrice}
+			a.principal = h.wantOneWinner(p, other, func(from *principal) kit.Answer {
 				return h.Write(from.key, "/register", registrationOf(a.id, from.owner, a.skill, a.price))
 			})
 			a.owner, h.agents = a.principal.owner, append(h.agents, a)
@@ -108,7 +110,7 @@ var jobsRegisterChecks = []jobsCheck{
 			h.wantUnknown(h.Write(other.key, a.path(), request(other, a)))
 			if rows := h.discovered(h.Read("", "/discover?skill="+a.skill)); len(rows) != 0 {
 				h.Expect("no agent in /discover")
-				h.Failf("%s", DescribeRows(rows))
+				h.Failf("%s", kit.DescribeRows(rows))
 			}
 		}},
 	{Number: "jobs.register.deleted", Title: "After DELETE an agent_id stays with its principal, and so does its score",
@@ -117,8 +119,8 @@ var jobsRegisterChecks = []jobsCheck{
 			j := h.hire(other, a)
 			h.finish(j, failureOf(j))
 			h.wantStatus(h.Remove(a.key, "/agents/"+a.id), http.StatusOK)
-			h.wantTaken(h.register(a, other.key, Set("owner_id", other.owner)))
-			h.wantTaken(h.register(a, "", Set("owner_id", NewName())))
+			h.wantTaken(h.register(a, other.key, kit.Set("owner_id", other.owner)))
+			h.wantTaken(h.register(a, "", kit.Set("owner_id", kit.NewName())))
 			h.wantStatus(h.register(a, a.key), http.StatusCreated)
 			h.wantScore(a, "45.5", 0, 1)
 		}},
@@ -126,48 +128,48 @@ var jobsRegisterChecks = []jobsCheck{
 		Cites: `JOBS "The HTTP interface"`, Run: func(h *jobsProbe) {
 			a := h.agent(h.one())
 			name := h.row(a).Text("agent_name")
-			h.wantBounds(textBound{"agent_name", 1, 128}, func(value any) Answer {
-				return h.register(a, a.key, Set("agent_name", value))
+			h.wantBounds(textBound{"agent_name", 1, 128}, func(value any) kit.Answer {
+				return h.register(a, a.key, kit.Set("agent_name", value))
 			}, http.StatusCreated)
-			skillWith := func(member string, value any) func(Message) {
+			skillWith := func(member string, value any) func(kit.Message) {
 				skill := skillOf(a.skill, a.price)
 				skill[member] = value
-				return Set("skills", []any{skill})
+				return kit.Set("skills", []any{skill})
 			}
-			h.wantBounds(textBound{"description", 0, 2000}, func(value any) Answer {
+			h.wantBounds(textBound{"description", 0, 2000}, func(value any) kit.Answer {
 				return h.register(a, a.key, skillWith("description", value))
 			}, http.StatusCreated)
 			for _, name := range []string{"k", strings.Repeat("k", 128), "A0._:-z"} {
 				h.wantStatus(h.register(a, a.key, skillWith("skill_name", name)), http.StatusCreated)
 			}
 			for _, name := range append([]any{"", " a", ".a", "_a", "-a", ":a", "a b", "a/b", "a@b", "ä", "a\n", nil,
-				strings.Repeat("k", 129)}, NotTexts...) {
+				strings.Repeat("k", 129)}, kit.NotTexts...) {
 				h.wantInvalid(h.register(a, a.key, skillWith("skill_name", name)))
 			}
 			for _, owner := range badOwners() {
-				h.wantInvalid(h.register(a, a.key, Set("owner_id", owner)))
+				h.wantInvalid(h.register(a, a.key, kit.Set("owner_id", owner)))
 			}
-			for _, change := range []func(Message){Without("agent_name"), Without("owner_id"), Set("skills",
+			for _, change := range []func(kit.Message){kit.Without("agent_name"), kit.Without("owner_id"), kit.Set("skills",
 				"x"),
-				Set("skills", []any{1}), Set("skills", map[string]any{}),
-				Set("skills", []any{map[string]any{"cost_per_call": 1}}),
-				Set("skills", []any{map[string]any{"skill_name": "a", "cost_per_call": "1"}})} {
+				kit.Set("skills", []any{1}), kit.Set("skills", map[string]any{}),
+				kit.Set("skills", []any{map[string]any{"cost_per_call": 1}}),
+				kit.Set("skills", []any{map[string]any{"skill_name": "a", "cost_per_call": "1"}})} {
 				h.wantInvalid(h.register(a, a.key, change))
 			}
-			h.wantStatus(h.register(a, a.key, Set("timestamp_utc", "yesterday")), http.StatusCreated)
+			h.wantStatus(h.register(a, a.key, kit.Set("timestamp_utc", "yesterday")), http.StatusCreated)
 			h.Want(h.row(a).Text("agent_name") == name, h.row(a), "the agent_name %q", name)
 		}},
 	{Number: "jobs.register.skills", Title: "An agent has 0 to 64 skills with different names", Cites: `JOBS "Agents"`,
 		Run: func(h *jobsProbe) {
 			a := h.agent(h.one())
 			for _, n := range []int{0, 1, 64} {
-				h.wantStatus(h.register(a, a.key, Set("skills", skillsOf(n))), http.StatusCreated)
+				h.wantStatus(h.register(a, a.key, kit.Set("skills", skillsOf(n))), http.StatusCreated)
 				row := h.row(a)
 				list, ok := row.List("skills")
 				h.Want(ok && len(list) == n, row, "%d skills", n)
 			}
-			h.wantInvalid(h.register(a, a.key, Set("skills", skillsOf(65))))
-			h.wantInvalid(h.register(a, a.key, Set("skills", append(skillsOf(2), skillsOf(1)...))))
+			h.wantInvalid(h.register(a, a.key, kit.Set("skills", skillsOf(65))))
+			h.wantInvalid(h.register(a, a.key, kit.Set("skills", append(skillsOf(2), skillsOf(1)...))))
 			list, _ := h.row(a).List("skills")
 			h.Expect("64 skills as before")
 			if len(list) != 64 {
@@ -178,19 +180,19 @@ var jobsRegisterChecks = []jobsCheck{
 		Cites: `JOBS "The HTTP interface"; GATEWAYS "Requests to other servers"; G-14`, Run: func(h *jobsProbe) {
 			a := h.agent(h.one())
 			own := h.row(a).Text("job_url")
-			for _, url := range append(BlockedURLs(), own) {
-				h.wantInvalid(h.register(a, a.key, Set("api_endpoint", url)))
+			for _, url := range append(kit.BlockedURLs(), own) {
+				h.wantInvalid(h.register(a, a.key, kit.Set("api_endpoint", url)))
 			}
-			for _, url := range NotURLs() {
-				h.wantInvalid(h.register(a, a.key, Set("api_endpoint", url)))
+			for _, url := range kit.NotURLs() {
+				h.wantInvalid(h.register(a, a.key, kit.Set("api_endpoint", url)))
 			}
-			for _, url := range []string{ExampleURL, LongURL(2048), "https://agent.example/?key=1"} {
-				h.wantStatus(h.register(a, a.key, Set("api_endpoint", url)), http.StatusCreated)
+			for _, url := range []string{kit.ExampleURL, kit.LongURL(2048), "https://agent.example/?key=1"} {
+				h.wantStatus(h.register(a, a.key, kit.Set("api_endpoint", url)), http.StatusCreated)
 				h.Want(h.row(a).Text("api_endpoint") == url, h.row(a), "the api_endpoint as it was registered")
 			}
-			for _, change := range []func(Message){Set("api_endpoint", ""), Set("api_endpoint", "local://memory"),
-				Without("api_endpoint")} {
-				h.wantStatus(h.register(a, a.key, Set("api_endpoint", ExampleURL)), http.StatusCreated)
+			for _, change := range []func(kit.Message){kit.Set("api_endpoint", ""), kit.Set("api_endpoint", "local://memory"),
+				kit.Without("api_endpoint")} {
+				h.wantStatus(h.register(a, a.key, kit.Set("api_endpoint", kit.ExampleURL)), http.StatusCreated)
 				h.wantStatus(h.register(a, a.key, change), http.StatusCreated)
 				row := h.row(a)
 				h.Want(row.Text("api_endpoint") == strings.TrimSuffix(own, "/jobs"), row, "the api_endpoint {B}/a/%s", a.id)
@@ -201,17 +203,17 @@ var jobsRegisterChecks = []jobsCheck{
 			a := h.agent(h.one())
 			other := newUUID()
 			for _, id := range []string{other[:14] + "1" + other[15:], strings.ToUpper(newUUID())} {
-				got := h.wantStatus(h.register(a, a.key, Set("agent_id", id)), http.StatusCreated)
+				got := h.wantStatus(h.register(a, a.key, kit.Set("agent_id", id)), http.StatusCreated)
 				h.keep(a, strings.ToLower(id))
 				h.Want(got.Text("agent_id") == strings.ToLower(id), got, `"agent_id":%q`, strings.ToLower(id))
 				h.wantStatus(h.Read("", "/agents/"+strings.ToLower(id)), http.StatusOK)
 			}
-			got := h.wantStatus(h.register(a, a.key, Without("agent_id")), http.StatusCreated)
+			got := h.wantStatus(h.register(a, a.key, kit.Without("agent_id")), http.StatusCreated)
 			h.Want(uuidForm.MatchString(got.Text("agent_id")), got, "a new agent_id")
 			h.keep(a, got.Text("agent_id"))
 			for _, id := range append([]any{"x", "", other[:35], other + "0", strings.ReplaceAll(other, "-", ""),
-				"{" + other + "}", "urn:uuid:" + other, other[:35] + "g", " " + other}, NotTexts...) {
-				h.wantInvalid(h.register(a, a.key, Set("agent_id", id)))
+				"{" + other + "}", "urn:uuid:" + other, other[:35] + "g", " " + other}, kit.NotTexts...) {
+				h.wantInvalid(h.register(a, a.key, kit.Set("agent_id", id)))
 			}
 		}},
 }
@@ -233,8 +235,8 @@ func skillsOf(n int) (list []any) {
 }
 
 func registerWithoutKey(h *jobsProbe) {
-	owner := NewName()
-	a := &jobAgent{owner: owner, id: newUUID(), skill: NewName(), price: usualPrice}
+	owner := kit.NewName()
+	a := &jobAgent{owner: owner, id: newUUID(), skill: kit.NewName(), price: usualPrice}
 	got := h.wantStatus(h.register(a, ""), http.StatusCreated)
 	p := &principal{key: got.Text("api_key"), owner: owner}
 	a.principal, h.agents = p, append(h.agents, a)
@@ -244,8 +246,8 @@ func registerWithoutKey(h *jobsProbe) {
 	if empty.balance[0] != 0 {
 		h.Failf("%s", credits(empty.balance[0]))
 	}
-	open := func(int) Answer {
-		return h.Write(p.key, "/accounts", Message{"owner_id": owner, "initial_balance": 30})
+	open := func(int) kit.Answer {
+		return h.Write(p.key, "/accounts", kit.Message{"owner_id": owner, "initial_balance": 30})
 	}
 	first := int64(0)
 	for i, got := range append(h.InParallel(6, open), open(6)) {
@@ -257,5 +259,5 @@ func registerWithoutKey(h *jobsProbe) {
 		h.wantAmount(got, "balance", first)
 	}
 	empty.wantMoved(credits(first))
-	h.wantStatus(h.Write(p.key, "/heartbeat", Message{"agent_id": a.id}), http.StatusOK)
+	h.wantStatus(h.Write(p.key, "/heartbeat", kit.Message{"agent_id": a.id}), http.StatusOK)
 }

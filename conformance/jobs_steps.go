@@ -10,11 +10,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // jobsProbe is the context of one running check of a registry of jobs.
 type jobsProbe struct {
-	GatewayProbe
+	kit.GatewayProbe
 	registry *jobsRun
 	taken    []*principal // of the pool
 	made     []*principal // that the check has made for itself; they belong to the pool after it
@@ -54,7 +56,7 @@ var (
 	numberForm       = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$`)
 	amountForm       = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]{0,5}[1-9])?$`)
 	scoreForm        = regexp.MustCompile(`^[0-9]+\.[0-9]{1,2}$`)
-	jobsTimeForm     = TimeForm
+	jobsTimeForm     = kit.TimeForm
 	jobCallbackForm  = regexp.MustCompile(`^https?://.+(/cb/tok_[A-Za-z0-9_-]{43})$`)
 	uuidForm         = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )
@@ -74,7 +76,7 @@ func newUUID() string {
 }
 
 // isJobsRateLimit reports whether the registry limits the rate of requests, and not the number of something.
-func isJobsRateLimit(a Answer) bool {
+func isJobsRateLimit(a kit.Answer) bool {
 	return a.Status == http.StatusTooManyRequests && !slices.Contains(jobsLimits, a.Text("limit"))
 }
 
@@ -85,10 +87,10 @@ var jobsLimits = []string{"principals", "owners", "agents", "unfinishedJobs", "p
 func isFreeAtJobs(method, _ string) bool { return method == http.MethodGet }
 
 // wantStatus ends the check unless a has this status.
-func (h *jobsProbe) wantStatus(a Answer, status int) Answer {
+func (h *jobsProbe) wantStatus(a kit.Answer, status int) kit.Answer {
 	h.Expect("status %d", status)
 	if a.Status == http.StatusTooManyRequests && a.Text("limit") == "principals" {
-		h.End(Skipped, "the registry allows no more principals from this address for now: %s", a)
+		h.End(kit.Skipped, "the registry allows no more principals from this address for now: %s", a)
 	}
 	if a.Err != nil || a.Status != status || a.Members == nil {
 		h.Failf("%s", a)
@@ -97,7 +99,7 @@ func (h *jobsProbe) wantStatus(a Answer, status int) Answer {
 }
 
 // wantRefused ends the check unless a is a refusal with this status.
-func (h *jobsProbe) wantRefused(a Answer, status int) Answer {
+func (h *jobsProbe) wantRefused(a kit.Answer, status int) kit.Answer {
 	h.Expect(`refused: status %d with {"detail":…}`, status)
 	switch {
 	case a.Err != nil:
@@ -111,21 +113,21 @@ func (h *jobsProbe) wantRefused(a Answer, status int) Answer {
 }
 
 // Refusals that many checks expect.
-func (h *jobsProbe) wantInvalid(a Answer) { h.wantRefused(a, http.StatusUnprocessableEntity) }
-func (h *jobsProbe) wantForeign(a Answer) { h.wantRefused(a, http.StatusForbidden) }
-func (h *jobsProbe) wantUnknown(a Answer) { h.wantRefused(a, http.StatusNotFound) }
-func (h *jobsProbe) wantTaken(a Answer)   { h.wantRefused(a, http.StatusConflict) }
+func (h *jobsProbe) wantInvalid(a kit.Answer) { h.wantRefused(a, http.StatusUnprocessableEntity) }
+func (h *jobsProbe) wantForeign(a kit.Answer) { h.wantRefused(a, http.StatusForbidden) }
+func (h *jobsProbe) wantUnknown(a kit.Answer) { h.wantRefused(a, http.StatusNotFound) }
+func (h *jobsProbe) wantTaken(a kit.Answer)   { h.wantRefused(a, http.StatusConflict) }
 
 // wantNoKey ends the check unless a is the refusal of a request without a valid key.
-func (h *jobsProbe) wantNoKey(a Answer) {
+func (h *jobsProbe) wantNoKey(a kit.Answer) {
 	h.wantRefused(a, http.StatusUnauthorized)
 	h.WantChallenge(a)
 }
 
 // wantLimit ends the check unless a names this limit and says when to try again.
-func (h *jobsProbe) wantLimit(a Answer, limit string) {
+func (h *jobsProbe) wantLimit(a kit.Answer, limit string) {
 	h.wantRefused(a, http.StatusTooManyRequests)
-	h.Want(a.Text("limit") == limit && WaitsForSeconds(a), a,
+	h.Want(a.Text("limit") == limit && kit.WaitsForSeconds(a), a,
 		"the limit %q, and the header Retry-After with seconds, instead of %q", limit, a.Header.Get("Retry-After"))
 }
 
@@ -163,14 +165,14 @@ func credits(n int64) string {
 }
 
 // amount returns a member of a that is an amount, in millionths.
-func (h *jobsProbe) amount(a Answer, member string) int64 {
+func (h *jobsProbe) amount(a kit.Answer, member string) int64 {
 	n, ok := micros(string(a.Members[member]))
 	h.Want(ok, a, "%s is a number with at most six decimal places", member)
 	return n
 }
 
 // wantAmount ends the check unless a member of a is this amount.
-func (h *jobsProbe) wantAmount(a Answer, member string, want int64) {
+func (h *jobsProbe) wantAmount(a kit.Answer, member string, want int64) {
 	h.Want(h.amount(a, member) == want, a, "%s is %s", member, credits(want))
 }
 
@@ -217,15 +219,15 @@ func (h *jobsProbe) newPrincipal() *principal {
 
 // createPrincipal makes a principal whose account has credits.
 func (h *jobsProbe) createPrincipal() *principal {
-	p := &principal{owner: NewName()}
-	a := h.wantStatus(h.Write("", "/accounts", Message{"owner_id": p.owner}), http.StatusCreated)
+	p := &principal{owner: kit.NewName()}
+	a := h.wantStatus(h.Write("", "/accounts", kit.Message{"owner_id": p.owner}), http.StatusCreated)
 	p.key = a.Text("api_key")
 	h.Want(principalKeyForm.MatchString(p.key) && a.Text("owner_id") == p.owner, a,
 		"an api_key such as cj_ and 43 characters of base64url")
 	p.initial = h.amount(a, "balance")
 	if p.initial < enough {
 		if h.registry.OperatorKey == "" {
-			h.End(NotTested, "this needs a registry that gives new principals %s credits, or --operator-key",
+			h.End(kit.NotTested, "this needs a registry that gives new principals %s credits, or --operator-key",
 				credits(enough))
 		}
 		h.wantStatus(h.grant(newUUID(), p.owner, number("100")), http.StatusCreated)
@@ -234,16 +236,16 @@ func (h *jobsProbe) createPrincipal() *principal {
 }
 
 // grant asks for credits as the operator.
-func (h *jobsProbe) grant(id, owner string, amount any) Answer {
+func (h *jobsProbe) grant(id, owner string, amount any) kit.Answer {
 	return h.Write(h.registry.OperatorKey, "/operator/grants",
-		Message{"grant_id": id, "owner_id": owner, "amount": amount})
+		kit.Message{"grant_id": id, "owner_id": owner, "amount": amount})
 }
 
 // account returns an account of p that is not its oldest one. The first has the index 0. It has no certain balance.
 func (h *jobsProbe) account(p *principal, index int) string {
 	for len(p.others) <= index {
-		owner := NewName()
-		h.wantStatus(h.Write(p.key, "/accounts", Message{"owner_id": owner}), http.StatusCreated)
+		owner := kit.NewName()
+		h.wantStatus(h.Write(p.key, "/accounts", kit.Message{"owner_id": owner}), http.StatusCreated)
 		p.others = append(p.others, owner)
 	}
 	return p.others[index]
@@ -253,18 +255,18 @@ func (h *jobsProbe) account(p *principal, index int) string {
 // less than nothing in the other accounts of a principal, so the next check makes new ones. Its jobs may still be running
 // and change balances, so then its principals do not return.
 func (h *jobsProbe) release(passed bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Ctx), AnswerTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Ctx), kit.AnswerTimeout)
 	defer cancel()
 	for _, a := range h.agents {
 		// The result does not matter: the check may have deleted the agent already.
-		_ = h.registry.client.DoWithRetries(ctx, RetryableRequest{Method: http.MethodDelete, Target: "/agents/" + a.id,
+		_ = h.registry.client.DoWithRetries(ctx, kit.RetryableRequest{Method: http.MethodDelete, Target: "/agents/" + a.id,
 			Header: http.Header{"Authorization": {"Bearer " + a.key}}}, isJobsRateLimit)
 	}
 	for _, a := range h.workers {
 		target := "/agents/" + a.id
 		token, err := h.Agora.Token(h.Agora.Agent, http.MethodDelete, target, nil, h.Now(), nil)
 		if err == nil {
-			_ = h.registry.client.DoWithRetries(ctx, RetryableRequest{Method: http.MethodDelete, Target: target,
+			_ = h.registry.client.DoWithRetries(ctx, kit.RetryableRequest{Method: http.MethodDelete, Target: target,
 				Header: http.Header{"Authorization": {"Agora " + token}}}, isJobsRateLimit)
 		}
 	}
@@ -289,7 +291,7 @@ func (h *jobsProbe) release(passed bool) {
 
 // skillOf returns a skill for a registration.
 func skillOf(name, price string) map[string]any {
-	return map[string]any{"skill_name": name, "description": "Counts words. 你好 " + Astral,
+	return map[string]any{"skill_name": name, "description": "Counts words. 你好 " + kit.Astral,
 		"cost_per_call": number(price),
 		"input_schema":  map[string]any{"text": "string"}, "output_schema": map[string]any{"words": "number"}}
 }
@@ -301,21 +303,21 @@ const (
 )
 
 // registrationOf returns the body of a good POST /register for an agent without an endpoint.
-func registrationOf(id, owner, skill, price string) Message {
-	return Message{"agent_id": id, "agent_name": "Kit " + Astral, "owner_id": owner, "api_endpoint": "",
+func registrationOf(id, owner, skill, price string) kit.Message {
+	return kit.Message{"agent_id": id, "agent_name": "Kit " + kit.Astral, "owner_id": owner, "api_endpoint": "",
 		"skills": []any{skillOf(skill, price)}, "version": "0.1", "timestamp_utc": "2026-02-11T14:15:09Z"}
 }
 
 // agent registers an agent of p without an endpoint, with one skill.
-func (h *jobsProbe) agent(p *principal, changes ...func(Message)) *jobAgent {
-	return h.agentAt(p, NewName(), usualPrice, changes...)
+func (h *jobsProbe) agent(p *principal, changes ...func(kit.Message)) *jobAgent {
+	return h.agentAt(p, kit.NewName(), usualPrice, changes...)
 }
 
 // agentAt is agent for a skill and a price.
-func (h *jobsProbe) agentAt(p *principal, skill, price string, changes ...func(Message)) *jobAgent {
+func (h *jobsProbe) agentAt(p *principal, skill, price string, changes ...func(kit.Message)) *jobAgent {
 	a := &jobAgent{principal: p, owner: p.owner, id: newUUID(), skill: skill, price: price}
 	body := registrationOf(a.id, a.owner, skill, price)
-	Combine(changes...)(body)
+	kit.Combine(changes...)(body)
 	a.owner, _ = body["owner_id"].(string)
 	h.wantStatus(h.Write(p.key, "/register", body), http.StatusCreated)
 	h.agents = append(h.agents, a)
@@ -323,12 +325,12 @@ func (h *jobsProbe) agentAt(p *principal, skill, price string, changes ...func(M
 }
 
 // pair registers an agent of one principal, and returns another principal, which can hire it.
-func (h *jobsProbe) pair(changes ...func(Message)) (hirer *principal, a *jobAgent) {
+func (h *jobsProbe) pair(changes ...func(kit.Message)) (hirer *principal, a *jobAgent) {
 	hirer, p := h.two()
 	return hirer, h.agent(p, changes...)
 }
 
 // row returns how the registry shows the agent.
-func (h *jobsProbe) row(a *jobAgent) Answer {
+func (h *jobsProbe) row(a *jobAgent) kit.Answer {
 	return h.wantStatus(h.Read("", "/agents/"+a.id), http.StatusOK)
 }

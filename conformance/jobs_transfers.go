@@ -3,29 +3,31 @@ package conformance
 import (
 	"net/http"
 	"strings"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // transferOf returns the body of a transfer for a job that the registry does not know.
-func transferOf(from, to string, amount any, changes ...func(Message)) Message {
-	body := Message{"transfer_id": newUUID(), "from_owner": from, "to_owner": to, "amount": amount,
+func transferOf(from, to string, amount any, changes ...func(kit.Message)) kit.Message {
+	body := kit.Message{"transfer_id": newUUID(), "from_owner": from, "to_owner": to, "amount": amount,
 		"job_id":        newUUID(),
 		"timestamp_utc": "2026-02-11T14:15:09Z"}
-	Combine(changes...)(body)
+	kit.Combine(changes...)(body)
 	return body
 }
 
 // transfer sends a transfer.
-func (h *jobsProbe) transfer(p *principal, body Message) Answer {
+func (h *jobsProbe) transfer(p *principal, body kit.Message) kit.Answer {
 	return h.Write(p.key, "/transfer", body)
 }
 
 // transferred is transfer for one that the registry must answer with its record.
-func (h *jobsProbe) transferred(p *principal, body Message) Answer {
+func (h *jobsProbe) transferred(p *principal, body kit.Message) kit.Answer {
 	return h.completed(h.transfer(p, body))
 }
 
 // completed ends the check unless a is the answer to a transfer.
-func (h *jobsProbe) completed(a Answer) Answer {
+func (h *jobsProbe) completed(a kit.Answer) kit.Answer {
 	h.wantStatus(a, http.StatusOK)
 	h.Want(a.Text("status") == "completed" && a.Object("transfer").Members != nil, a,
 		`{"status":"completed","transfer":{…},…}`)
@@ -50,7 +52,7 @@ var jobsTransferChecks = []jobsCheck{
 			a := h.transferred(p, body)
 			row := a.Object("transfer")
 			for _, name := range []string{"transfer_id", "from_owner", "to_owner", "job_id"} {
-				h.Want(SameJSON(row.Members[name], body[name]), a, "the %s of the request", name)
+				h.Want(kit.SameJSON(row.Members[name], body[name]), a, "the %s of the request", name)
 			}
 			h.Want(row.Text("kind") == "transfer" && jobsTimeForm.MatchString(row.Text("timestamp_utc")), a,
 				`"kind":"transfer", and timestamp_utc such as 2026-02-11T14:15:09.000Z`)
@@ -74,17 +76,17 @@ var jobsTransferChecks = []jobsCheck{
 			first := h.transferred(p, body)
 			h.paid(p, other, number("0.5"))
 			for _, id := range []any{body["transfer_id"], strings.ToUpper(body["transfer_id"].(string))} {
-				h.wantSame(h.transferred(p, With(body, "transfer_id", id)), first)
+				h.wantSame(h.transferred(p, kit.With(body, "transfer_id", id)), first)
 			}
-			h.wantSame(h.transferred(p, With(body, "timestamp_utc", "2026-02-11T14:16:00Z")), first)
-			for _, change := range []func(Message){Set("amount", number("0.26")), Set("job_id", newUUID()),
-				Set("to_owner", h.account(p, 0))} {
-				changed := With(body, "x", Nothing)
+			h.wantSame(h.transferred(p, kit.With(body, "timestamp_utc", "2026-02-11T14:16:00Z")), first)
+			for _, change := range []func(kit.Message){kit.Set("amount", number("0.26")), kit.Set("job_id", newUUID()),
+				kit.Set("to_owner", h.account(p, 0))} {
+				changed := kit.With(body, "x", kit.Nothing)
 				change(changed)
 				h.wantTaken(h.transfer(p, changed))
 			}
 			h.wantTaken(h.transfer(other, transferOf(other.owner, p.owner, number("0.25"),
-				Set("transfer_id", body["transfer_id"]))))
+				kit.Set("transfer_id", body["transfer_id"]))))
 			before.wantMoved("-0.75", "0.75")
 		}},
 	{Number: "jobs.transfer.repeat",
@@ -92,20 +94,20 @@ var jobsTransferChecks = []jobsCheck{
 		Cites: `JOBS "Credits"; J-4`, Run: func(h *jobsProbe) {
 			p, other := h.two()
 			before := h.watch(p, other)
-			body := transferOf(p.owner, other.owner, number("0.25"), Without("transfer_id"))
+			body := transferOf(p.owner, other.owner, number("0.25"), kit.Without("transfer_id"))
 			first := h.transferred(p, body)
 			id := first.Object("transfer").Text("transfer_id")
 			h.Want(uuidForm.MatchString(id), first, "a new transfer_id")
 			for range 2 {
-				again := h.transferred(p, With(body, "timestamp_utc", "2026-02-11T14:16:00Z"))
+				again := h.transferred(p, kit.With(body, "timestamp_utc", "2026-02-11T14:16:00Z"))
 				h.Want(again.Object("transfer").Text("transfer_id") == id, again, "the transfer %s", id)
 			}
 			before.wantMoved("-0.25", "0.25")
 			own := h.account(p, 0)
-			h.transferred(p, With(body, "amount", number("0.26")))
-			h.transferred(p, With(body, "job_id", newUUID()))
-			h.transferred(p, With(body, "to_owner", own))
-			h.transferred(p, transferOf(p.owner, other.owner, number("0.25"), Set("job_id", body["job_id"])))
+			h.transferred(p, kit.With(body, "amount", number("0.26")))
+			h.transferred(p, kit.With(body, "job_id", newUUID()))
+			h.transferred(p, kit.With(body, "to_owner", own))
+			h.transferred(p, transferOf(p.owner, other.owner, number("0.25"), kit.Set("job_id", body["job_id"])))
 			before.wantMoved("-1.26", "1.01")
 		}},
 	{Number: "jobs.transfer.settled",
@@ -117,14 +119,14 @@ var jobsTransferChecks = []jobsCheck{
 			j := h.hire(hirer, a)
 			h.finish(j, successOf(j))
 			before := h.watch(hirer, a.principal)
-			got := h.transferred(hirer, transferOf(hirer.owner, a.owner, number("0.1"), Set("job_id", strings.ToUpper(j.id)),
-				Without("transfer_id")))
+			got := h.transferred(hirer, transferOf(hirer.owner, a.owner, number("0.1"), kit.Set("job_id", strings.ToUpper(j.id)),
+				kit.Without("transfer_id")))
 			h.Want(got.Object("transfer").Text("kind") == "settle", got, "the settlement of the job")
 			before.wantMoved("0", "0")
 			id := newUUID()
 			for _, text := range []string{id, strings.ToUpper(id)} {
-				h.transferred(hirer, transferOf(hirer.owner, a.owner, number("0.25"), Set("job_id", text),
-					Without("transfer_id")))
+				h.transferred(hirer, transferOf(hirer.owner, a.owner, number("0.25"), kit.Set("job_id", text),
+					kit.Without("transfer_id")))
 			}
 			before.wantMoved("-0.25", "0.25")
 		}},
@@ -134,10 +136,10 @@ var jobsTransferChecks = []jobsCheck{
 			j := h.hire(hirer, a)
 			h.finish(j, successOf(j))
 			before := h.watch(hirer, a.principal)
-			body := transferOf(hirer.owner, a.owner, number("0.1"), Set("job_id", j.id))
+			body := transferOf(hirer.owner, a.owner, number("0.1"), kit.Set("job_id", j.id))
 			first := h.transferred(hirer, body)
 			h.Want(first.Object("transfer").Text("kind") == "settle", first, "the settlement of the job")
-			h.wantTaken(h.transfer(hirer, With(body, "job_id", newUUID())))
+			h.wantTaken(h.transfer(hirer, kit.With(body, "job_id", newUUID())))
 			again := h.transferred(hirer, body)
 			h.Want(again.Object("transfer").Text("transfer_id") == first.Object("transfer").Text("transfer_id"), again,
 				"the same settlement")
@@ -148,7 +150,7 @@ var jobsTransferChecks = []jobsCheck{
 		Cites: `JOBS "Credits"; JOBS "Jobs"`, Run: func(h *jobsProbe) {
 			p := h.one()
 			before := h.watch(p)
-			for _, owner := range []string{NewName(), "@issue", "@escrow"} {
+			for _, owner := range []string{kit.NewName(), "@issue", "@escrow"} {
 				h.wantUnknown(h.transfer(p, transferOf(p.owner, owner, 1)))
 				h.wantUnknown(h.transfer(p, transferOf(owner, p.owner, 1)))
 			}
@@ -160,10 +162,10 @@ var jobsTransferChecks = []jobsCheck{
 			p, other := h.two()
 			before := h.watch(p, other)
 			h.wantForeign(h.transfer(p, transferOf(other.owner, p.owner, number("0.25"))))
-			h.wantForeign(h.transfer(p, transferOf(other.owner, p.owner, number("0.25"), Without("transfer_id"))))
+			h.wantForeign(h.transfer(p, transferOf(other.owner, p.owner, number("0.25"), kit.Without("transfer_id"))))
 			body := transferOf(other.owner, p.owner, number("0.25"))
 			h.transferred(other, body)
-			h.wantForeign(h.transfer(p, With(body, "transfer_id", Nothing)))
+			h.wantForeign(h.transfer(p, kit.With(body, "transfer_id", kit.Nothing)))
 			before.wantMoved("0.25", "-0.25")
 		}},
 	{Number: "jobs.transfer.too-little", Title: "An account below the amount is 400 with TRANSFER_FAILED",
@@ -185,11 +187,11 @@ var jobsTransferChecks = []jobsCheck{
 	{Number: "jobs.transfer.race", Title: "A transfer that is sent 8 times at once moves its credits once",
 		Cites: `JOBS "Credits"; J-4`, Run: func(h *jobsProbe) {
 			p, other := h.two()
-			for _, change := range []func(Message){Set("x", 1), Without("transfer_id")} {
+			for _, change := range []func(kit.Message){kit.Set("x", 1), kit.Without("transfer_id")} {
 				before := h.watch(p, other)
 				body := transferOf(p.owner, other.owner, number("0.25"), change)
 				ids := map[string]bool{}
-				for _, a := range h.InParallel(8, func(int) Answer { return h.transfer(p, body) }) {
+				for _, a := range h.InParallel(8, func(int) kit.Answer { return h.transfer(p, body) }) {
 					ids[h.completed(a).Object("transfer").Text("transfer_id")] = true
 				}
 				before.wantMoved("-0.25", "0.25")
@@ -207,24 +209,24 @@ func transferFields(h *jobsProbe) {
 	p, other := h.two()
 	before := h.watch(p, other)
 	good := transferOf(p.owner, other.owner, number("0.25"))
-	for _, change := range []func(Message){
-		Without("from_owner"), Without("to_owner"), Without("amount"), Set("from_owner", ""),
-		Set("to_owner", ""),
-		Set("from_owner", 1), Set("to_owner", 1), Set("amount", 0), Set("amount", nil),
-		Set("transfer_id", "x"),
-		Set("transfer_id", 1), Set("job_id", ""), Set("job_id", strings.Repeat("j", 129)), Set("job_id", 1),
+	for _, change := range []func(kit.Message){
+		kit.Without("from_owner"), kit.Without("to_owner"), kit.Without("amount"), kit.Set("from_owner", ""),
+		kit.Set("to_owner", ""),
+		kit.Set("from_owner", 1), kit.Set("to_owner", 1), kit.Set("amount", 0), kit.Set("amount", nil),
+		kit.Set("transfer_id", "x"),
+		kit.Set("transfer_id", 1), kit.Set("job_id", ""), kit.Set("job_id", strings.Repeat("j", 129)), kit.Set("job_id", 1),
 	} {
-		body := With(good, "x", Nothing)
+		body := kit.With(good, "x", kit.Nothing)
 		change(body)
 		h.wantInvalid(h.transfer(p, body))
 	}
 	for _, text := range badAmounts() {
-		h.wantInvalid(h.Write(p.key, "/transfer", rawNumber(With(good, "amount", Nothing), "amount", text)))
+		h.wantInvalid(h.Write(p.key, "/transfer", rawNumber(kit.With(good, "amount", kit.Nothing), "amount", text)))
 	}
 	before.wantMoved("0", "0")
-	for _, change := range []func(Message){Set("job_id", strings.ToLower(NewName())), Set("job_id",
+	for _, change := range []func(kit.Message){kit.Set("job_id", strings.ToLower(kit.NewName())), kit.Set("job_id",
 		"not a UUID"),
-		Set("job_id", strings.Repeat("j", 128-12)+NewName()[4:]), Set("amount", number("0.000001"))} {
+		kit.Set("job_id", strings.Repeat("j", 128-12)+kit.NewName()[4:]), kit.Set("amount", number("0.000001"))} {
 		body := transferOf(p.owner, other.owner, number("0.25"))
 		change(body)
 		a := h.transferred(p, body)
@@ -236,13 +238,13 @@ func transferFields(h *jobsProbe) {
 func settledTransfers(h *jobsProbe) {
 	hirer, a := h.pair()
 	j := h.hire(hirer, a)
-	h.finish(j, successOf(j, Set("execution_cost", number("0.07"))))
+	h.finish(j, successOf(j, kit.Set("execution_cost", number("0.07"))))
 	before := h.watch(hirer, a.principal)
-	for _, body := range []Message{
-		transferOf(hirer.owner, a.owner, number("0.07"), Set("job_id", j.id), Without("transfer_id")),
-		transferOf(hirer.owner, a.owner, number("0.07"), Set("job_id", j.id)),
-		transferOf(hirer.owner, a.owner, number("0.15"), Set("job_id", j.id)),
-		transferOf(h.account(hirer, 0), a.owner, number("0.07"), Set("job_id", j.id)),
+	for _, body := range []kit.Message{
+		transferOf(hirer.owner, a.owner, number("0.07"), kit.Set("job_id", j.id), kit.Without("transfer_id")),
+		transferOf(hirer.owner, a.owner, number("0.07"), kit.Set("job_id", j.id)),
+		transferOf(hirer.owner, a.owner, number("0.15"), kit.Set("job_id", j.id)),
+		transferOf(h.account(hirer, 0), a.owner, number("0.07"), kit.Set("job_id", j.id)),
 	} {
 		got := h.transferred(hirer, body)
 		row := got.Object("transfer")
@@ -252,9 +254,9 @@ func settledTransfers(h *jobsProbe) {
 	}
 	before.wantMoved("0", "0")
 	own := h.account(hirer, 0)
-	h.transferred(hirer, transferOf(hirer.owner, own, number("0.07"), Set("job_id", j.id)))
+	h.transferred(hirer, transferOf(hirer.owner, own, number("0.07"), kit.Set("job_id", j.id)))
 	before.wantMoved("-0.07", "0") // the job has not paid this payee
-	h.transferred(a.principal, transferOf(a.owner, hirer.owner, number("0.07"), Set("job_id", j.id)))
+	h.transferred(a.principal, transferOf(a.owner, hirer.owner, number("0.07"), kit.Set("job_id", j.id)))
 	before.wantMoved("0", "-0.07") // it is not a job of this payer
 }
 
@@ -265,7 +267,7 @@ func overdraws(h *jobsProbe) {
 	h.paidFrom(p, p.owner, own, 1)
 	before := h.watch(p, other).add(p, own)
 	taken := 0
-	for _, a := range h.InParallel(10, func(int) Answer {
+	for _, a := range h.InParallel(10, func(int) kit.Answer {
 		return h.transfer(p, transferOf(own, other.owner,
 			number("0.3")))
 	}) {
@@ -282,10 +284,10 @@ func overdraws(h *jobsProbe) {
 	}
 	before.wantMoved("0", "0.9", "-0.9")
 	h.paidFrom(p, p.owner, own, number("0.9"))
-	a := h.agentAt(other, NewName(), "0.3")
+	a := h.agentAt(other, kit.NewName(), "0.3")
 	taken = 0
-	for _, got := range h.InParallel(10, func(int) Answer {
-		return h.Write(p.key, a.path()+"?wait=0", request(p, a, Set("orchestrator_id", own), Set("budget",
+	for _, got := range h.InParallel(10, func(int) kit.Answer {
+		return h.Write(p.key, a.path()+"?wait=0", request(p, a, kit.Set("orchestrator_id", own), kit.Set("budget",
 			number("0.3"))))
 	}) {
 		if got.Status == http.StatusAccepted {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
 	"golang.org/x/mod/sumdb/tlog"
@@ -30,7 +31,7 @@ func (l provedLog) target(part string) string {
 
 // ifProofs returns a check that runs only if the relay announces proofs.
 func ifProofs(run func(*relayProbe, provedLog)) func(*relayProbe) {
-	return ifFeature("proofs", func(p *relayProbe, document Answer) {
+	return ifFeature("proofs", func(p *relayProbe, document kit.Answer) {
 		log := document.Object("log")
 		p.Expect("the member log with origin, which is the DID of the relay, / and an epoch; start and publishSeconds")
 		origin, err := proof.ParseOrigin(log.Text("origin"))
@@ -48,39 +49,39 @@ func ifProofs(run func(*relayProbe, provedLog)) func(*relayProbe) {
 
 // provedMessage is a message with a valid proof.
 type provedMessage struct {
-	SignedMessage
+	kit.SignedMessage
 	*proof.Proof
 	leaf proof.Leaf
 }
 
 // postProved posts a new message. The relay must accept and prove it.
-func (p *relayProbe) postProved(log provedLog, signed SignedMessage) provedMessage {
+func (p *relayProbe) postProved(log provedLog, signed kit.SignedMessage) provedMessage {
 	return p.checkReceipt(p.Post(signed.What, signed.Body), signed, log)
 }
 
 // checkReceipt ends the check unless a is the receipt of a new message, with a valid proof.
-func (p *relayProbe) checkReceipt(a Answer, signed SignedMessage, log provedLog) provedMessage {
+func (p *relayProbe) checkReceipt(a kit.Answer, signed kit.SignedMessage, log provedLog) provedMessage {
 	p.CheckAccepted(a, signed)
 	return p.checkProof(a.Text("proof"), signed, log)
 }
 
 // checkProof ends the check unless text is the valid proof of a message by the relay with this log.
-func (p *relayProbe) checkProof(text string, signed SignedMessage, log provedLog) provedMessage {
+func (p *relayProbe) checkProof(text string, signed kit.SignedMessage, log provedLog) provedMessage {
 	p.Expect("a valid proof of %s in the log %s", signed.ID, log.origin)
-	e, err := envelope.Parse(signed.Body, MaxAnswer)
+	e, err := envelope.Parse(signed.Body, kit.MaxAnswer)
 	if err != nil {
 		panic(err) // cannot happen: the relay has accepted it
 	}
 	parsed, err := proof.Parse(text)
 	if err != nil {
-		p.Failf("the text of the proof is wrong: %v: %s", err, Excerpt([]byte(text), 400))
+		p.Failf("the text of the proof is wrong: %v: %s", err, kit.Excerpt([]byte(text), 400))
 	}
 	verified, err := parsed.Verify()
 	if err == nil {
 		err = verified.CheckMessage(e, log.origin.DID)
 	}
 	if err != nil {
-		p.Failf("%v: %s", err, Excerpt([]byte(text), 2000))
+		p.Failf("%v: %s", err, kit.Excerpt([]byte(text), 2000))
 	}
 	if verified.Origin != log.origin {
 		p.Failf("the proof is of the log %s", verified.Origin)
@@ -89,19 +90,19 @@ func (p *relayProbe) checkProof(text string, signed SignedMessage, log provedLog
 }
 
 // checkNoProof ends the check if an answer, or the result of a line, has a proof.
-func (p *relayProbe) checkNoProof(a Answer) {
+func (p *relayProbe) checkNoProof(a kit.Answer) {
 	p.Expect("no member proof")
 	if _, present := a.Members["proof"]; present {
 		p.Failf("the answer has a proof: %s", a)
 	}
 }
 
-func proofTarget(sender Actor, id string) string {
-	return "/proofs" + Query("sender", sender.DID(), "id", id)
+func proofTarget(sender kit.Actor, id string) string {
+	return "/proofs" + kit.Query("sender", sender.DID(), "id", id)
 }
 
 // readProof reads the proof of a message by sender.
-func (p *relayProbe) readProof(log provedLog, sender Actor, signed SignedMessage) provedMessage {
+func (p *relayProbe) readProof(log provedLog, sender kit.Actor, signed kit.SignedMessage) provedMessage {
 	return p.checkProof(p.checkText(p.Call("", http.MethodGet, proofTarget(sender, signed.ID), nil, nil, 0)), signed, log)
 }
 
@@ -114,7 +115,7 @@ func (p *relayProbe) checkSameLeaf(read, receipt provedMessage) {
 }
 
 // checkText ends the check unless a is a text, which it returns.
-func (p *relayProbe) checkText(a Answer) string {
+func (p *relayProbe) checkText(a kit.Answer) string {
 	p.Expect("status 200 with the Content-Type text/plain; charset=utf-8 and Cache-Control no-store")
 	kind, parameters, err := mime.ParseMediaType(a.Header.Get("Content-Type"))
 	if a.Err != nil || a.Status != http.StatusOK || err != nil || kind != "text/plain" ||
@@ -133,7 +134,7 @@ func (p *relayProbe) published(log provedLog) proof.Checkpoint {
 		_, err = c.Verify()
 	}
 	if err != nil || c.Origin != log.origin {
-		p.Failf("%v: %s", err, Excerpt([]byte(text), 600))
+		p.Failf("%v: %s", err, kit.Excerpt([]byte(text), 600))
 	}
 	return c
 }

@@ -5,14 +5,16 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // Options selects the checks of a run. The zero value selects all checks.
 type Options struct {
-	Level    Level         // empty: Extensions, which includes all checks
-	Only     []string      // numbers of checks, whatever their level; empty: all checks of Level
-	Timeout  time.Duration // for the whole run; checks that have not ended by then are skipped. 0: DefaultTimeout
-	Progress func(Result)  // called with each result when its check has ended, one call at a time; may be nil
+	Level    kit.Level        // empty: Extensions, which includes all checks
+	Only     []string         // numbers of checks, whatever their level; empty: all checks of Level
+	Timeout  time.Duration    // for the whole run; checks that have not ended by then are skipped. 0: DefaultTimeout
+	Progress func(kit.Result) // called with each result when its check has ended, one call at a time; may be nil
 }
 
 // DefaultTimeout is the time limit of a run if Options.Timeout is 0. A relay that follows the protocol needs little
@@ -22,30 +24,30 @@ const DefaultTimeout = 90 * time.Second
 // Run checks the relay at baseURL. It returns an error if the options are invalid, if baseURL is not a usable address,
 // or if no relay answers there. A relay that violates the protocol is not an error: see Report.Holds. If ctx ends, the
 // checks that have not ended are reported as skipped.
-func Run(ctx context.Context, baseURL string, o Options) (Report, error) {
+func Run(ctx context.Context, baseURL string, o Options) (kit.Report, error) {
 	if o.Level == "" {
-		o.Level = Extensions
+		o.Level = kit.Extensions
 	}
 	chosen, err := choose(o)
 	if err != nil {
-		return Report{}, err
+		return kit.Report{}, err
 	}
-	relay, err := NewRelayClient(baseURL)
+	relay, err := kit.NewRelayClient(baseURL)
 	if err != nil {
-		return Report{}, err
+		return kit.Report{}, err
 	}
 	defer relay.Close()
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
-	report := Report{URL: relay.BaseURL, Level: o.Level, Started: time.Now()}
+	report := kit.Report{URL: relay.BaseURL, Level: o.Level, Started: time.Now()}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout,
 		fmt.Errorf("the time limit of the run, %v, has passed", o.Timeout))
 	defer cancel()
 	if err := relay.Connect(ctx); err != nil {
-		return Report{}, err
+		return kit.Report{}, err
 	}
-	report.Results = RunAll(ctx, relay, chosen, o.Progress)
+	report.Results = kit.RunAll(ctx, relay, chosen, o.Progress)
 	report.Took, report.Requests, report.Clock = time.Since(report.Started), relay.Requests.Load(), relay.ClockOffset
 	return report, nil
 }
@@ -53,25 +55,25 @@ func Run(ctx context.Context, baseURL string, o Options) (Report, error) {
 // Check returns the error that Run would return for invalid options or an invalid baseURL. It sends no request.
 func (o Options) Check(baseURL string) error {
 	if o.Level == "" {
-		o.Level = Extensions
+		o.Level = kit.Extensions
 	}
 	if _, err := choose(o); err != nil {
 		return err
 	}
-	_, err := ParseBase(baseURL)
+	_, err := kit.ParseBase(baseURL)
 	return err
 }
 
 // choose returns the checks that o selects.
-func choose(o Options) ([]Check, error) {
-	if !slices.Contains(Levels(), o.Level) {
+func choose(o Options) ([]kit.Check, error) {
+	if !slices.Contains(kit.Levels(), o.Level) {
 		return nil, fmt.Errorf("level must be core, strict or extensions, not %q", o.Level)
 	}
 	all := Checks()
 	if len(o.Only) == 0 {
-		all = slices.DeleteFunc(all, func(c Check) bool { return !o.Level.Includes(c.Level()) })
+		all = slices.DeleteFunc(all, func(c kit.Check) bool { return !o.Level.Includes(c.Level()) })
 	}
-	return Pick(all, o.Only, "C-1, S-1 and X-1")
+	return kit.Pick(all, o.Only, "C-1, S-1 and X-1")
 }
 
 // theme is a table of related checks.
@@ -115,16 +117,16 @@ func themes() []theme {
 }
 
 // Checks returns all checks, in the order of the documentation.
-func Checks() []Check {
-	var all []Check
+func Checks() []kit.Check {
+	var all []kit.Check
 	for _, t := range themes() {
 		for _, c := range t.checks {
 			vectors := c.Vectors
 			if vectors == "" {
 				vectors = t.vectors
 			}
-			all = append(all, BindCheck(Check{Number: c.Number, Title: c.Title, Cites: c.Cites, Theme: t.name,
-				Vectors: vectors}, c.wait, func(p *Probe) { c.run(&relayProbe{p}) }))
+			all = append(all, kit.BindCheck(kit.Check{Number: c.Number, Title: c.Title, Cites: c.Cites, Theme: t.name,
+				Vectors: vectors}, c.wait, func(p *kit.Probe) { c.run(&relayProbe{p}) }))
 		}
 	}
 	return all
@@ -138,4 +140,4 @@ type relayCheck struct {
 }
 
 // relayProbe is the context of one running check of a relay.
-type relayProbe struct{ *Probe }
+type relayProbe struct{ *kit.Probe }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/didkey"
 )
 
@@ -38,8 +39,8 @@ func membersReversed(body string) string {
 }
 
 // respell returns a change that replaces sender.id by as(key). key has the 34 bytes that the did encodes.
-func respell(as func(key []byte) string) func(Message) {
-	return func(m Message) {
+func respell(as func(key []byte) string) func(kit.Message) {
+	return func(m kit.Message) {
 		sender := m["sender"].(map[string]any)
 		sender["id"] = as(keyBytes(sender["id"].(string)))
 	}

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 const delivery = "PROTOCOL §7 "
@@ -14,7 +16,7 @@ var deliveryChecks = []relayCheck{
 	{Number: "S-109", Title: "Events are delivered in the order of their arrival, not of their ts",
 		Cites: delivery + "(delivery order is the sequence)", run: func(p *relayProbe) {
 			client, agent := p.Actor("a client"), p.Actor("an agent")
-			var sent []SignedMessage
+			var sent []kit.SignedMessage
 			for _, ahead := range []time.Duration{20, -40, 60, 0, -80} {
 				sent = append(sent, p.PostAccepted(client, p.requestAhead(client, agent, ahead*time.Second)))
 			}
@@ -51,7 +53,7 @@ var deliveryChecks = []relayCheck{
 			a := p.Poll("since", sent.TS, "recipient", agent.DID(), "timeout", "9")
 			p.CheckEvents(p.CheckPage(a), twin)
 			p.Expect("the answer comes about a second after the event")
-			if a.Took > PromptLimit+time.Second {
+			if a.Took > kit.PromptLimit+time.Second {
 				p.Failf("the answer came after %v", a.Took)
 			}
 		}},
@@ -65,8 +67,8 @@ var deliveryChecks = []relayCheck{
 		Title: "A page does not end between events with the same ts; it may have more events than limit instead",
 		Cites: delivery + "since 3", run: func(p *relayProbe) {
 			client, agent := p.Actor("a client"), p.Actor("an agent")
-			var sent []SignedMessage
-			ts := FormatTime(p.Now())
+			var sent []kit.SignedMessage
+			ts := kit.FormatTime(p.Now())
 			for range 4 {
 				m := p.Request(client, agent)
 				m["ts"] = ts
@@ -131,13 +133,13 @@ var deliveryChecks = []relayCheck{
 }
 
 // requestAhead returns a REQUEST, not signed yet, from a sender whose clock is ahead by this duration.
-func (p *relayProbe) requestAhead(from, to Actor, ahead time.Duration) Message {
+func (p *relayProbe) requestAhead(from, to kit.Actor, ahead time.Duration) kit.Message {
 	m := p.Request(from, to)
-	Combine(Set("ts", FormatTime(p.Now().Add(ahead))), Set("meta.ttl", 600))(m)
+	kit.Combine(kit.Set("ts", kit.FormatTime(p.Now().Add(ahead))), kit.Set("meta.ttl", 600))(m)
 	return m
 }
 
-func names(messages []SignedMessage) string {
+func names(messages []kit.SignedMessage) string {
 	var text string
 	for i, signed := range messages {
 		if i > 0 {
@@ -155,12 +157,12 @@ func idleReader(what string, step time.Duration) func(*relayProbe) {
 	return func(p *relayProbe) {
 		client, agent := p.Actor("a client"), p.Actor("an agent")
 		now := p.Now()
-		var sent []SignedMessage
+		var sent []kit.SignedMessage
 		for i := range 4 {
 			m := p.Request(client, agent)
-			m["ts"] = FormatTime(now)
+			m["ts"] = kit.FormatTime(now)
 			if step < 0 {
-				Combine(Set("ts", FormatTime(now.Add(time.Duration(i)*step))), Set("meta.ttl", 600))(m)
+				kit.Combine(kit.Set("ts", kit.FormatTime(now.Add(time.Duration(i)*step))), kit.Set("meta.ttl", 600))(m)
 			}
 			sent = append(sent, p.PostAccepted(client, m))
 		}
@@ -201,7 +203,7 @@ func soak(s soakOptions) func(*relayProbe) {
 		}
 		f := p.follow(agent, loop)
 		var senders [soakSenders]struct {
-			Actor
+			kit.Actor
 			ahead time.Duration
 		}
 		for i := range senders {
@@ -209,7 +211,7 @@ func soak(s soakOptions) func(*relayProbe) {
 			// The clock errors are evenly spaced, so that every run includes both extremes.
 			senders[i].ahead = s.skew * time.Duration(2*i-(soakSenders-1)) / (soakSenders - 1)
 		}
-		var sent []SignedMessage
+		var sent []kit.SignedMessage
 		for range soakEvents {
 			from := senders[rand.IntN(soakSenders)]
 			m := p.requestAhead(from.Actor, agent, from.ahead)

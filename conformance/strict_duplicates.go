@@ -5,16 +5,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/envelope"
 )
 
 const duplicates = "PROTOCOL §3"
 
 var (
-	duplicateID = Refused(http.StatusConflict, envelope.CodeDuplicateID)
-	wrongState  = Refused(http.StatusConflict, envelope.CodeInvalidTransition)
-	forbidden   = Refused(http.StatusForbidden, envelope.CodeForbidden)
-	noThread    = Refused(http.StatusNotFound, envelope.CodeThreadNotFound)
+	duplicateID = kit.Refused(http.StatusConflict, envelope.CodeDuplicateID)
+	wrongState  = kit.Refused(http.StatusConflict, envelope.CodeInvalidTransition)
+	forbidden   = kit.Refused(http.StatusForbidden, envelope.CodeForbidden)
+	noThread    = kit.Refused(http.StatusNotFound, envelope.CodeThreadNotFound)
 )
 
 // duplicateChecks test retries, which are safe, and the reuse of an id for another message, which is refused.
@@ -61,8 +62,8 @@ var duplicateChecks = []relayCheck{
 	{Number: "S-53", Title: "Messages from different senders may have the same id, and none blocks or replaces another",
 		Cites: duplicates, run: func(p *relayProbe) {
 			agent := p.Actor("an agent")
-			var sent []SignedMessage
-			id := NewID("msg")
+			var sent []kit.SignedMessage
+			id := kit.NewID("msg")
 			for _, name := range []string{"a client", "another client", "a third client"} {
 				client := p.Actor(name)
 				m := p.Request(client, agent)
@@ -102,14 +103,14 @@ var duplicateChecks = []relayCheck{
 			again := p.Request(client, agent)
 			again["id"] = first.ID
 			p.PostRefused(duplicateID, "a different REQUEST with the id of an expired one", again.Sign(client).Body)
-			p.PostRefused(Refused(http.StatusBadRequest, envelope.CodeExpired), "the expired REQUEST again, unchanged",
+			p.PostRefused(kit.Refused(http.StatusBadRequest, envelope.CodeExpired), "the expired REQUEST again, unchanged",
 				first.Body)
 		}},
 }
 
 // checkDuplicate ends the check unless the message was accepted and its receipt has the member duplicate with this
 // value.
-func (p *relayProbe) checkDuplicate(a Answer, signed SignedMessage, want bool) {
+func (p *relayProbe) checkDuplicate(a kit.Answer, signed kit.SignedMessage, want bool) {
 	p.CheckAccepted(a, signed)
 	p.Expect(`"duplicate":%v`, want)
 	if got, present := a.Flag("duplicate"); !present || got != want {
@@ -125,7 +126,7 @@ var raceChecks = []relayCheck{
 			client, agent := p.Actor("a client"), p.Actor("an agent")
 			signed := p.Request(client, agent).Sign(client)
 			first := 0
-			for _, a := range p.postConcurrently(12, func(int) SignedMessage { return signed }) {
+			for _, a := range p.postConcurrently(12, func(int) kit.SignedMessage { return signed }) {
 				p.Describe("POST /events with the same REQUEST, 12 times at once")
 				p.CheckAccepted(a, signed)
 				if again, _ := a.Flag("duplicate"); !again {
@@ -143,7 +144,7 @@ var raceChecks = []relayCheck{
 			t := p.conversation()
 			t.play("c.REQUEST a.OFFER b.OFFER")
 			answers := p.postConcurrently(8,
-				func(i int) SignedMessage { return t.signed([]string{"c.ACCEPT>a", "c.ACCEPT>b"}[i%2]) })
+				func(i int) kit.SignedMessage { return t.signed([]string{"c.ACCEPT>a", "c.ACCEPT>b"}[i%2]) })
 			p.Describe("POST /events with 8 ACCEPTs at once, for the offers of two agents")
 			won := 0
 			for _, a := range answers {
@@ -163,13 +164,13 @@ var raceChecks = []relayCheck{
 	{Number: "S-59", Title: "Every message that was answered with 200 is delivered",
 		Cites: "PROTOCOL §5 (a 200 means: on disk, and it will be delivered)", run: func(p *relayProbe) {
 			client, agent := p.Actor("a client"), p.Actor("an agent")
-			messages := make([]SignedMessage, 60)
+			messages := make([]kit.SignedMessage, 60)
 			for i := range messages {
 				m := p.Request(client, agent)
-				m["ts"] = FormatTime(p.Now().Add(time.Duration(i) * time.Millisecond))
+				m["ts"] = kit.FormatTime(p.Now().Add(time.Duration(i) * time.Millisecond))
 				messages[i] = m.Sign(client)
 			}
-			for i, a := range p.postConcurrently(len(messages), func(i int) SignedMessage { return messages[i] }) {
+			for i, a := range p.postConcurrently(len(messages), func(i int) kit.SignedMessage { return messages[i] }) {
 				p.CheckAccepted(a, messages[i])
 			}
 			p.Describe("GET /events for the recipient of 60 REQUESTs that were all accepted")
@@ -178,12 +179,12 @@ var raceChecks = []relayCheck{
 }
 
 // postConcurrently posts n messages, up to eight at a time, and returns the answers in the order of the messages.
-func (p *relayProbe) postConcurrently(n int, messageOf func(i int) SignedMessage) []Answer {
-	messages := make([]SignedMessage, n)
+func (p *relayProbe) postConcurrently(n int, messageOf func(i int) kit.SignedMessage) []kit.Answer {
+	messages := make([]kit.SignedMessage, n)
 	for i := range messages {
 		messages[i] = messageOf(i)
 	}
-	answers := make([]Answer, n)
+	answers := make([]kit.Answer, n)
 	slots := make(chan struct{}, 8)
 	var posts sync.WaitGroup
 	for i, signed := range messages {
@@ -200,15 +201,15 @@ func (p *relayProbe) postConcurrently(n int, messageOf func(i int) SignedMessage
 func offerLimit(p *relayProbe) {
 	t := p.conversation()
 	t.play("c.REQUEST")
-	var messages []SignedMessage
+	var messages []kit.SignedMessage
 	for range 100 {
 		messages = append(messages, t.signed("a.OFFER"))
 	}
-	for i, a := range p.postConcurrently(len(messages), func(i int) SignedMessage { return messages[i] }) {
+	for i, a := range p.postConcurrently(len(messages), func(i int) kit.SignedMessage { return messages[i] }) {
 		p.Describe("POST /events with 100 OFFERs from one agent in one thread")
 		p.CheckAccepted(a, messages[i])
 	}
-	a := p.PostRefused(Refused(http.StatusTooManyRequests, envelope.CodeRateLimited), "the 101st OFFER in a thread",
+	a := p.PostRefused(kit.Refused(http.StatusTooManyRequests, envelope.CodeRateLimited), "the 101st OFFER in a thread",
 		t.signed("b.OFFER").Body)
 	p.Expect("a Retry-After header, and retryable true")
 	if retryable, _ := a.Flag("retryable"); !retryable || a.Header.Get("Retry-After") == "" {

@@ -7,39 +7,40 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/envelope"
 )
 
-var stale = Refused(http.StatusBadRequest, envelope.CodeStaleTimestamp)
+var stale = kit.Refused(http.StatusBadRequest, envelope.CodeStaleTimestamp)
 
 // fieldChecks test the rows of the table in PROTOCOL §1, from version to meta.
 var fieldChecks = []relayCheck{
 	{Number: "S-19", Title: "version must be the string \"1.0\"", Cites: wireForm + "version", run: refuses(
-		Refused(http.StatusBadRequest, envelope.CodeUnsupportedVersion),
-		variant{what: "version 1.1", edit: Set("version", "1.1")},
-		variant{what: "version 1.0 as a number", edit: Set("version", json.RawMessage("1.0"))},
-		variant{what: "version \"1.0 \" with a space at its end", edit: Set("version", "1.0 ")},
-		variant{what: "no version", edit: Without("version")})},
+		kit.Refused(http.StatusBadRequest, envelope.CodeUnsupportedVersion),
+		variant{what: "version 1.1", edit: kit.Set("version", "1.1")},
+		variant{what: "version 1.0 as a number", edit: kit.Set("version", json.RawMessage("1.0"))},
+		variant{what: "version \"1.0 \" with a space at its end", edit: kit.Set("version", "1.0 ")},
+		variant{what: "no version", edit: kit.Without("version")})},
 	{Number: "S-20",
 		Title: "An id has 1 to 128 characters: letters and digits, and after the first character also ._:~-",
 		Cites: wireForm + "id", run: accepts(
-			variant{what: "an id of one character", edit: Set("id", "0")},
+			variant{what: "an id of one character", edit: kit.Set("id", "0")},
 			variant{what: "an id of 128 characters",
-				edit: func(m Message) { m["id"] = (m["id"].(string) + strings.Repeat("a", 128))[:128] }},
+				edit: func(m kit.Message) { m["id"] = (m["id"].(string) + strings.Repeat("a", 128))[:128] }},
 			variant{what: "an id with all allowed punctuation",
-				edit: func(m Message) { m["id"] = m["id"].(string) + "._:~-Z" }},
+				edit: func(m kit.Message) { m["id"] = m["id"].(string) + "._:~-Z" }},
 		)},
 	{Number: "S-21", Title: "An id that is empty, longer than 128 characters or has another character is refused",
 		Cites: wireForm + "id", run: refuses(invalid,
-			variant{what: "an empty id", edit: Set("id", "")},
-			variant{what: "an id of 129 characters", edit: Set("id", strings.Repeat("a", 129))},
-			variant{what: "an id that starts with _", edit: Set("id", "_msg")},
-			variant{what: "an id with a space", edit: Set("id", "msg 1")},
-			variant{what: "an id with a slash", edit: Set("id", "msg/1")},
-			variant{what: "an id with a line break at its end", edit: Set("id", "msg\n")},
-			variant{what: "an id with a letter outside ASCII", edit: Set("id", "msgé")},
-			variant{what: "a number as id", edit: Set("id", 7)},
-			variant{what: "no id", edit: Without("id")},
+			variant{what: "an empty id", edit: kit.Set("id", "")},
+			variant{what: "an id of 129 characters", edit: kit.Set("id", strings.Repeat("a", 129))},
+			variant{what: "an id that starts with _", edit: kit.Set("id", "_msg")},
+			variant{what: "an id with a space", edit: kit.Set("id", "msg 1")},
+			variant{what: "an id with a slash", edit: kit.Set("id", "msg/1")},
+			variant{what: "an id with a line break at its end", edit: kit.Set("id", "msg\n")},
+			variant{what: "an id with a letter outside ASCII", edit: kit.Set("id", "msgé")},
+			variant{what: "a number as id", edit: kit.Set("id", 7)},
+			variant{what: "no id", edit: kit.Without("id")},
 		)},
 	{Number: "S-22", Title: "ts may have an offset and up to 9 fraction digits, and is compared as an instant",
 		Cites: wireForm + "ts", run: accepts(
@@ -60,116 +61,116 @@ var fieldChecks = []relayCheck{
 			variant{what: "ts with 10 fraction digits", edit: withTSEnding(".0000000000Z")},
 			variant{what: "ts with a dot and no digits", edit: withTSEnding(".Z")},
 			variant{what: "ts with the offset +24:00",
-				edit: Combine(formatTS(time.RFC3339, 23*time.Hour), func(m Message) {
+				edit: kit.Combine(formatTS(time.RFC3339, 23*time.Hour), func(m kit.Message) {
 					ts, _ := time.Parse(time.RFC3339, m["ts"].(string)) // no error: formatTS has written it
 					m["ts"] = ts.Add(time.Hour).Format("2006-01-02T15:04:05") + "+24:00"
 				})},
 			variant{what: "ts with an offset without a colon", edit: formatTS("2006-01-02T15:04:05-0700", time.Hour)},
-			variant{what: "ts with a one-digit hour", edit: Set("ts", "2026-02-02T5:30:00Z")},
-			variant{what: "the 30th of February", edit: Set("ts", "2026-02-30T15:30:00Z")},
-			variant{what: "ts as a number of milliseconds", edit: func(m Message) { m["ts"] = time.Now().UnixMilli() }},
-			variant{what: "no ts", edit: Without("ts")},
+			variant{what: "ts with a one-digit hour", edit: kit.Set("ts", "2026-02-02T5:30:00Z")},
+			variant{what: "the 30th of February", edit: kit.Set("ts", "2026-02-30T15:30:00Z")},
+			variant{what: "ts as a number of milliseconds", edit: func(m kit.Message) { m["ts"] = time.Now().UnixMilli() }},
+			variant{what: "no ts", edit: kit.Without("ts")},
 		)},
 	{Number: "S-24", Title: "A ts outside the window is refused with STALE_TIMESTAMP, also in the years 1 and 9999",
 		Cites: wireForm + "ts window", run: refuses(stale,
 			variant{what: "ts 5m10s in the past", edit: shiftTS(-310 * time.Second)},
 			variant{what: "ts 5m10s in the future", edit: shiftTS(310 * time.Second)},
-			variant{what: "ts in the year 9999", edit: Set("ts", "9999-12-31T23:59:59Z")},
-			variant{what: "ts in the year 1", edit: Set("ts", "0001-01-01T00:00:00Z")},
+			variant{what: "ts in the year 9999", edit: kit.Set("ts", "9999-12-31T23:59:59Z")},
+			variant{what: "ts in the year 1", edit: kit.Set("ts", "0001-01-01T00:00:00Z")},
 			variant{what: "ts in the year 2300, which overflows 64 bits of nanoseconds since 1970",
-				edit: Set("ts", "2300-01-01T00:00:00Z")},
+				edit: kit.Set("ts", "2300-01-01T00:00:00Z")},
 		)},
 	{Number: "S-25", Title: "The refusal of a stale ts has the relay's time in details.now",
 		Cites: wireForm + "ts window", run: staleDetailsNow},
 	{Number: "S-26", Title: "A type that is not exactly one of the seven types is refused",
 		Cites: wireForm + "type", run: refuses(invalid,
-			variant{what: "the type request in lower case", edit: Set("type", "request")},
-			variant{what: "the unknown type PING", edit: Set("type", "PING")},
-			variant{what: "the type TIMEOUT, which no message may have", edit: Set("type", "TIMEOUT")},
-			variant{what: "an empty type", edit: Set("type", "")},
-			variant{what: "a number as type", edit: Set("type", 1)},
-			variant{what: "no type", edit: Without("type")},
+			variant{what: "the type request in lower case", edit: kit.Set("type", "request")},
+			variant{what: "the unknown type PING", edit: kit.Set("type", "PING")},
+			variant{what: "the type TIMEOUT, which no message may have", edit: kit.Set("type", "TIMEOUT")},
+			variant{what: "an empty type", edit: kit.Set("type", "")},
+			variant{what: "a number as type", edit: kit.Set("type", 1)},
+			variant{what: "no type", edit: kit.Without("type")},
 		)},
 	{Number: "S-27", Title: "sender must be an object whose id is a did:key",
 		Cites: wireForm + "sender.id", run: refuses(invalidDID,
-			variant{what: "no sender", edit: Without("sender")},
+			variant{what: "no sender", edit: kit.Without("sender")},
 			variant{what: "the sender's did as a string",
-				edit: func(m Message) { m["sender"] = m["sender"].(map[string]any)["id"] }},
-			variant{what: "a sender without id", edit: Without("sender.id")},
-			variant{what: "a sender whose id is a number", edit: Set("sender.id", 1)},
-			variant{what: "a sender that is a did:web", edit: Set("sender.id", "did:web:agent.example")},
+				edit: func(m kit.Message) { m["sender"] = m["sender"].(map[string]any)["id"] }},
+			variant{what: "a sender without id", edit: kit.Without("sender.id")},
+			variant{what: "a sender whose id is a number", edit: kit.Set("sender.id", 1)},
+			variant{what: "a sender that is a did:web", edit: kit.Set("sender.id", "did:web:agent.example")},
 		)},
 	{Number: "S-28", Title: "sender.name and sender.url must be strings", Cites: wireForm + "sender.id", run: refuses(
-		Refused(http.StatusBadRequest, envelope.CodeInvalidDID, envelope.CodeInvalidRequest),
-		variant{what: "a number as sender.name", edit: Set("sender.name", 1)},
-		variant{what: "an object as sender.url", edit: Set("sender.url", map[string]any{})})},
+		kit.Refused(http.StatusBadRequest, envelope.CodeInvalidDID, envelope.CodeInvalidRequest),
+		variant{what: "a number as sender.name", edit: kit.Set("sender.name", 1)},
+		variant{what: "an object as sender.url", edit: kit.Set("sender.url", map[string]any{})})},
 	{Number: "S-29", Title: "recipient, if present, must be an object whose id is a did:key",
 		Cites: wireForm + "recipient", run: refuses(invalidDID,
-			variant{what: "recipient null", edit: Set("recipient", nil)},
-			variant{what: "an empty recipient", edit: Set("recipient", map[string]any{})},
-			variant{what: "an empty recipient.id", edit: Set("recipient.id", "")},
+			variant{what: "recipient null", edit: kit.Set("recipient", nil)},
+			variant{what: "an empty recipient", edit: kit.Set("recipient", map[string]any{})},
+			variant{what: "an empty recipient.id", edit: kit.Set("recipient.id", "")},
 			variant{what: "a recipient's did as a string",
-				edit: func(m Message) { m["recipient"] = m["recipient"].(map[string]any)["id"] }},
-			variant{what: "a recipient's did with a space after it", edit: func(m Message) {
-				Set("recipient.id", m["recipient"].(map[string]any)["id"].(string)+" ")(m)
+				edit: func(m kit.Message) { m["recipient"] = m["recipient"].(map[string]any)["id"] }},
+			variant{what: "a recipient's did with a space after it", edit: func(m kit.Message) {
+				kit.Set("recipient.id", m["recipient"].(map[string]any)["id"].(string)+" ")(m)
 			}},
 		)},
 	{Number: "S-30", Title: "payload must be an object", Cites: wireForm + "payload", run: refuses(invalid,
-		variant{what: "an array as payload", edit: Set("payload", []int{1})},
-		variant{what: "a string as payload", edit: Set("payload", "intent")},
-		variant{what: "payload null", edit: Set("payload", nil)},
-		variant{what: "no payload", edit: Without("payload")},
+		variant{what: "an array as payload", edit: kit.Set("payload", []int{1})},
+		variant{what: "a string as payload", edit: kit.Set("payload", "intent")},
+		variant{what: "payload null", edit: kit.Set("payload", nil)},
+		variant{what: "no payload", edit: kit.Without("payload")},
 	)},
 	{Number: "S-31", Title: "If a message has no thread, payload.request_id is the thread id",
 		Cites: wireForm + "thread.id", run: threadByRequest},
 	{Number: "S-32", Title: "A message without a valid thread id, in thread or in payload.request_id, is refused",
 		Cites: wireForm + "thread.id", run: refuses(invalid,
-			variant{what: "neither thread nor request_id", edit: Without("thread", "payload.request_id")},
-			variant{what: "an empty thread.id", edit: Set("thread.id", "")},
-			variant{what: "a thread without id", edit: Set("thread", map[string]any{})},
-			variant{what: "a thread.id with a slash", edit: Set("thread.id", "a/b")},
-			variant{what: "a thread that is a string", edit: Set("thread", "thread_1")},
+			variant{what: "neither thread nor request_id", edit: kit.Without("thread", "payload.request_id")},
+			variant{what: "an empty thread.id", edit: kit.Set("thread.id", "")},
+			variant{what: "a thread without id", edit: kit.Set("thread", map[string]any{})},
+			variant{what: "a thread.id with a slash", edit: kit.Set("thread.id", "a/b")},
+			variant{what: "a thread that is a string", edit: kit.Set("thread", "thread_1")},
 			variant{what: "a request_id with a space and no thread",
-				edit: Combine(Without("thread"), Set("payload.request_id", "req 1"))},
+				edit: kit.Combine(kit.Without("thread"), kit.Set("payload.request_id", "req 1"))},
 		)},
 	{Number: "S-33", Title: "meta.ttl is optional and may be any whole number of seconds from 1, in any JSON notation",
 		Cites: wireForm + "meta.ttl", run: accepts(
-			variant{what: "ttl 300.0", edit: Set("meta.ttl", 300), text: replace(`"ttl":300`, `"ttl":300.0`)},
-			variant{what: "ttl 3e2", edit: Set("meta.ttl", 300), text: replace(`"ttl":300`, `"ttl":3e2`)},
-			variant{what: "no ttl", edit: Without("meta.ttl")}, variant{what: "no meta", edit: Without("meta")})},
+			variant{what: "ttl 300.0", edit: kit.Set("meta.ttl", 300), text: replace(`"ttl":300`, `"ttl":300.0`)},
+			variant{what: "ttl 3e2", edit: kit.Set("meta.ttl", 300), text: replace(`"ttl":300`, `"ttl":3e2`)},
+			variant{what: "no ttl", edit: kit.Without("meta.ttl")}, variant{what: "no meta", edit: kit.Without("meta")})},
 	{Number: "S-34", Title: "A meta.ttl that is not a whole number of seconds from 1, or that overflows, is refused",
 		Cites: wireForm + "meta.ttl", run: refuses(invalid,
-			variant{what: "ttl 0", edit: Set("meta.ttl", 0)},
-			variant{what: "ttl -1", edit: Set("meta.ttl", -1)},
-			variant{what: "ttl 1.5", edit: Set("meta.ttl", 1.5)},
-			variant{what: "ttl as a string", edit: Set("meta.ttl", "300")},
-			variant{what: "ttl null", edit: Set("meta.ttl", nil)},
-			variant{what: "ttl 1e300, which overflows", edit: Set("meta.ttl", 1e300)},
-			variant{what: "ttl 2^63, which overflows", edit: Set("meta.ttl", json.RawMessage("9223372036854775808"))},
+			variant{what: "ttl 0", edit: kit.Set("meta.ttl", 0)},
+			variant{what: "ttl -1", edit: kit.Set("meta.ttl", -1)},
+			variant{what: "ttl 1.5", edit: kit.Set("meta.ttl", 1.5)},
+			variant{what: "ttl as a string", edit: kit.Set("meta.ttl", "300")},
+			variant{what: "ttl null", edit: kit.Set("meta.ttl", nil)},
+			variant{what: "ttl 1e300, which overflows", edit: kit.Set("meta.ttl", 1e300)},
+			variant{what: "ttl 2^63, which overflows", edit: kit.Set("meta.ttl", json.RawMessage("9223372036854775808"))},
 		)},
 	{Number: "S-35", Title: "A message that has already expired on arrival is refused with EXPIRED",
 		Cites: wireForm + "already expired on arrival",
-		run: refuses(Refused(http.StatusBadRequest, envelope.CodeExpired),
-			variant{what: "ts a minute ago and ttl 30", edit: Combine(shiftTS(-time.Minute), Set("meta.ttl", 30))},
-			variant{what: "ts 10 s ago and ttl 1", edit: Combine(shiftTS(-10*time.Second), Set("meta.ttl", 1))},
+		run: refuses(kit.Refused(http.StatusBadRequest, envelope.CodeExpired),
+			variant{what: "ts a minute ago and ttl 30", edit: kit.Combine(shiftTS(-time.Minute), kit.Set("meta.ttl", 30))},
+			variant{what: "ts 10 s ago and ttl 1", edit: kit.Combine(shiftTS(-10*time.Second), kit.Set("meta.ttl", 1))},
 		)},
 	{Number: "S-36", Title: "meta.hop may be a whole number from 0 to 16, and is delivered unchanged",
 		Cites: wireForm + "meta.hop", run: accepts(
-			variant{what: "hop 0", edit: Set("meta.hop", 0)}, variant{what: "hop 16", edit: Set("meta.hop", 16)})},
+			variant{what: "hop 0", edit: kit.Set("meta.hop", 0)}, variant{what: "hop 16", edit: kit.Set("meta.hop", 16)})},
 	{Number: "S-37", Title: "A meta.hop that is not a whole number from 0 to 16 is refused",
 		Cites: wireForm + "meta.hop", run: refuses(invalid,
-			variant{what: "hop 17", edit: Set("meta.hop", 17)},
-			variant{what: "hop -1", edit: Set("meta.hop", -1)},
-			variant{what: "hop 0.5", edit: Set("meta.hop", 0.5)},
-			variant{what: "hop as a string", edit: Set("meta.hop", "1")},
+			variant{what: "hop 17", edit: kit.Set("meta.hop", 17)},
+			variant{what: "hop -1", edit: kit.Set("meta.hop", -1)},
+			variant{what: "hop 0.5", edit: kit.Set("meta.hop", 0.5)},
+			variant{what: "hop as a string", edit: kit.Set("meta.hop", "1")},
 		)},
 	{Number: "S-38", Title: "A message with a meta.relay that does not name this relay is refused",
 		Cites: wireForm + "meta.relay",
-		run: refuses(Refused(http.StatusForbidden, envelope.CodeForbidden),
-			variant{what: "another relay in meta.relay", edit: Set("meta.relay", "https://relay.invalid")},
+		run: refuses(kit.Refused(http.StatusForbidden, envelope.CodeForbidden),
+			variant{what: "another relay in meta.relay", edit: kit.Set("meta.relay", "https://relay.invalid")},
 			variant{what: "a list of other relays in meta.relay",
-				edit: Set("meta.relay", []string{"https://a.invalid", "https://b.invalid"})},
-			variant{what: "an empty list in meta.relay", edit: Set("meta.relay", []string{})},
+				edit: kit.Set("meta.relay", []string{"https://a.invalid", "https://b.invalid"})},
+			variant{what: "an empty list in meta.relay", edit: kit.Set("meta.relay", []string{})},
 		)},
 }
 
@@ -186,8 +187,8 @@ var signatureChecks = []relayCheck{
 			variant{what: "a space after sig", sign: resigned(func(sig string) string { return sig + " " })},
 			variant{what: "a sig in the base64 alphabet with + and /", sign: plusAlphabet},
 			variant{what: "a number as sig",
-				sign: func(m Message, from Actor) SignedMessage { m["sig"] = 1; return m.Encode(from) }},
-			variant{what: "no sig", sign: func(m Message, from Actor) SignedMessage { return m.Encode(from) }},
+				sign: func(m kit.Message, from kit.Actor) kit.SignedMessage { m["sig"] = 1; return m.Encode(from) }},
+			variant{what: "no sig", sign: func(m kit.Message, from kit.Actor) kit.SignedMessage { return m.Encode(from) }},
 		)},
 	{Number: "S-40", Title: "A signature that does not verify is refused with 403 INVALID_SIGNATURE",
 		Cites: wireForm + "Signature", run: refuses(badSignature,
@@ -200,24 +201,24 @@ var signatureChecks = []relayCheck{
 		Cites: wireForm + "(cheap checks come first, no side effect before the signature)", run: forgery},
 	{Number: "S-42", Title: "The cheap checks come before the signature check",
 		Cites: wireForm + "(size → depth → JSON → fields → window → DID → signature)", run: func(p *relayProbe) {
-			forged := func(edit func(Message)) []byte {
+			forged := func(edit func(kit.Message)) []byte {
 				client := p.Actor("a client")
-				m := p.Request(client, Actor{})
+				m := p.Request(client, kit.Actor{})
 				edit(m)
 				return withSig(strings.Repeat("A", 86))(m, client).Body
 			}
-			p.PostRefused(invalid, "a REQUEST with an empty id and an invalid signature", forged(Set("id", "")))
+			p.PostRefused(invalid, "a REQUEST with an empty id and an invalid signature", forged(kit.Set("id", "")))
 			p.PostRefused(stale, "a REQUEST with a stale ts and an invalid signature", forged(shiftTS(-time.Hour)))
 			p.PostRefused(stale, "a REQUEST with a stale ts, a sender that is not a did:key, and an invalid signature",
-				forged(Combine(shiftTS(-time.Hour), Set("sender.id", "did:key:z6Mk"))))
+				forged(kit.Combine(shiftTS(-time.Hour), kit.Set("sender.id", "did:key:z6Mk"))))
 			p.PostRefused(invalidDID, "a REQUEST with a sender that is not a did:key and an invalid signature",
-				forged(Set("sender.id", "did:key:z6Mk")))
+				forged(kit.Set("sender.id", "did:key:z6Mk")))
 		}},
 }
 
 // formatTS returns a change that writes ts in another layout and with another offset from UTC.
-func formatTS(layout string, zone time.Duration) func(Message) {
-	return func(m Message) {
+func formatTS(layout string, zone time.Duration) func(kit.Message) {
+	return func(m kit.Message) {
 		ts, err := time.Parse(time.RFC3339, m["ts"].(string))
 		if err != nil {
 			panic(err) // cannot happen: probe.message has written ts
@@ -231,13 +232,13 @@ func formatTS(layout string, zone time.Duration) func(Message) {
 }
 
 // withTSEnding returns a change that writes ts in whole seconds with this ending instead of Z.
-func withTSEnding(tail string) func(Message) {
-	return func(m Message) { m["ts"] = m["ts"].(string)[:len("2006-01-02T15:04:05")] + tail }
+func withTSEnding(tail string) func(kit.Message) {
+	return func(m kit.Message) { m["ts"] = m["ts"].(string)[:len("2006-01-02T15:04:05")] + tail }
 }
 
 func staleDetailsNow(p *relayProbe) {
 	client := p.Actor("a client")
-	m := p.Request(client, Actor{})
+	m := p.Request(client, kit.Actor{})
 	shiftTS(-time.Hour)(m)
 	a := p.PostRefused(stale, "a REQUEST dated an hour ago", m.Sign(client).Body)
 	p.Expect("details.now is the relay's time in RFC 3339 form")
@@ -250,7 +251,7 @@ func staleDetailsNow(p *relayProbe) {
 func threadByRequest(p *relayProbe) {
 	t := p.conversation()
 	t.thread = t.request
-	var sent []SignedMessage
+	var sent []kit.SignedMessage
 	for _, move := range []string{"c.REQUEST>a", "a.OFFER", "c.ACCEPT>a", "a.RESULT"} {
 		m, from := t.message(move)
 		delete(m, "thread")
@@ -260,8 +261,8 @@ func threadByRequest(p *relayProbe) {
 }
 
 // resigned returns a function that signs a message and then changes the text of sig.
-func resigned(respell func(string) string) func(Message, Actor) SignedMessage {
-	return func(m Message, from Actor) SignedMessage {
+func resigned(respell func(string) string) func(kit.Message, kit.Actor) kit.SignedMessage {
+	return func(m kit.Message, from kit.Actor) kit.SignedMessage {
 		m.Sign(from)
 		return withSig(respell(m["sig"].(string)))(m, from)
 	}
@@ -277,9 +278,9 @@ func strayBits(sig string) string {
 
 // plusAlphabet writes sig in the standard base64 alphabet, with + and / instead of - and _. It signs messages with new
 // ids until sig has one of these characters.
-func plusAlphabet(m Message, from Actor) SignedMessage {
+func plusAlphabet(m kit.Message, from kit.Actor) kit.SignedMessage {
 	for {
-		m["id"] = NewID("msg")
+		m["id"] = kit.NewID("msg")
 		m.Sign(from)
 		if sig := m["sig"].(string); strings.ContainsAny(sig, "-_") {
 			return withSig(strings.NewReplacer("-", "+", "_", "/").Replace(sig))(m, from)
@@ -289,7 +290,7 @@ func plusAlphabet(m Message, from Actor) SignedMessage {
 
 // raisedS adds the order of the group to s. The result is a second signature of the same message, which RFC 8032
 // forbids.
-func raisedS(m Message, from Actor) SignedMessage {
+func raisedS(m kit.Message, from kit.Actor) kit.SignedMessage {
 	m.Sign(from)
 	sig, err := base64.RawURLEncoding.DecodeString(m["sig"].(string))
 	if err != nil {

@@ -5,12 +5,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/envelope"
 )
 
 const overHTTP = "PROTOCOL §5"
 
-var notFound = Refused(http.StatusNotFound, envelope.CodeNotFound)
+var notFound = kit.Refused(http.StatusNotFound, envelope.CodeNotFound)
 
 // httpChecks test statuses, headers and the form of answers.
 var httpChecks = []relayCheck{
@@ -39,7 +40,7 @@ var httpChecks = []relayCheck{
 				{"POST", "/health", "GET"}, {"DELETE", "/health", "GET"},
 			} {
 				a := p.Call("", asked.method, asked.path, nil, []byte("{}"), 0)
-				p.CheckRefused(a, Refused(http.StatusMethodNotAllowed, envelope.CodeMethodNotAllowed))
+				p.CheckRefused(a, kit.Refused(http.StatusMethodNotAllowed, envelope.CodeMethodNotAllowed))
 				p.Expect("an Allow header that has %s and does not have the method of the request", asked.allowed)
 				if allow := a.Header.Get("Allow"); !strings.Contains(allow, asked.allowed) ||
 					strings.Contains(allow, asked.method) {
@@ -51,10 +52,10 @@ var httpChecks = []relayCheck{
 		Cites: overHTTP + " (UNSUPPORTED_MEDIA_TYPE)", run: func(p *relayProbe) {
 			for _, encoding := range []string{"gzip", "br", "identity"} {
 				client := p.Actor("a client")
-				body := p.Request(client, Actor{}).Sign(client).Body
+				body := p.Request(client, kit.Actor{}).Sign(client).Body
 				a := p.Call("a good REQUEST with Content-Encoding: "+encoding, "POST", "/events",
 					http.Header{"Content-Encoding": {encoding}}, body, 0)
-				p.CheckRefused(a, Refused(http.StatusUnsupportedMediaType, envelope.CodeUnsupportedMedia))
+				p.CheckRefused(a, kit.Refused(http.StatusUnsupportedMediaType, envelope.CodeUnsupportedMedia))
 			}
 		}},
 	{Number: "S-95", Title: "A body above the size limit is refused with 413 PAYLOAD_TOO_LARGE, whatever its content",
@@ -62,7 +63,7 @@ var httpChecks = []relayCheck{
 			limit := max(envelope.DefaultMaxBytes,
 				int(p.Document().Object("limits").Number("bodyBytes")))
 			if limit > 2<<20 {
-				p.End(Skipped, "the relay accepts bodies of %d bytes, and this check sends at most 2 MiB", limit)
+				p.End(kit.Skipped, "the relay accepts bodies of %d bytes, and this check sends at most 2 MiB", limit)
 			}
 			p.PostRefused(tooLarge, "a body of spaces, one byte above the limit", []byte(strings.Repeat(" ", limit+1)))
 		}},
@@ -82,12 +83,12 @@ var httpChecks = []relayCheck{
 
 func errorShape(p *relayProbe) {
 	client := p.Actor("a client")
-	good := p.PostAccepted(client, p.Request(client, Actor{}))
-	again := p.Request(client, Actor{})
+	good := p.PostAccepted(client, p.Request(client, kit.Actor{}))
+	again := p.Request(client, kit.Actor{})
 	again["id"] = good.ID
-	bad := p.Request(client, Actor{})
+	bad := p.Request(client, kit.Actor{})
 	bad["type"] = "PING"
-	for what, a := range map[string]Answer{
+	for what, a := range map[string]kit.Answer{
 		"POST /events with a body that is not JSON":               p.Post("", []byte("{")),
 		"POST /events with an unknown type":                       p.Post("", bad.Sign(client).Body),
 		"POST /events with an id that the sender has used":        p.Post("", again.Sign(client).Body),
@@ -118,7 +119,7 @@ func neverRedirects(p *relayProbe) {
 		if strings.Contains(path, "health") {
 			continue
 		}
-		p.CheckRefused(p.Call("a good REQUEST", "POST", path, nil, p.Request(client, Actor{}).Sign(client).Body, 0),
+		p.CheckRefused(p.Call("a good REQUEST", "POST", path, nil, p.Request(client, kit.Actor{}).Sign(client).Body, 0),
 			notFound)
 	}
 }
@@ -133,7 +134,7 @@ var parameterChecks = []relayCheck{
 				a := p.Poll("since", p.HourAgo(), "recipient", reader, "timeout", timeout)
 				p.CheckEvents(p.CheckPage(a))
 				p.Expect("the answer comes at once")
-				if a.Took > PromptLimit {
+				if a.Took > kit.PromptLimit {
 					p.Failf("the answer came after %v", a.Took)
 				}
 			}
@@ -147,7 +148,7 @@ var parameterChecks = []relayCheck{
 			sent := p.PostAccepted(client, p.Request(client, agent))
 			p.CheckEvents(
 				p.CheckPage(
-					p.Call("", "GET", "/events"+Query("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "86400"),
+					p.Call("", "GET", "/events"+kit.Query("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "86400"),
 						nil, nil, 0),
 				),
 				sent,
@@ -182,7 +183,7 @@ var parameterChecks = []relayCheck{
 		}},
 	{Number: "S-104", Title: "A malformed query string or parameter value is refused",
 		Cites: overHTTP + " (unknown, repeated or malformed)", run: func(p *relayProbe) {
-			malformed := Refused(http.StatusBadRequest, envelope.CodeInvalidRequest, envelope.CodeInvalidDID)
+			malformed := kit.Refused(http.StatusBadRequest, envelope.CodeInvalidRequest, envelope.CodeInvalidDID)
 			reader := p.Actor("a reader").DID()
 			for what, tail := range map[string]string{
 				"a percent sign without digits": "&recipient=%zz", "a recipient that is not a did": "&recipient=nobody",
@@ -193,7 +194,7 @@ var parameterChecks = []relayCheck{
 				"an empty thread": "&thread=",
 			} {
 				p.CheckRefused(
-					p.Call(what, "GET", "/events"+Query("since", p.HourAgo(), "timeout", "0")+tail, nil, nil, 0),
+					p.Call(what, "GET", "/events"+kit.Query("since", p.HourAgo(), "timeout", "0")+tail, nil, nil, 0),
 					malformed)
 			}
 		}},
@@ -203,15 +204,15 @@ var parameterChecks = []relayCheck{
 	{Number: "S-106", Title: "A poll without since and cursor is refused",
 		Cites: overHTTP + " (since or cursor is required)", run: func(p *relayProbe) {
 			p.CheckRefused(
-				p.Call("", "GET", "/events"+Query("recipient", p.Actor("a reader").DID(), "timeout", "0"), nil, nil, 0),
+				p.Call("", "GET", "/events"+kit.Query("recipient", p.Actor("a reader").DID(), "timeout", "0"), nil, nil, 0),
 				invalid)
 		}},
 	{Number: "S-107", Title: "Filters match exactly: ids that differ only in case are different threads",
 		Cites: overHTTP + " (filters are exact)", run: func(p *relayProbe) {
 			client, agent := p.Actor("a client"), p.Actor("an agent")
-			id := NewID("Thread")
-			upper := p.PostAccepted(client, p.Message("REQUEST", client, agent, id, NewID("req")))
-			lower := p.PostAccepted(client, p.Message("REQUEST", client, agent, strings.ToLower(id), NewID("req")))
+			id := kit.NewID("Thread")
+			upper := p.PostAccepted(client, p.Message("REQUEST", client, agent, id, kit.NewID("req")))
+			lower := p.PostAccepted(client, p.Message("REQUEST", client, agent, strings.ToLower(id), kit.NewID("req")))
 			p.CheckEvents(p.Events("since", p.HourAgo(), "thread", id, "timeout", "0"), upper)
 			p.CheckEvents(p.Events("since", p.HourAgo(), "thread", strings.ToLower(id), "timeout", "0"), lower)
 			p.CheckEvents(p.Events("since", p.HourAgo(), "thread", id[:len(id)-1], "timeout", "0"))
@@ -219,7 +220,7 @@ var parameterChecks = []relayCheck{
 	{Number: "S-108", Title: "A poll with recipient returns no broadcasts",
 		Cites: overHTTP + " (recipient=X alone does not match broadcasts)", run: func(p *relayProbe) {
 			client, agent := p.Actor("a client"), p.Actor("an agent")
-			broadcast := p.PostAccepted(client, p.Request(client, Actor{}))
+			broadcast := p.PostAccepted(client, p.Request(client, kit.Actor{}))
 			direct := p.PostAccepted(client, p.Request(client, agent))
 			p.CheckEvents(p.Events("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "0"), direct)
 			p.CheckEvents(p.Events("since", p.HourAgo(), "sender", client.DID(), "timeout", "0"), broadcast, direct)
@@ -246,7 +247,7 @@ func limitBounds(p *relayProbe) {
 	const all = 7
 	for i := range all {
 		m := p.Request(client, agent)
-		m["ts"] = FormatTime(p.Now().Add(time.Duration(i) * time.Second)) // all different
+		m["ts"] = kit.FormatTime(p.Now().Add(time.Duration(i) * time.Second)) // all different
 		p.PostAccepted(client, m)
 	}
 	a := p.Poll("since", p.HourAgo(), "recipient", agent.DID(), "timeout", "0", "limit", "3")

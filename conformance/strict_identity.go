@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 const didRules = "PROTOCOL §2"
@@ -79,11 +81,11 @@ func didOf(point string) string {
 	return base58DID(append([]byte{0xed, 1}, key...))
 }
 
-func pointDID(point string) func(Message) { return Set("sender.id", didOf(point)) }
+func pointDID(point string) func(kit.Message) { return kit.Set("sender.id", didOf(point)) }
 
-func recipientAs(as func(key []byte) string) func(Message) {
-	return func(m Message) {
-		Set("recipient.id", as(keyBytes(m["recipient"].(map[string]any)["id"].(string))))(m)
+func recipientAs(as func(key []byte) string) func(kit.Message) {
+	return func(m kit.Message) {
+		kit.Set("recipient.id", as(keyBytes(m["recipient"].(map[string]any)["id"].(string))))(m)
 	}
 }
 
@@ -105,7 +107,7 @@ func lowOrder() []variant {
 
 // identitySignature signs with R = the identity point and s = 0. With a key of order 1 this signature verifies for
 // every message.
-func identitySignature(m Message, from Actor) SignedMessage {
+func identitySignature(m kit.Message, from kit.Actor) kit.SignedMessage {
 	sig := make([]byte, 64)
 	sig[0] = 1
 	return withSig(base64.RawURLEncoding.EncodeToString(sig))(m, from)
@@ -113,12 +115,12 @@ func identitySignature(m Message, from Actor) SignedMessage {
 
 func longDID(p *relayProbe) {
 	client := p.Actor("a client")
-	m := p.Request(client, Actor{})
-	Set("sender.id", "did:key:z6Mk"+strings.Repeat("z", 100_000))(m)
+	m := p.Request(client, kit.Actor{})
+	kit.Set("sender.id", "did:key:z6Mk"+strings.Repeat("z", 100_000))(m)
 	started := time.Now()
 	p.PostRefused(invalidDID, "a REQUEST whose sender's did has more than 100 000 characters", m.Sign(client).Body)
 	p.Expect("the refusal comes at once")
-	if took := time.Since(started); took > PromptLimit {
+	if took := time.Since(started); took > kit.PromptLimit {
 		p.Failf("the refusal took %v", took.Round(time.Millisecond))
 	}
 }

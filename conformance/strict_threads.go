@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"github.com/agora-relay/agora/envelope"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 const threadTable = "PROTOCOL §4 "
@@ -138,8 +140,8 @@ func requestIDs(p *relayProbe) {
 	t := p.conversation()
 	t.play("c.REQUEST>a")
 	wrong := func(move string) {
-		for what, edit := range map[string]func(Message){"another request_id": Set("payload.request_id", "req_other"),
-			"no request_id": Without("payload.request_id")} {
+		for what, edit := range map[string]func(kit.Message){"another request_id": kit.Set("payload.request_id", "req_other"),
+			"no request_id": kit.Without("payload.request_id")} {
 			m, from := t.message(move)
 			edit(m)
 			p.PostRefused(invalid, m.Sign(from).What+" with "+what, m.Sign(from).Body)
@@ -155,7 +157,7 @@ func requestIDs(p *relayProbe) {
 
 func payloads(p *relayProbe) {
 	t := p.conversation()
-	bad := func(move string, edits map[string]func(Message)) {
+	bad := func(move string, edits map[string]func(kit.Message)) {
 		for what, edit := range edits {
 			m, from := t.message(move)
 			edit(m)
@@ -164,16 +166,16 @@ func payloads(p *relayProbe) {
 	}
 	bad(
 		"c.REQUEST>a",
-		map[string]func(Message){
-			"no intent":          Without("payload.intent"),
-			"an empty intent":    Set("payload.intent", ""),
-			"a number as intent": Set("payload.intent", 1),
+		map[string]func(kit.Message){
+			"no intent":          kit.Without("payload.intent"),
+			"an empty intent":    kit.Set("payload.intent", ""),
+			"a number as intent": kit.Set("payload.intent", 1),
 		},
 	)
 	t.play("c.REQUEST>a a.OFFER c.ACCEPT>a")
-	bad("a.RESULT", map[string]func(Message){"no status": Without("payload.status")})
+	bad("a.RESULT", map[string]func(kit.Message){"no status": kit.Without("payload.status")})
 	bad("a.ERROR",
-		map[string]func(Message){"no code": Without("payload.code"), "no message": Without("payload.message")})
+		map[string]func(kit.Message){"no code": kit.Without("payload.code"), "no message": kit.Without("payload.message")})
 	t.play("a.RESULT")
 }
 
@@ -182,7 +184,7 @@ func stateInDetails(p *relayProbe) {
 		"c.REQUEST a.OFFER c.ACCEPT>a a.RESULT": "COMPLETED", "c.REQUEST a.OFFER a.OFFER c.ERROR": "ERROR"} {
 		t := p.conversation()
 		t.play(after)
-		a := p.PostRefused(Refused(409, envelope.CodeInvalidTransition),
+		a := p.PostRefused(kit.Refused(409, envelope.CodeInvalidTransition),
 			"a RESULT in the wrong state"+afterMoves(after), t.signed("a.RESULT").Body)
 		p.Expect("details.state is %s", state)
 		if got := a.Object("details").Text("state"); got != state {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/agora-relay/agora/conformance/kit"
 )
 
 // conversation is one thread with its participants. Checks write its messages as moves, for example
@@ -14,24 +16,24 @@ import (
 // client have no recipient, and all other messages have the client as recipient.
 type conversation struct {
 	p               *relayProbe
-	actors          map[string]Actor
+	actors          map[string]kit.Actor
 	thread, request string
 }
 
 func (p *relayProbe) conversation() *conversation {
-	return &conversation{p: p, thread: NewID("thread"), request: NewID("req"), actors: map[string]Actor{
+	return &conversation{p: p, thread: kit.NewID("thread"), request: kit.NewID("req"), actors: map[string]kit.Actor{
 		"c": p.Actor("the client"), "a": p.Actor("agent A"), "b": p.Actor("agent B"), "s": p.Actor("a stranger")}}
 }
 
 // message returns the message of a move, not signed yet, and its sender.
-func (t *conversation) message(move string) (Message, Actor) {
+func (t *conversation) message(move string) (kit.Message, kit.Actor) {
 	move, to, named := strings.Cut(move, ">")
 	from, typ, ok := strings.Cut(move, ".")
 	sender, known := t.actors[from]
 	if !ok || !known {
 		panic("conformance: invalid move: " + move)
 	}
-	var recipient Actor
+	var recipient kit.Actor
 	switch {
 	case named:
 		recipient = t.actors[to]
@@ -42,7 +44,7 @@ func (t *conversation) message(move string) (Message, Actor) {
 }
 
 // signed returns the signed message of a move.
-func (t *conversation) signed(move string) SignedMessage {
+func (t *conversation) signed(move string) kit.SignedMessage {
 	m, sender := t.message(move)
 	signed := m.Sign(sender)
 	signed.What = fmt.Sprintf("%s in thread %s", signed.What, t.thread)
@@ -53,7 +55,7 @@ func (t *conversation) signed(move string) SignedMessage {
 }
 
 // play posts the messages of moves and returns them. The relay must accept each.
-func (t *conversation) play(moves string) (messages []SignedMessage) {
+func (t *conversation) play(moves string) (messages []kit.SignedMessage) {
 	for move := range strings.FieldsSeq(moves) {
 		signed := t.signed(move)
 		a := t.p.Post(signed.What+t.after(messages, moves), signed.Body)
@@ -64,7 +66,7 @@ func (t *conversation) play(moves string) (messages []SignedMessage) {
 }
 
 // after describes the messages that were posted before, for the report.
-func (t *conversation) after(done []SignedMessage, moves string) string {
+func (t *conversation) after(done []kit.SignedMessage, moves string) string {
 	return afterMoves(strings.Join(strings.Fields(moves)[:len(done)], " "))
 }
 
@@ -78,7 +80,7 @@ func afterMoves(moves string) string {
 
 // refuse posts the messages of moves. The relay must refuse each. The moves of setup were posted before; they only
 // appear in the report.
-func (t *conversation) refuse(want Refusal, setup, moves string) {
+func (t *conversation) refuse(want kit.Refusal, setup, moves string) {
 	for move := range strings.FieldsSeq(moves) {
 		signed := t.signed(move)
 		t.p.PostRefused(want, signed.What+afterMoves(setup), signed.Body)
@@ -90,7 +92,7 @@ type threadRule struct {
 	number, title, cites string
 	setup                string // moves that the relay must accept
 	refused              string // moves that the relay must then refuse, each of them
-	want                 Refusal
+	want                 kit.Refusal
 	then                 string // moves that the relay must accept after the refusals
 }
 
@@ -112,7 +114,7 @@ func (rule threadRule) run(p *relayProbe) {
 // poller is a poll that runs in the background while its check continues.
 type poller struct {
 	done    chan struct{}
-	answer  Answer
+	answer  kit.Answer
 	started time.Time
 	ended   time.Time
 }
@@ -130,7 +132,7 @@ func (p *relayProbe) pollInBackground(pairs ...string) *poller {
 }
 
 // wait waits for the answer to the poll and returns it. It ends because each request of a run has a time limit.
-func (poll *poller) wait() Answer {
+func (poll *poller) wait() kit.Answer {
 	<-poll.done
 	return poll.answer
 }

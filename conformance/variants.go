@@ -3,15 +3,16 @@ package conformance
 import (
 	"encoding/json"
 
+	"github.com/agora-relay/agora/conformance/kit"
 	"github.com/agora-relay/agora/envelope"
 )
 
 // ifFeature returns a check that runs only if the well-known document lists a feature. run gets the document.
-func ifFeature(name string, run func(p *relayProbe, document Answer)) func(*relayProbe) {
+func ifFeature(name string, run func(p *relayProbe, document kit.Answer)) func(*relayProbe) {
 	return func(p *relayProbe) {
 		a := p.Document()
-		if !HasFeature(a, name) {
-			p.End(NotTested, "the well-known document does not list the feature %q", name)
+		if !kit.HasFeature(a, name) {
+			p.End(kit.NotTested, "the well-known document does not list the feature %q", name)
 		}
 		run(p, a)
 	}
@@ -20,18 +21,18 @@ func ifFeature(name string, run func(p *relayProbe, document Answer)) func(*rela
 // variant is one change to a good message, which makes it wrong or keeps it right.
 type variant struct {
 	what string
-	edit func(Message)                      // changes the message before it is signed; may be nil
-	text func(string) string                // changes the signed text; may be nil
-	sign func(Message, Actor) SignedMessage // signs instead of message.sign; may be nil
+	edit func(kit.Message)                              // changes the message before it is signed; may be nil
+	text func(string) string                            // changes the signed text; may be nil
+	sign func(kit.Message, kit.Actor) kit.SignedMessage // signs instead of message.sign; may be nil
 }
 
 // signed returns a REQUEST with the change.
-func (v variant) signed(p *relayProbe, from, to Actor) SignedMessage {
+func (v variant) signed(p *relayProbe, from, to kit.Actor) kit.SignedMessage {
 	m := p.Request(from, to)
 	if v.edit != nil {
 		v.edit(m)
 	}
-	sign := Message.Sign
+	sign := kit.Message.Sign
 	if v.sign != nil {
 		sign = v.sign
 	}
@@ -45,7 +46,7 @@ func (v variant) signed(p *relayProbe, from, to Actor) SignedMessage {
 
 // refuses returns a check that posts a good REQUEST, which the relay must accept, and then each variant of it. The
 // relay must refuse the variants and must not deliver them.
-func refuses(want Refusal, variants ...variant) func(*relayProbe) {
+func refuses(want kit.Refusal, variants ...variant) func(*relayProbe) {
 	return func(p *relayProbe) {
 		from, to := p.Actor("a client"), p.Actor("an agent")
 		good := p.PostAccepted(from, p.Request(from, to))
@@ -64,7 +65,7 @@ func refuses(want Refusal, variants ...variant) func(*relayProbe) {
 func accepts(variants ...variant) func(*relayProbe) {
 	return func(p *relayProbe) {
 		from, to := p.Actor("a client"), p.Actor("an agent")
-		sent := map[string]SignedMessage{}
+		sent := map[string]kit.SignedMessage{}
 		for _, v := range variants {
 			signed := v.signed(p, from, to)
 			p.CheckAccepted(p.Post("a REQUEST with "+v.what, signed.Body), signed)
@@ -73,12 +74,12 @@ func accepts(variants ...variant) func(*relayProbe) {
 		events := p.Inbox(to)
 		p.Expect("%d events, one for each accepted message", len(variants))
 		if len(events) != len(variants) {
-			p.Failf("%d events: %s", len(events), IDs(events))
+			p.Failf("%d events: %s", len(events), kit.IDs(events))
 		}
 		for _, e := range events {
 			signed, ok := sent[e.ID()]
 			if !ok {
-				p.Failf("the answer contains an event that was not posted: %s", Excerpt(e.Raw, 300))
+				p.Failf("the answer contains an event that was not posted: %s", kit.Excerpt(e.Raw, 300))
 			}
 			form, err := envelope.Canonicalize(signed.Body)
 			if err != nil {
@@ -105,12 +106,12 @@ func unwrap(form []byte) ([]byte, bool) {
 }
 
 // checkInOrder ends the check unless events are exactly these messages, in this order.
-func (p *relayProbe) checkInOrder(events []Event, messages ...SignedMessage) {
+func (p *relayProbe) checkInOrder(events []kit.Event, messages ...kit.SignedMessage) {
 	p.CheckEvents(events, messages...)
 	p.Expect("the events in the order %s", names(messages))
 	for i, e := range events {
 		if e.ID() != messages[i].ID {
-			p.Failf("the events are in the order %s", IDs(events))
+			p.Failf("the events are in the order %s", kit.IDs(events))
 		}
 	}
 }
