@@ -18,7 +18,12 @@
 // for channel services, RunJobs and JobsChecks for registries of jobs, and RunA2A and A2AChecks for A2A servers.
 package conformance
 
-import "github.com/agora-relay/agora/conformance/kit"
+import (
+	"context"
+
+	"github.com/agora-relay/agora/conformance/hub"
+	"github.com/agora-relay/agora/conformance/kit"
+)
 
 // What all suites share. See the package kit.
 type (
@@ -44,3 +49,17 @@ const (
 	Skipped   = kit.Skipped
 	NotTested = kit.NotTested
 )
+
+// HubOptions selects the checks of a run at a hub. See the package hub.
+type HubOptions = hub.Options
+
+// DefaultHubTimeout is the time limit of a run at a hub if HubOptions.Timeout is 0.
+const DefaultHubTimeout = hub.DefaultTimeout
+
+// RunHub checks the hub at baseURL. See the package hub.
+func RunHub(ctx context.Context, baseURL string, o HubOptions) (Report, error) {
+	return hub.Run(ctx, baseURL, o)
+}
+
+// HubChecks returns all checks of a hub, in the order of the documentation.
+func HubChecks() []Check { return hub.Checks() }

@@ -1,4 +1,4 @@
-package conformance
+package hub
 
 import (
 	"net/http"

@@ -1,4 +1,5 @@
-package conformance
+// Package hub checks over HTTP whether a hub follows the Chorus protocol and HUB.md.
+package hub
 
 import (
 	"context"
@@ -12,11 +13,11 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// HubOptions selects the checks of a run at a hub, and gives them what they need. The zero value selects all checks. A
+// Options selects the checks of a run at a hub, and gives them what they need. The zero value selects all checks. A
 // check whose options are not given is reported as not tested.
-type HubOptions struct {
+type Options struct {
 	Only     []string         // names of checks; empty: all checks
-	Timeout  time.Duration    // for the whole run; checks that have not ended by then are skipped. 0: DefaultHubTimeout
+	Timeout  time.Duration    // for the whole run; checks that have not ended by then are skipped. 0: DefaultTimeout
 	Progress func(kit.Result) // called with each result when its check has ended, one call at a time; may be nil
 
 	// OperatorKey is the key of the hub's operator.
@@ -35,9 +36,9 @@ type HubOptions struct {
 	NeedAgent bool
 }
 
-// DefaultHubTimeout is the time limit of a run if HubOptions.Timeout is 0. A hub that follows the protocol and does not
-// limit the rate of requests needs less than a minute, or little more than a minute with HubOptions.Thorough.
-const DefaultHubTimeout = 3 * time.Minute
+// DefaultTimeout is the time limit of a run if Options.Timeout is 0. A hub that follows the protocol and does not
+// limit the rate of requests needs less than a minute, or little more than a minute with Options.Thorough.
+const DefaultTimeout = 3 * time.Minute
 
 // hubCheck is a check of a hub.
 type hubCheck = kit.GatewayCheck[*hubProbe]
@@ -74,14 +75,14 @@ func hubThemes() []hubTheme {
 	}
 }
 
-// HubChecks returns all checks of a hub, in the order of the documentation.
-func HubChecks() []kit.Check { return kit.BindChecks(hubThemes(), (*hubRun)(nil).check) }
+// Checks returns all checks of a hub, in the order of the documentation.
+func Checks() []kit.Check { return kit.BindChecks(hubThemes(), (*hubRun)(nil).check) }
 
-// RunHub checks the hub at baseURL, which may have a path. It returns an error if the options are invalid, if baseURL
+// Run checks the hub at baseURL, which may have a path. It returns an error if the options are invalid, if baseURL
 // is not a usable address, or if no hub answers there. A hub that violates the protocol is not an error: see
-// Report.Holds. At the end RunHub deletes the agents that it has registered. If ctx ends, the checks that have not
+// Report.Holds. At the end Run deletes the agents that it has registered. If ctx ends, the checks that have not
 // ended are reported as skipped.
-func RunHub(ctx context.Context, baseURL string, o HubOptions) (kit.Report, error) {
+func Run(ctx context.Context, baseURL string, o Options) (kit.Report, error) {
 	if err := o.Check(baseURL); err != nil {
 		return kit.Report{}, err
 	}
@@ -92,7 +93,7 @@ func RunHub(ctx context.Context, baseURL string, o HubOptions) (kit.Report, erro
 	defer client.Close()
 	run := newHubRun(client, o)
 	return kit.GatewayRun{Level: kit.Hub, Checks: kit.BindChecks(hubThemes(), run.check), Like: hubLike, Only: o.Only,
-		Timeout: o.Timeout, Usual: DefaultHubTimeout, Progress: o.Progress, Listen: o.WebhookListen,
+		Timeout: o.Timeout, Usual: DefaultTimeout, Progress: o.Progress, Listen: o.WebhookListen,
 		ListenURL: o.WebhookURL, Connect: run.connect, Hooks: &run.hooks}.Run(ctx, client, func(report *kit.Report) {
 		run.deleteAgents(ctx)
 		report.Requests = run.agora.Root.Requests.Load()
@@ -102,14 +103,14 @@ func RunHub(ctx context.Context, baseURL string, o HubOptions) (kit.Report, erro
 // hubLike shows what the numbers of checks of a hub look like.
 const hubLike = "hub.register.rotate"
 
-// Check returns the error that RunHub would return for invalid options or an invalid baseURL. It sends no request.
-func (o HubOptions) Check(baseURL string) error {
-	return kit.CheckGatewayOptions(baseURL, HubChecks(), o.Only, hubLike, o.WebhookListen, o.WebhookURL)
+// Check returns the error that Run would return for invalid options or an invalid baseURL. It sends no request.
+func (o Options) Check(baseURL string) error {
+	return kit.CheckGatewayOptions(baseURL, Checks(), o.Only, hubLike, o.WebhookListen, o.WebhookURL)
 }
 
 // hubRun is what the checks of one run share.
 type hubRun struct {
-	HubOptions
+	Options
 	client  *kit.RelayClient // its targets are relative to the hub's address
 	agora   *kit.AgoraPart
 	name    string // the hub's name, which is the host of the short form of an address
@@ -119,8 +120,8 @@ type hubRun struct {
 	pace    kit.Pace
 }
 
-func newHubRun(client *kit.RelayClient, o HubOptions) *hubRun {
-	run := &hubRun{HubOptions: o, client: client, pace: kit.Pace{IsLimit: isHubRateLimit, Free: isFreeAtHub},
+func newHubRun(client *kit.RelayClient, o Options) *hubRun {
+	run := &hubRun{Options: o, client: client, pace: kit.Pace{IsLimit: isHubRateLimit, Free: isFreeAtHub},
 		agora: kit.NewAgoraPart(client, o.Agent, o.NeedAgent)}
 	run.agents.run = strings.ToLower(rand.Text()[:8])
 	return run
