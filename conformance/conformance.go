@@ -21,6 +21,7 @@ package conformance
 import (
 	"context"
 
+	"github.com/agora-relay/agora/conformance/channel"
 	"github.com/agora-relay/agora/conformance/hub"
 	"github.com/agora-relay/agora/conformance/kit"
 )
@@ -63,3 +64,17 @@ func RunHub(ctx context.Context, baseURL string, o HubOptions) (Report, error) {
 
 // HubChecks returns all checks of a hub, in the order of the documentation.
 func HubChecks() []Check { return hub.Checks() }
+
+// ChannelOptions selects the checks of a run at a channel service. See the package channel.
+type ChannelOptions = channel.Options
+
+// DefaultChannelTimeout is the time limit of a run at a channel service if ChannelOptions.Timeout is 0.
+const DefaultChannelTimeout = channel.DefaultTimeout
+
+// RunChannel checks the channel service at baseURL. See the package channel.
+func RunChannel(ctx context.Context, baseURL string, o ChannelOptions) (Report, error) {
+	return channel.Run(ctx, baseURL, o)
+}
+
+// ChannelChecks returns all checks of a channel service, in the order of the documentation.
+func ChannelChecks() []Check { return channel.Checks() }

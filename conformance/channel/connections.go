@@ -1,4 +1,4 @@
-package conformance
+package channel
 
 import (
 	"net/http"

@@ -1,4 +1,5 @@
-package conformance
+// Package channel checks over HTTP whether a channel service follows the Chorus Channel Protocol and CHANNEL.md.
+package channel
 
 import (
 	"context"
@@ -11,11 +12,11 @@ import (
 	"github.com/agora-relay/agora/conformance/kit"
 )
 
-// ChannelOptions selects the checks of a run at a channel service, and gives them what they need. The zero value
+// Options selects the checks of a run at a channel service, and gives them what they need. The zero value
 // selects all checks. A check whose options are not given is reported as not tested.
-type ChannelOptions struct {
+type Options struct {
 	Only     []string         // numbers of checks; empty: all checks
-	Timeout  time.Duration    // for the whole run; checks not ended by then are skipped. 0: DefaultChannelTimeout
+	Timeout  time.Duration    // for the whole run; checks not ended by then are skipped. 0: DefaultTimeout
 	Progress func(kit.Result) // called with each result when its check has ended, one call at a time; may be nil
 
 	// OperatorKey is the key of the service's operator. Only the operator can create channels, so almost all checks
@@ -29,9 +30,9 @@ type ChannelOptions struct {
 	Thorough bool
 }
 
-// DefaultChannelTimeout is the time limit of a run if ChannelOptions.Timeout is 0. A service that follows the protocol
+// DefaultTimeout is the time limit of a run if Options.Timeout is 0. A service that follows the protocol
 // and does not limit the rate of requests needs less than a minute.
-const DefaultChannelTimeout = 3 * time.Minute
+const DefaultTimeout = 3 * time.Minute
 
 // needsAgent is the reason why a check without Listen is not tested.
 const needsAgent = "this needs a server for deliveries that the service can call (--webhook-listen)"
@@ -62,14 +63,14 @@ func channelThemes() []kit.GatewayTheme[*channelProbe] {
 // channelLike shows what the numbers of checks of a channel service look like.
 const channelLike = "N-1"
 
-// ChannelChecks returns all checks of a channel service, in the order of the documentation.
-func ChannelChecks() []kit.Check { return kit.BindChecks(channelThemes(), (*channelRun)(nil).check) }
+// Checks returns all checks of a channel service, in the order of the documentation.
+func Checks() []kit.Check { return kit.BindChecks(channelThemes(), (*channelRun)(nil).check) }
 
-// RunChannel checks the channel service at baseURL, which may have a path. It returns an error if the options are
+// Run checks the channel service at baseURL, which may have a path. It returns an error if the options are
 // invalid, if baseURL is not a usable address, or if no channel service answers there. A service that violates the
 // protocol is not an error: see Report.Holds. Each check deletes the channels that it has made. If ctx ends, the checks
 // that have not ended are reported as skipped.
-func RunChannel(ctx context.Context, baseURL string, o ChannelOptions) (kit.Report, error) {
+func Run(ctx context.Context, baseURL string, o Options) (kit.Report, error) {
 	if err := o.Check(baseURL); err != nil {
 		return kit.Report{}, err
 	}
@@ -78,21 +79,21 @@ func RunChannel(ctx context.Context, baseURL string, o ChannelOptions) (kit.Repo
 		return kit.Report{}, err
 	}
 	defer client.Close()
-	run := &channelRun{ChannelOptions: o, client: client, slow: make(chan struct{}, maxSlowAgents),
+	run := &channelRun{Options: o, client: client, slow: make(chan struct{}, maxSlowAgents),
 		pace: kit.Pace{IsLimit: isChannelRateLimit, Free: isFreeAtChannel}}
 	return kit.GatewayRun{Level: kit.ChannelService, Checks: kit.BindChecks(channelThemes(), run.check), Like: channelLike,
-		Only: o.Only, Timeout: o.Timeout, Usual: DefaultChannelTimeout, Progress: o.Progress, Listen: o.Listen,
+		Only: o.Only, Timeout: o.Timeout, Usual: DefaultTimeout, Progress: o.Progress, Listen: o.Listen,
 		ListenURL: o.ListenURL, Connect: run.connect, Hooks: &run.hooks}.Run(ctx, client, func(*kit.Report) {})
 }
 
-// Check returns the error that RunChannel would return for invalid options or an invalid baseURL. It sends no request.
-func (o ChannelOptions) Check(baseURL string) error {
-	return kit.CheckGatewayOptions(baseURL, ChannelChecks(), o.Only, channelLike, o.Listen, o.ListenURL)
+// Check returns the error that Run would return for invalid options or an invalid baseURL. It sends no request.
+func (o Options) Check(baseURL string) error {
+	return kit.CheckGatewayOptions(baseURL, Checks(), o.Only, channelLike, o.Listen, o.ListenURL)
 }
 
 // channelRun is what the checks of one run share.
 type channelRun struct {
-	ChannelOptions
+	Options
 	client *kit.RelayClient // its targets are relative to the service's address
 	hooks  *kit.HookServer  // nil: the run does not listen for deliveries
 	pace   kit.Pace
