@@ -23,6 +23,7 @@ import (
 
 	"github.com/agora-relay/agora/conformance/channel"
 	"github.com/agora-relay/agora/conformance/hub"
+	"github.com/agora-relay/agora/conformance/jobs"
 	"github.com/agora-relay/agora/conformance/kit"
 )
 
@@ -78,3 +79,17 @@ func RunChannel(ctx context.Context, baseURL string, o ChannelOptions) (Report, 
 
 // ChannelChecks returns all checks of a channel service, in the order of the documentation.
 func ChannelChecks() []Check { return channel.Checks() }
+
+// JobsOptions selects the checks of a run at a registry of jobs. See the package jobs.
+type JobsOptions = jobs.Options
+
+// DefaultJobsTimeout is the time limit of a run at a registry of jobs if JobsOptions.Timeout is 0.
+const DefaultJobsTimeout = jobs.DefaultTimeout
+
+// RunJobs checks the registry of jobs at baseURL. See the package jobs.
+func RunJobs(ctx context.Context, baseURL string, o JobsOptions) (Report, error) {
+	return jobs.Run(ctx, baseURL, o)
+}
+
+// JobsChecks returns all checks of a registry of jobs, in the order of the documentation.
+func JobsChecks() []Check { return jobs.Checks() }

@@ -1,4 +1,4 @@
-package conformance
+package jobs
 
 import (
 	"crypto/sha256"

@@ -1,4 +1,5 @@
-package conformance
+// Package jobs checks over HTTP whether a registry of jobs follows the Chorus registry's protocol and JOBS.md.
+package jobs
 
 import (
 	"context"
@@ -10,11 +11,11 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// JobsOptions selects the checks of a run at a registry of jobs, and gives them what they need. The zero value selects
+// Options selects the checks of a run at a registry of jobs, and gives them what they need. The zero value selects
 // all checks. A check whose options are not given is reported as not tested.
-type JobsOptions struct {
+type Options struct {
 	Only     []string         // names of checks; empty: all checks
-	Timeout  time.Duration    // for the whole run; checks that have not ended by then are skipped. 0: DefaultJobsTimeout
+	Timeout  time.Duration    // for the whole run; checks that have not ended by then are skipped. 0: DefaultTimeout
 	Progress func(kit.Result) // called with each result when its check has ended, one call at a time; may be nil
 
 	// OperatorKey is the key of the registry's operator.
@@ -33,9 +34,9 @@ type JobsOptions struct {
 	NeedAgent bool
 }
 
-// DefaultJobsTimeout is the time limit of a run if JobsOptions.Timeout is 0. A registry that follows the protocol and
-// does not limit the rate of requests needs less than a minute, or two minutes with JobsOptions.Thorough.
-const DefaultJobsTimeout = 3 * time.Minute
+// DefaultTimeout is the time limit of a run if Options.Timeout is 0. A registry that follows the protocol and
+// does not limit the rate of requests needs less than a minute, or two minutes with Options.Thorough.
+const DefaultTimeout = 3 * time.Minute
 
 // Reasons why a check of a registry is not tested.
 const (
@@ -76,14 +77,14 @@ func jobsThemes() []kit.GatewayTheme[*jobsProbe] {
 // jobsLike shows what the numbers of checks of a registry look like.
 const jobsLike = "jobs.transfer.repeat"
 
-// JobsChecks returns all checks of a registry of jobs, in the order of the documentation.
-func JobsChecks() []kit.Check { return kit.BindChecks(jobsThemes(), (*jobsRun)(nil).check) }
+// Checks returns all checks of a registry of jobs, in the order of the documentation.
+func Checks() []kit.Check { return kit.BindChecks(jobsThemes(), (*jobsRun)(nil).check) }
 
-// RunJobs checks the registry of jobs at baseURL, which may have a path. It returns an error if the options are invalid,
+// Run checks the registry of jobs at baseURL, which may have a path. It returns an error if the options are invalid,
 // if baseURL is not a usable address, or if no registry answers there. A registry that violates the protocol is not an
 // error: see Report.Holds. Each check deletes the agents that it has registered. Accounts stay, because nobody can
 // delete them. If ctx ends, the checks that have not ended are reported as skipped.
-func RunJobs(ctx context.Context, baseURL string, o JobsOptions) (kit.Report, error) {
+func Run(ctx context.Context, baseURL string, o Options) (kit.Report, error) {
 	if err := o.Check(baseURL); err != nil {
 		return kit.Report{}, err
 	}
@@ -95,20 +96,20 @@ func RunJobs(ctx context.Context, baseURL string, o JobsOptions) (kit.Report, er
 	run := newJobsRun(client, o)
 	return kit.GatewayRun{Level: kit.JobsRegistry, Checks: kit.BindChecks(jobsThemes(), run.check), Like: jobsLike,
 		Only:    o.Only,
-		Timeout: o.Timeout, Usual: DefaultJobsTimeout, Progress: o.Progress, Listen: o.Listen, ListenURL: o.ListenURL,
+		Timeout: o.Timeout, Usual: DefaultTimeout, Progress: o.Progress, Listen: o.Listen, ListenURL: o.ListenURL,
 		Connect: run.connect, Hooks: &run.hooks}.Run(ctx, client, func(report *kit.Report) {
 		report.Requests = run.agora.Root.Requests.Load()
 	})
 }
 
-// Check returns the error that RunJobs would return for invalid options or an invalid baseURL. It sends no request.
-func (o JobsOptions) Check(baseURL string) error {
-	return kit.CheckGatewayOptions(baseURL, JobsChecks(), o.Only, jobsLike, o.Listen, o.ListenURL)
+// Check returns the error that Run would return for invalid options or an invalid baseURL. It sends no request.
+func (o Options) Check(baseURL string) error {
+	return kit.CheckGatewayOptions(baseURL, Checks(), o.Only, jobsLike, o.Listen, o.ListenURL)
 }
 
 // jobsRun is what the checks of one run share.
 type jobsRun struct {
-	JobsOptions
+	Options
 	client     *kit.RelayClient // its targets are relative to the registry's address
 	agora      *kit.AgoraPart
 	hooks      *kit.HookServer // nil: the run does not listen
@@ -116,8 +117,8 @@ type jobsRun struct {
 	principals kit.Pool[*principal]
 }
 
-func newJobsRun(client *kit.RelayClient, o JobsOptions) *jobsRun {
-	return &jobsRun{JobsOptions: o, client: client, pace: kit.Pace{IsLimit: isJobsRateLimit, Free: isFreeAtJobs},
+func newJobsRun(client *kit.RelayClient, o Options) *jobsRun {
+	return &jobsRun{Options: o, client: client, pace: kit.Pace{IsLimit: isJobsRateLimit, Free: isFreeAtJobs},
 		agora: kit.NewAgoraPart(client, o.Agent, o.NeedAgent)}
 }
 
