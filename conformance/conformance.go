@@ -21,6 +21,7 @@ package conformance
 import (
 	"context"
 
+	"github.com/agora-relay/agora/conformance/a2a"
 	"github.com/agora-relay/agora/conformance/channel"
 	"github.com/agora-relay/agora/conformance/hub"
 	"github.com/agora-relay/agora/conformance/jobs"
@@ -93,3 +94,17 @@ func RunJobs(ctx context.Context, baseURL string, o JobsOptions) (Report, error)
 
 // JobsChecks returns all checks of a registry of jobs, in the order of the documentation.
 func JobsChecks() []Check { return jobs.Checks() }
+
+// A2AOptions selects the checks of a run at an A2A server. See the package a2a.
+type A2AOptions = a2a.Options
+
+// DefaultA2ATimeout is the time limit of a run at an A2A server if A2AOptions.Timeout is 0.
+const DefaultA2ATimeout = a2a.DefaultTimeout
+
+// RunA2A checks the A2A server at baseURL. See the package a2a.
+func RunA2A(ctx context.Context, baseURL string, o A2AOptions) (Report, error) {
+	return a2a.Run(ctx, baseURL, o)
+}
+
+// A2AChecks returns all checks of an A2A server, in the order of the documentation.
+func A2AChecks() []Check { return a2a.Checks() }

@@ -1,4 +1,5 @@
-package conformance
+// Package a2a checks over HTTP whether an agent's server follows A2A 1.0, and A2A.md for what that leaves open.
+package a2a
 
 import (
 	"context"
@@ -12,11 +13,11 @@ import (
 	"github.com/agora-relay/agora/conformance/kit"
 )
 
-// A2AOptions selects the checks of a run at a server of A2A 1.0 (Agent2Agent), and gives them what they need. The zero
+// Options selects the checks of a run at a server of A2A 1.0 (Agent2Agent), and gives them what they need. The zero
 // value selects all checks. A check that needs something that the server or the options lack is reported as not tested.
-type A2AOptions struct {
+type Options struct {
 	Only     []string         // names of checks; empty: all checks
-	Timeout  time.Duration    // for the whole run; checks that have not ended by then are skipped. 0: DefaultA2ATimeout
+	Timeout  time.Duration    // for the whole run; checks that have not ended by then are skipped. 0: DefaultTimeout
 	Progress func(kit.Result) // called with each result when its check has ended, one call at a time; may be nil
 
 	// Bearer is the key of a caller, which is sent as Authorization: Bearer. Empty: nothing is sent.
@@ -25,9 +26,9 @@ type A2AOptions struct {
 	Other string
 }
 
-// DefaultA2ATimeout is the time limit of a run if A2AOptions.Timeout is 0. Most of it is for the agent behind the
+// DefaultTimeout is the time limit of a run if Options.Timeout is 0. Most of it is for the agent behind the
 // server.
-const DefaultA2ATimeout = 3 * time.Minute
+const DefaultTimeout = 3 * time.Minute
 
 // What a server may lack. They are the reasons why a check is not tested.
 const (
@@ -58,14 +59,14 @@ func a2aThemes() []kit.GatewayTheme[*a2aProbe] {
 // a2aLike shows what the numbers of checks of an A2A server look like.
 const a2aLike = "a2a.stream.resume"
 
-// A2AChecks returns all checks of an A2A server, in the order of the documentation.
-func A2AChecks() []kit.Check { return kit.BindChecks(a2aThemes(), (*a2aRun)(nil).check) }
+// Checks returns all checks of an A2A server, in the order of the documentation.
+func Checks() []kit.Check { return kit.BindChecks(a2aThemes(), (*a2aRun)(nil).check) }
 
-// RunA2A checks the A2A server at baseURL: its card is at /.well-known/agent-card.json below that address. It returns
+// Run checks the A2A server at baseURL: its card is at /.well-known/agent-card.json below that address. It returns
 // an error if the options are invalid, if baseURL is not a usable address, or if there is no card of A2A 1.0. A server
 // that violates the protocol is not an error: see Report.Holds. The run sends the agent about twenty short texts. The
 // tasks stay, because nobody can delete them. If ctx ends, the checks that have not ended are reported as skipped.
-func RunA2A(ctx context.Context, baseURL string, o A2AOptions) (kit.Report, error) {
+func Run(ctx context.Context, baseURL string, o Options) (kit.Report, error) {
 	if err := o.Check(baseURL); err != nil {
 		return kit.Report{}, err
 	}
@@ -74,11 +75,11 @@ func RunA2A(ctx context.Context, baseURL string, o A2AOptions) (kit.Report, erro
 		return kit.Report{}, err
 	}
 	defer client.Close()
-	run := &a2aRun{A2AOptions: o, client: client}
+	run := &a2aRun{Options: o, client: client}
 	run.pace.IsLimit, run.pace.Free = kit.IsRateLimit, func(_, _ string) bool { return false }
 	return kit.GatewayRun{Level: kit.A2AServer, Checks: kit.BindChecks(a2aThemes(), run.check), Like: a2aLike,
 		Only:    o.Only,
-		Timeout: o.Timeout, Usual: DefaultA2ATimeout, Progress: o.Progress, Connect: run.connect,
+		Timeout: o.Timeout, Usual: DefaultTimeout, Progress: o.Progress, Connect: run.connect,
 		Hooks: new(*kit.HookServer)}.Run(ctx, client, func(report *kit.Report) {
 		for _, b := range run.bindings {
 			report.Requests += b.client.Requests.Load()
@@ -86,14 +87,14 @@ func RunA2A(ctx context.Context, baseURL string, o A2AOptions) (kit.Report, erro
 	})
 }
 
-// Check returns the error that RunA2A would return for invalid options or an invalid baseURL. It sends no request.
-func (o A2AOptions) Check(baseURL string) error {
-	return kit.CheckGatewayOptions(baseURL, A2AChecks(), o.Only, a2aLike, "", "")
+// Check returns the error that Run would return for invalid options or an invalid baseURL. It sends no request.
+func (o Options) Check(baseURL string) error {
+	return kit.CheckGatewayOptions(baseURL, Checks(), o.Only, a2aLike, "", "")
 }
 
 // a2aRun is what the checks of one run share.
 type a2aRun struct {
-	A2AOptions
+	Options
 	client   *kit.RelayClient // its targets are relative to the server's address
 	card     kit.Answer
 	bindings []*a2aBinding // those of version 1.0 that the card names, in its order; at least one

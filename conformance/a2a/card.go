@@ -1,4 +1,4 @@
-package conformance
+package a2a
 
 import (
 	"crypto/ecdsa"
