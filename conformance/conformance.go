@@ -26,6 +26,7 @@ import (
 	"github.com/agora-relay/agora/conformance/hub"
 	"github.com/agora-relay/agora/conformance/jobs"
 	"github.com/agora-relay/agora/conformance/kit"
+	"github.com/agora-relay/agora/conformance/relay"
 )
 
 // What all suites share. See the package kit.
@@ -108,3 +109,17 @@ func RunA2A(ctx context.Context, baseURL string, o A2AOptions) (Report, error) {
 
 // A2AChecks returns all checks of an A2A server, in the order of the documentation.
 func A2AChecks() []Check { return a2a.Checks() }
+
+// Options selects the checks of a run at a relay. See the package relay.
+type Options = relay.Options
+
+// DefaultTimeout is the time limit of a run at a relay if Options.Timeout is 0.
+const DefaultTimeout = relay.DefaultTimeout
+
+// Run checks the relay at baseURL. See the package relay.
+func Run(ctx context.Context, baseURL string, o Options) (Report, error) {
+	return relay.Run(ctx, baseURL, o)
+}
+
+// Checks returns all checks of a relay, in the order of the documentation.
+func Checks() []Check { return relay.Checks() }

@@ -1,4 +1,4 @@
-package conformance
+package relay
 
 import (
 	"encoding/json"

@@ -1,4 +1,10 @@
-package conformance
+// Package relay checks over HTTP whether a relay follows the Agora protocol.
+//
+// There are three levels. Each level includes the levels before it: the checks of kit.Core are in files whose names begin
+// with core, those of kit.Strict in files whose names begin with strict, and those of kit.Extensions in files whose names
+// begin with ext. The messages that a run posts expire within minutes or, in checks of old timestamps, within hours. One
+// message requests the longest lifetime.
+package relay
 
 import (
 	"context"
