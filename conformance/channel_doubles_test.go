@@ -177,7 +177,10 @@ func repeatsTokens() middleware {
 	var first sync.Map
 	return eachDelivery(func(r *http.Request, body object) {
 		old, _ := first.LoadOrStore(attempt(r), [2]any{body["callback"], body["mcp"]})
-		body["callback"], body["mcp"] = old.([2]any)[0], old.([2]any)[1]
+		body["callback"] = old.([2]any)[0]
+		if body["mcp"] != nil {
+			body["mcp"] = old.([2]any)[1]
+		}
 	})
 }
 

@@ -174,12 +174,12 @@ func callerFaults() []fault {
 		{name: "takes any scheme", front: takesAnyScheme(), fails: map[string]string{"N-34": "accepted"}},
 		{name: "compares the scheme exactly", front: comparesSchemes(), fails: map[string]string{"N-35": "status 401"}},
 		{name: "lets managers post", front: acceptsAt(http.StatusForbidden, http.MethodPost, "/messages"),
-			fails: map[string]string{"N-36": "accepted"}, also: []string{"N-38"}},
+			fails: map[string]string{"N-36": "accepted"}, also: []string{"N-38", "N-40"}},
 		{name: "lets members manage", front: accepts(func(r *http.Request, a *exchange) bool {
 			return a.Code == http.StatusForbidden && strings.HasPrefix(keyOf(r), "cm_")
 		}), fails: map[string]string{"N-37": "accepted"}, also: []string{"N-38", "N-39"}},
 		{name: "takes keys of other channels", front: acceptsAt(http.StatusForbidden, "", "/channels/"),
-			fails: map[string]string{"N-38": "accepted"}, also: []string{"N-36", "N-37"}},
+			fails: map[string]string{"N-38": "accepted"}, also: []string{"N-36", "N-37", "N-40"}},
 		{name: "lets channels create channels", front: accepts(func(r *http.Request, a *exchange) bool {
 			return a.Code == http.StatusForbidden && strings.HasSuffix(r.URL.Path, "/channels")
 		}), fails: map[string]string{"N-39": "accepted"}, also: []string{"N-37"}},

@@ -490,7 +490,8 @@ func dropsHeader(name string) middleware {
 // comparesSchemes is a middleware that takes no other spelling of Bearer.
 func comparesSchemes() middleware {
 	return changesHeader(func(r *http.Request) {
-		if !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ") {
+		scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		if strings.EqualFold(scheme, "Bearer") && scheme != "Bearer" {
 			r.Header.Del("Authorization")
 		}
 	})

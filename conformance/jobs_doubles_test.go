@@ -90,7 +90,8 @@ func tellsJobs(h http.Handler) http.Handler {
 		if a.Code == http.StatusAccepted {
 			known.Store(a.body["job_id"], true)
 		}
-		if _, exists := known.Load(rest(r, "/jobs/jobs/")); !exists && isFor(r, http.MethodGet, "/jobs/jobs/") {
+		if _, exists := known.Load(rest(r, "/jobs/jobs/")); !exists && a.Code == http.StatusForbidden &&
+			isFor(r, http.MethodGet, "/jobs/jobs/") {
 			a.Code = http.StatusNotFound
 		}
 	})(h)
@@ -118,6 +119,23 @@ func keepsSkills(h http.Handler) http.Handler {
 		}
 		if strings.HasSuffix(r.URL.Path, "/skills") && a.Code == http.StatusOK {
 			a.body["skills"] = slices.Clone(names)
+		}
+	})(h)
+}
+
+// hidesBeating does not list agents that have sent a heartbeat.
+func hidesBeating(h http.Handler) http.Handler {
+	var beating sync.Map
+	return editsAnswers(func(r *http.Request, a *exchange) {
+		if isFor(r, http.MethodPost, "/heartbeat") && a.Code == http.StatusOK {
+			beating.Store(a.sent["agent_id"], true)
+		}
+		if list, ok := a.body["agents"].([]any); ok {
+			list = slices.DeleteFunc(list, func(row any) bool {
+				_, hidden := beating.Load(row.(object)["agent_id"])
+				return hidden
+			})
+			a.body["agents"], a.body["total"] = list, len(list)
 		}
 	})(h)
 }
@@ -177,7 +195,7 @@ func refusesRepeats(h http.Handler) http.Handler {
 	var reported sync.Map
 	return editsAnswers(func(r *http.Request, a *exchange) {
 		if isFor(r, http.MethodPost, "/results") && a.Code == http.StatusOK {
-			if _, again := reported.LoadOrStore(a.sent["job_id"], true); again {
+			if _, again := reported.LoadOrStore(string(a.raw), true); again {
 				setAnswer(a, http.StatusConflict, refusedByJobs)
 			}
 		}

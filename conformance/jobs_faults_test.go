@@ -221,12 +221,8 @@ func jobsAgentFaults() []fault {
 		{name: "keeps no heartbeats", front: eachRow("agents", func(_ *http.Request, row object) {
 			row["last_heartbeat"] = nil
 		}), fails: map[string]string{"jobs.heartbeat": "last_heartbeat"}},
-		{name: "is offline after a heartbeat", front: editsAnswers(func(_ *http.Request, a *exchange) {
-			if list, ok := a.body["agents"].([]any); ok {
-				list = slices.DeleteFunc(list, func(row any) bool { return row.(object)["last_heartbeat"] != nil })
-				a.body["agents"], a.body["total"] = list, len(list)
-			}
-		}), fails: map[string]string{heartbeatExpiry: "", "jobs.heartbeat": ""}},
+		{name: "is offline after a heartbeat", front: hidesBeating,
+			fails: map[string]string{heartbeatExpiry: "", "jobs.heartbeat": ""}},
 	}
 }
 
@@ -295,7 +291,8 @@ func resultFaults() []fault {
 			"jobs.result.repeat": "accepted", "jobs.endpoint.pending": "accepted"}},
 		{name: "takes every status", front: accepts(func(r *http.Request, a *exchange) bool {
 			return ofResults(r) && a.Code == http.StatusUnprocessableEntity
-		}), fails: map[string]string{"jobs.result.fields": "accepted", "jobs.endpoint.callback": "status 200"}},
+		}), fails: map[string]string{"jobs.result.fields": "accepted", "jobs.endpoint.callback": "status 200",
+			"jobs.endpoint.pending": "accepted"}},
 		{name: "takes PENDING as an end", front: editsRequests(func(r *http.Request, body object) {
 			if ofResults(r) && body["status"] == "PENDING" {
 				body["status"] = "SUCCESS"
