@@ -54,6 +54,9 @@ const (
 	NotTested = kit.NotTested
 )
 
+// Levels returns all levels of relays. Each level includes the levels before it.
+func Levels() []Level { return kit.Levels() }
+
 // HubOptions selects the checks of a run at a hub. See the package hub.
 type HubOptions = hub.Options
 
