@@ -122,7 +122,7 @@ func startA2A(t *testing.T, access a2a.Access, middleware func(http.Handler) htt
 			t.Fatal(err)
 		}
 	}
-	url, _ := startGateway(t, func(next http.Handler) http.Handler { return middleware(streams.watch(next)) },
+	url := startGateway(t, func(next http.Handler) http.Handler { return middleware(streams.watch(next)) },
 		gatewaya2a.Extension,
 		func(core *gateway.Core) ([]httpapi.Mount, func(context.Context), error) {
 			g, err := gatewaya2a.New(t.Context(), core, gatewaya2a.Options{Endpoints: 10, Retention: time.Hour,

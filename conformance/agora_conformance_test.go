@@ -28,8 +28,10 @@ func TestAgoraPart(t *testing.T) {
 	t.Parallel()
 	takeTurn(t)
 	served := startHub(t, nil)
-	registry, _ := startJobs(t, nil)
-	double := startJobsDouble(t)
+	registry := startJobs(t, nil)
+	noRelay := startJobs(t, refuses(http.StatusNotFound, []byte("{}"), func(r *http.Request, _ object) bool {
+		return r.URL.Path == "/.well-known/agora.json"
+	}))
 	hubParts, jobsParts := agoraChecks(conformance.HubChecks()), agoraChecks(conformance.JobsChecks())
 	if len(hubParts) < 8 || len(jobsParts) < 6 {
 		t.Fatalf("the parts are %v and %v", hubParts, jobsParts)
@@ -47,7 +49,7 @@ func TestAgoraPart(t *testing.T) {
 		"a registry with a key":           {key: relayKey(t), need: true, jobs: registry, want: conformance.Passed},
 		"a registry without a key":        {jobs: registry, want: conformance.NotTested, found: "(--key)"},
 		"a registry without a key, in CI": {need: true, jobs: registry, want: conformance.Failed, found: "(--key)"},
-		"a registry without a relay":      {key: relayKey(t), need: true, jobs: double.url, want: conformance.NotTested, found: "agora.json"},
+		"a registry without a relay":      {key: relayKey(t), need: true, jobs: noRelay, want: conformance.NotTested, found: "agora.json"},
 	} {
 		var report conformance.Report
 		var err error
@@ -113,7 +115,7 @@ func withoutRequests(next http.Handler) http.Handler {
 
 // TestAgoraFaults tests that each check of the theme Agora can fail. The faults of single rules are in ci/mutants.
 func TestAgoraFaults(t *testing.T) {
-	for name, middleware := range map[string]func(http.Handler) http.Handler{
+	for name, middleware := range map[string]middleware{
 		"knows no signed calls": withoutSignedCalls, "hands out no REQUEST": withoutRequests,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +126,7 @@ func TestAgoraFaults(t *testing.T) {
 				hub, jobs = hub[1:], jobs[1:] // a registration needs none
 			}
 			served := startHub(t, middleware)
-			registry, _ := startJobs(t, middleware)
+			registry := startJobs(t, middleware)
 			atHub, err := conformance.RunHub(t.Context(), served.url, conformance.HubOptions{Only: hub, Agent: relayKey(t)})
 			if err != nil {
 				t.Fatal(err)

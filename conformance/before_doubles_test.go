@@ -13,7 +13,7 @@ import (
 // Middlewares and stores with faults in reads with before.
 
 // ofBefore applies a middleware to the reads with before, and to no other requests.
-func ofBefore(middleware func(http.Handler) http.Handler) func(http.Handler) http.Handler {
+func ofBefore(middleware middleware) middleware {
 	return func(h http.Handler) http.Handler {
 		changed := middleware(h)
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,7 +12,7 @@ import (
 func isBulk(r *http.Request) bool { return r.Method == http.MethodPost && r.URL.Path == "/events/bulk" }
 
 // changesLines is a middleware that changes the lines of bulk requests.
-func changesLines(change func(lines [][]byte) [][]byte) func(http.Handler) http.Handler {
+func changesLines(change func(lines [][]byte) [][]byte) middleware {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if isBulk(r) {
@@ -25,7 +25,7 @@ func changesLines(change func(lines [][]byte) [][]byte) func(http.Handler) http.
 }
 
 // changesResults is a middleware that changes the results of bulk requests.
-func changesResults(change func(results []any) []any) func(http.Handler) http.Handler {
+func changesResults(change func(results []any) []any) middleware {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !isBulk(r) {
@@ -44,13 +44,13 @@ func changesResults(change func(results []any) []any) func(http.Handler) http.Ha
 
 // onlyReceipts drops the results of refused lines.
 func onlyReceipts(results []any) []any {
-	return slices.DeleteFunc(results, func(r any) bool { return r.(map[string]any)["error"] != nil })
+	return slices.DeleteFunc(results, func(r any) bool { return r.(object)["error"] != nil })
 }
 
 // stopsAtRefusal drops the results after the first refusal.
 func stopsAtRefusal(results []any) []any {
 	for i, r := range results {
-		if r.(map[string]any)["error"] != nil {
+		if r.(object)["error"] != nil {
 			return results[:i+1]
 		}
 	}

@@ -1,20 +1,17 @@
 package conformance_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/agora-relay/agora/conformance"
-	"github.com/agora-relay/agora/gateway"
-	"github.com/agora-relay/agora/gateway/channel"
-	"github.com/agora-relay/agora/relay/httpapi"
 )
 
 // TestChannelNumbers tests that the checks of channel services have the numbers N-1, N-2, …, each once, and that each
@@ -75,58 +72,60 @@ func skipWithRaceDetector(t *testing.T) {
 	}
 }
 
-// TestChannelDoublePasses runs all checks against a service without faults.
-func TestChannelDoublePasses(t *testing.T) {
-	skipWithRaceDetector(t)
-	t.Parallel()
-	d := startChannelDouble(t)
-	report := passChannelChecks(t, d.url, conformance.ChannelOptions{OperatorKey: d.operator, Listen: "127.0.0.1:0",
-		Thorough: true})
-	if n := report.Count(conformance.NotTested); n != 0 {
-		t.Errorf("%d checks were not tested", n)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	t.Logf("%d channels", d.created)
-	if len(d.channels) != 0 {
-		t.Errorf("the run left %d channels", len(d.channels))
-	}
-}
-
 // TestOwnChannelPasses runs the checks against this project's channel service. Requests come from another machine, so
-// that its limits apply.
+// that its limits apply. The run must delete all channels that it creates.
 func TestOwnChannelPasses(t *testing.T) {
 	skipWithRaceDetector(t)
 	t.Parallel()
 	takeTurn(t)
-	url, operator := startGateway(t, fromRemoteAddress, channel.Extension,
-		func(core *gateway.Core) ([]httpapi.Mount, func(context.Context), error) {
-			served, err := channel.New(t.Context(), core)
-			if err != nil {
-				return nil, nil, err
+	var left atomic.Int64
+	url := startChannel(t, func(h http.Handler) http.Handler {
+		return fromRemoteAddress(takesAnyHost(editsAnswers(func(r *http.Request, a *exchange) {
+			switch {
+			case a.Code == http.StatusCreated && strings.HasSuffix(r.URL.Path, "/channels"):
+				left.Add(1)
+			case a.Code == http.StatusOK && isChannel(r, http.MethodDelete):
+				left.Add(-1)
 			}
-			return served.Mounts("/channel"), served.Run, nil
-		})
-	report := passChannelChecks(t, url+"/channel", conformance.ChannelOptions{OperatorKey: operator,
-		Listen: "127.0.0.1:0"})
-	if n := report.Count(conformance.NotTested); n > 4 { // three need Thorough, and a guard may refuse a foreign Host
+		})(h)))
+	})
+	report := passChannelChecks(t, url, conformance.ChannelOptions{OperatorKey: operatorKey, Listen: "127.0.0.1:0"})
+	if n := report.Count(conformance.NotTested); n != 3 { // they need Thorough
 		t.Errorf("%d checks were not tested", n)
+	}
+	if n := left.Load(); n != 0 {
+		t.Errorf("the run left %d channels", n)
 	}
 }
 
-// TestChannelWithLimits runs all quick checks against a service that refuses every tenth request, because it limits
-// their rate. The run must repeat these requests.
+// TestOwnChannelLimits runs the checks of the limits against this project's channel service. Requests come from its own
+// machine, so that their rate has no limit.
+func TestOwnChannelLimits(t *testing.T) {
+	skipWithRaceDetector(t)
+	t.Parallel()
+	takeTurn(t)
+	report := passChannelChecks(t, startChannel(t, nil), conformance.ChannelOptions{OperatorKey: operatorKey,
+		Listen: "127.0.0.1:0", Thorough: true, Only: channelLimits})
+	if n := report.Count(conformance.Passed); n != len(channelLimits) {
+		t.Errorf("%d checks passed", n)
+	}
+}
+
+// TestChannelWithLimits runs quick checks against a service that refuses every tenth request, because it limits their
+// rate. The run must repeat these requests.
 func TestChannelWithLimits(t *testing.T) {
 	skipWithRaceDetector(t)
 	t.Parallel()
-	d := startChannelDouble(t, "limits the rate of requests")
-	o := conformance.ChannelOptions{OperatorKey: d.operator, Listen: "127.0.0.1:0"}
+	takeTurn(t)
+	var requests atomic.Int64
+	o := conformance.ChannelOptions{OperatorKey: operatorKey, Listen: "127.0.0.1:0"}
 	for _, theme := range []string{"Members", "Connections", "Keys", "Messages", "Events", "Callback", "MCP"} {
-		o.Only = append(o.Only, everyChannelCheck(theme)...)
+		o.Only = append(o.Only, channels().ofTheme(theme)...)
 	}
-	passChannelChecks(t, d.url, o)
-	if d.requests.Load() < 1000 {
-		t.Errorf("%d requests", d.requests.Load())
+	passChannelChecks(t, startChannel(t, limitsRate(encode(object{"ok": false, "error": "RATE_LIMITED",
+		"message": "too fast", "retryable": true, "details": object{"limit": "requests"}}), &requests)), o)
+	if requests.Load() < 1000 {
+		t.Errorf("%d requests", requests.Load())
 	}
 }
 
@@ -134,18 +133,18 @@ func TestChannelWithLimits(t *testing.T) {
 // refused.
 func TestChannelOptions(t *testing.T) {
 	t.Parallel()
-	d := startChannelDouble(t)
+	url := startChannel(t, nil)
 	for _, c := range []struct {
 		o      conformance.ChannelOptions
 		passed int
 		reason string
 	}{
 		{conformance.ChannelOptions{}, 1, "2 not tested: this needs the operator's key"},
-		{conformance.ChannelOptions{OperatorKey: d.operator}, 2, "1 not tested: this needs a server for deliveries"},
-		{conformance.ChannelOptions{OperatorKey: d.operator, Listen: "127.0.0.1:0"}, 3, "3 passed, 0 failed, 0 skipped;"},
+		{conformance.ChannelOptions{OperatorKey: operatorKey}, 2, "1 not tested: this needs a server for deliveries"},
+		{conformance.ChannelOptions{OperatorKey: operatorKey, Listen: "127.0.0.1:0"}, 3, "3 passed, 0 failed, 0 skipped;"},
 	} {
 		c.o.Only = []string{"N-1", "N-2", "N-7"}
-		report := passChannelChecks(t, d.url, c.o)
+		report := passChannelChecks(t, url, c.o)
 		var text strings.Builder
 		if err := report.WriteText(&text); err != nil {
 			t.Fatal(err)
@@ -157,7 +156,7 @@ func TestChannelOptions(t *testing.T) {
 	}
 	for _, o := range []conformance.ChannelOptions{{Only: []string{"N-0"}}, {ListenURL: "https://kit.example"},
 		{Listen: "127.0.0.1:0", ListenURL: "kit.example"}} {
-		if _, err := conformance.RunChannel(t.Context(), d.url, o); err == nil || o.Check(d.url) == nil {
+		if _, err := conformance.RunChannel(t.Context(), url, o); err == nil || o.Check(url) == nil {
 			t.Errorf("%+v is accepted", o)
 		}
 	}
@@ -171,9 +170,9 @@ func TestNoChannelService(t *testing.T) {
 	t.Parallel()
 	site := httptest.NewServer(http.NotFoundHandler())
 	defer site.Close()
-	d := startChannelDouble(t)
+	channel := startChannel(t, nil)
 	for url, want := range map[string]string{site.URL: "is not a channel service",
-		d.url + "/x": "is not a channel service", "http://127.0.0.1:1": "no channel service answers"} {
+		channel + "/x": "is not a channel service", "http://127.0.0.1:1": "no channel service answers"} {
 		if _, err := conformance.RunChannel(t.Context(), url, conformance.ChannelOptions{}); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

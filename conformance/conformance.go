@@ -1,200 +1,128 @@
 // Package conformance checks over HTTP whether a relay follows the Agora protocol, a hub the Chorus protocol, a channel
 // service the Chorus Channel Protocol, a registry of jobs the Chorus registry's protocol, or an agent's server A2A 1.0.
 //
-// It needs only the address of the relay. The relay may be written in any language. Each check uses new keys and new
+// It needs only the address of the server, which may be written in any language. Each check uses new keys and new
 // threads, so a relay with other traffic can be checked too. Checks of time limits use short lifetimes and timestamps
 // in the past or the future. So they test a rule about five minutes within seconds. The result of a check contains what
-// was sent, what was expected and what the relay answered.
+// was sent, what was expected and what the server answered.
 //
-// There are three levels. Each level includes the levels before it:
+// For relays there are three levels. Each level includes the levels before it:
 //   - Core is the original specification.
 //   - Strict adds the rules of PROTOCOL.md for questions that the specification leaves open.
 //   - Extensions adds the features that PROTOCOL.md defines beyond the specification.
 //
-// The checks of hubs are in files whose names begin with hub. RunHub runs them, and HubChecks returns them. Those of
-// channel services are in files whose names begin with channel, for RunChannel and ChannelChecks. Those of registries of
-// jobs are in files whose names begin with jobs, for RunJobs and JobsChecks. Those of A2A servers are in files whose
-// names begin with a2a, for RunA2A and A2AChecks. They are not part of the levels.
+// The messages that a run posts to a relay expire within minutes or, in checks of old timestamps, within hours. One
+// message requests the longest lifetime (X-4).
 //
-// The checks are tables, with one table for each theme. A run has a time limit and sends a limited number of requests.
-// The messages that it posts expire within minutes or, in checks of old timestamps, within hours. One message requests
-// the longest lifetime (X-4).
+// This package joins the suites: Run and Checks for relays, RunHub and HubChecks for hubs, RunChannel and ChannelChecks
+// for channel services, RunJobs and JobsChecks for registries of jobs, and RunA2A and A2AChecks for A2A servers.
 package conformance
 
 import (
-	"slices"
-	"strings"
-	"time"
+	"context"
+
+	"github.com/agora-relay/agora/conformance/a2a"
+	"github.com/agora-relay/agora/conformance/channel"
+	"github.com/agora-relay/agora/conformance/hub"
+	"github.com/agora-relay/agora/conformance/jobs"
+	"github.com/agora-relay/agora/conformance/kit"
+	"github.com/agora-relay/agora/conformance/relay"
 )
 
-// Level is a set of rules that a relay is checked against.
-type Level string
+// What all suites share. See the package kit.
+type (
+	Level  = kit.Level
+	Check  = kit.Check
+	Status = kit.Status
+	Result = kit.Result
+	Report = kit.Report
+)
 
+// The levels of checks, and the outcomes of a check. See the package kit.
 const (
-	Core       Level = "core"       // the original specification
-	Strict     Level = "strict"     // Core, and the rules of PROTOCOL.md for what the specification leaves open
-	Extensions Level = "extensions" // Strict, and the features that PROTOCOL.md adds
+	Core           = kit.Core
+	Strict         = kit.Strict
+	Extensions     = kit.Extensions
+	Hub            = kit.Hub
+	ChannelService = kit.ChannelService
+	JobsRegistry   = kit.JobsRegistry
+	A2AServer      = kit.A2AServer
 
-	// No other level includes these.
-	Hub            Level = "hub"     // the rules of HUB.md for a Chorus hub
-	ChannelService Level = "channel" // the rules of CHANNEL.md for a channel service
-	JobsRegistry   Level = "jobs"    // the rules of JOBS.md for a registry of jobs
-	A2AServer      Level = "a2a"     // the rules of A2A 1.0, and of A2A.md for what it leaves open
+	Passed    = kit.Passed
+	Failed    = kit.Failed
+	Skipped   = kit.Skipped
+	NotTested = kit.NotTested
 )
 
 // Levels returns all levels of relays. Each level includes the levels before it.
-func Levels() []Level { return []Level{Core, Strict, Extensions} }
+func Levels() []Level { return kit.Levels() }
 
-// Includes reports whether a relay of level l must pass the checks of level other.
-func (l Level) Includes(other Level) bool {
-	return slices.Index(Levels(), other) <= slices.Index(Levels(), l) && slices.Contains(Levels(), other)
+// HubOptions selects the checks of a run at a hub. See the package hub.
+type HubOptions = hub.Options
+
+// DefaultHubTimeout is the time limit of a run at a hub if HubOptions.Timeout is 0.
+const DefaultHubTimeout = hub.DefaultTimeout
+
+// RunHub checks the hub at baseURL. See the package hub.
+func RunHub(ctx context.Context, baseURL string, o HubOptions) (Report, error) {
+	return hub.Run(ctx, baseURL, o)
 }
 
-// Check tests one requirement that a relay must meet.
-type Check struct {
-	// Number is C-1, C-2, … for Core, S-1, … for Strict, X-1, … for Extensions and N-1, … for ChannelService. For Hub,
-	// JobsRegistry and A2AServer it is a name such as hub.register.rotate. It is never given to another check.
-	Number string `json:"number"`
-	Title  string `json:"title"` // the requirement, in one sentence
-	Cites  string `json:"cites"` // the section of the specification or of PROTOCOL.md that contains the requirement
-	Theme  string `json:"theme"`
-	// Vectors is the file in testvectors/ that tests the same requirement without a relay. It is empty if there is
-	// none.
-	Vectors string `json:"vectors,omitempty"`
+// HubChecks returns all checks of a hub, in the order of the documentation.
+func HubChecks() []Check { return hub.Checks() }
 
-	// wait is about how long the check sleeps or waits for held polls. At most maxWaitingChecks checks with a wait run
-	// at the same time, and at most maxBusyChecks checks without one.
-	wait time.Duration
-	last bool // see gatewayCheck
-	run  func(*probe)
+// ChannelOptions selects the checks of a run at a channel service. See the package channel.
+type ChannelOptions = channel.Options
+
+// DefaultChannelTimeout is the time limit of a run at a channel service if ChannelOptions.Timeout is 0.
+const DefaultChannelTimeout = channel.DefaultTimeout
+
+// RunChannel checks the channel service at baseURL. See the package channel.
+func RunChannel(ctx context.Context, baseURL string, o ChannelOptions) (Report, error) {
+	return channel.Run(ctx, baseURL, o)
 }
 
-// Level returns the lowest level that includes the check.
-func (c Check) Level() Level {
-	switch {
-	case strings.HasPrefix(c.Number, "C-"):
-		return Core
-	case strings.HasPrefix(c.Number, "S-"):
-		return Strict
-	case strings.HasPrefix(c.Number, "N-"):
-		return ChannelService
-	case strings.HasPrefix(c.Number, "hub."):
-		return Hub
-	case strings.HasPrefix(c.Number, "jobs."):
-		return JobsRegistry
-	case strings.HasPrefix(c.Number, "a2a."):
-		return A2AServer
-	}
-	return Extensions
+// ChannelChecks returns all checks of a channel service, in the order of the documentation.
+func ChannelChecks() []Check { return channel.Checks() }
+
+// JobsOptions selects the checks of a run at a registry of jobs. See the package jobs.
+type JobsOptions = jobs.Options
+
+// DefaultJobsTimeout is the time limit of a run at a registry of jobs if JobsOptions.Timeout is 0.
+const DefaultJobsTimeout = jobs.DefaultTimeout
+
+// RunJobs checks the registry of jobs at baseURL. See the package jobs.
+func RunJobs(ctx context.Context, baseURL string, o JobsOptions) (Report, error) {
+	return jobs.Run(ctx, baseURL, o)
 }
 
-// theme is a table of related checks.
-type theme struct {
-	name    string
-	vectors string
-	checks  []Check
+// JobsChecks returns all checks of a registry of jobs, in the order of the documentation.
+func JobsChecks() []Check { return jobs.Checks() }
+
+// A2AOptions selects the checks of a run at an A2A server. See the package a2a.
+type A2AOptions = a2a.Options
+
+// DefaultA2ATimeout is the time limit of a run at an A2A server if A2AOptions.Timeout is 0.
+const DefaultA2ATimeout = a2a.DefaultTimeout
+
+// RunA2A checks the A2A server at baseURL. See the package a2a.
+func RunA2A(ctx context.Context, baseURL string, o A2AOptions) (Report, error) {
+	return a2a.Run(ctx, baseURL, o)
 }
 
-// themes returns all tables, in the order of the documentation.
-func themes() []theme {
-	return []theme{
-		{"Health", "", healthChecks},
-		{"Submit and signatures", "verify.json", submitChecks},
-		{"Replay", "window.json", replayChecks},
-		{"Threads", "threads.json", coreThreadChecks()},
-		{"Long polling", "", pollChecks},
-		{"Lifetimes", "", lifetimeChecks},
-		{"JSON", "verify.json", jsonChecks},
-		{"Fields", "verify.json", fieldChecks},
-		{"Signatures (strict)", "verify.json", signatureChecks},
-		{"Identities", "didkey.json", identityChecks},
-		{"Duplicates", "", duplicateChecks},
-		{"Races and limits", "", raceChecks},
-		{"Threads (strict)", "threads.json", strictThreadChecks()},
-		{"HTTP", "", httpChecks},
-		{"Parameters", "", parameterChecks},
-		{"Delivery", "", deliveryChecks},
-		{"Receipts", "", receiptChecks},
-		{"Cursor", "", cursorChecks},
-		{"Thread records", "", recordChecks},
-		{"Directory", "", directoryChecks},
-		{"Existing clients", "", clientChecks},
-		{"Private reads", "reads.json", privateChecks},
-		{"Reading backwards", "", backwardChecks},
-		{"Server-sent events", "", streamChecks},
-		{"Posting many messages", "", bulkChecks},
-		{"Proofs", "log.json", proofChecks},
-		{"Homes", "", homeChecks},
-	}
+// A2AChecks returns all checks of an A2A server, in the order of the documentation.
+func A2AChecks() []Check { return a2a.Checks() }
+
+// Options selects the checks of a run at a relay. See the package relay.
+type Options = relay.Options
+
+// DefaultTimeout is the time limit of a run at a relay if Options.Timeout is 0.
+const DefaultTimeout = relay.DefaultTimeout
+
+// Run checks the relay at baseURL. See the package relay.
+func Run(ctx context.Context, baseURL string, o Options) (Report, error) {
+	return relay.Run(ctx, baseURL, o)
 }
 
-// Checks returns all checks, in the order of the documentation.
-func Checks() []Check {
-	var all []Check
-	for _, t := range themes() {
-		for _, c := range t.checks {
-			c.Theme = t.name
-			if c.Vectors == "" {
-				c.Vectors = t.vectors
-			}
-			all = append(all, c)
-		}
-	}
-	return all
-}
-
-// Status is the outcome of a check.
-type Status string
-
-const (
-	Passed  Status = "passed"
-	Failed  Status = "failed"
-	Skipped Status = "skipped" // the check did not run to its end; Result.Got has the reason
-	// NotTested means that the check needs something that the run does not have, such as the operator's key.
-	// Result.Got says what.
-	NotTested Status = "not tested"
-)
-
-// Result is the outcome of one check.
-type Result struct {
-	Number   string        `json:"number"`
-	Level    Level         `json:"level"`
-	Theme    string        `json:"theme"`
-	Title    string        `json:"title"`
-	Cites    string        `json:"cites"`
-	Status   Status        `json:"status"`
-	Sent     string        `json:"sent,omitempty"`     // the last step of the check: the request, or what the check did
-	Expected string        `json:"expected,omitempty"` // what the rule requires at that step
-	Got      string        `json:"got,omitempty"`      // what the relay answered, or why the check was skipped
-	Took     time.Duration `json:"tookNanoseconds"`
-}
-
-// Report contains the results of a run.
-type Report struct {
-	URL      string        `json:"url"`
-	Level    Level         `json:"level"`
-	Started  time.Time     `json:"started"`
-	Took     time.Duration `json:"tookNanoseconds"`
-	Requests int64         `json:"requests"`
-	// Clock is how far the relay's clock is ahead of the local clock, by the relay's Date header. It is 0 if the
-	// difference is at most 1.5 seconds. Messages are dated by the relay's clock.
-	Clock   time.Duration `json:"clockNanoseconds"`
-	Results []Result      `json:"results"` // in the order of Checks
-}
-
-// Count returns how many results have the status s.
-func (r Report) Count(s Status) (n int) {
-	for _, result := range r.Results {
-		if result.Status == s {
-			n++
-		}
-	}
-	return n
-}
-
-// Holds reports whether all selected checks passed, apart from those that were not tested. It returns false if a check
-// was skipped or if no check passed.
-func (r Report) Holds() bool {
-	passed := r.Count(Passed)
-	return passed > 0 && passed+r.Count(NotTested) == len(r.Results)
-}
+// Checks returns all checks of a relay, in the order of the documentation.
+func Checks() []Check { return relay.Checks() }

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -20,49 +18,11 @@ import (
 
 // Middlewares and stores that wrap those of this project's relay and add one fault each.
 
-// recorded returns the answer of a handler.
-func recorded(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w
-}
-
-func send(w http.ResponseWriter, from *httptest.ResponseRecorder, body []byte) {
-	for name, values := range from.Header() {
-		if name != "Content-Length" {
-			w.Header()[name] = values
-		}
-	}
-	w.WriteHeader(from.Code)
-	_, _ = w.Write(body) // the client may be gone
-}
-
 func isPost(r *http.Request) bool { return r.Method == http.MethodPost && r.URL.Path == "/events" }
 func isPoll(r *http.Request) bool { return r.Method == http.MethodGet && r.URL.Path == "/events" }
 
-// readBody returns the body of a request. The body can be read again afterwards.
-func readBody(r *http.Request) []byte {
-	body, _ := io.ReadAll(r.Body) // an incomplete body is passed on as it is
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	return body
-}
-
-func decode(body []byte) map[string]any {
-	var v map[string]any
-	_ = json.Unmarshal(body, &v) // nil if body is not a JSON object
-	return v
-}
-
-func encode(v any) []byte {
-	body, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return body
-}
-
 // acceptsRefusals is a middleware that answers 200 instead of a refusal for which when is true.
-func acceptsRefusals(when func(envelope, answer map[string]any) bool) func(http.Handler) http.Handler {
+func acceptsRefusals(when func(envelope, answer object) bool) middleware {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !isPost(r) {
@@ -72,7 +32,7 @@ func acceptsRefusals(when func(envelope, answer map[string]any) bool) func(http.
 			e := decode(readBody(r))
 			answer := recorded(h, r)
 			if a := decode(answer.Body.Bytes()); a["ok"] == false && when(e, a) {
-				_, _ = w.Write(encode(map[string]any{"ok": true, "id": e["id"], "duplicate": false}))
+				_, _ = w.Write(encode(object{"ok": true, "id": e["id"], "duplicate": false}))
 				return
 			}
 			send(w, answer, answer.Body.Bytes())
@@ -81,7 +41,7 @@ func acceptsRefusals(when func(envelope, answer map[string]any) bool) func(http.
 }
 
 // refusesPosts is a middleware that refuses the messages for which when is true.
-func refusesPosts(when func(envelope map[string]any) bool) func(http.Handler) http.Handler {
+func refusesPosts(when func(envelope object) bool) middleware {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !isPost(r) || !when(decode(readBody(r))) {
@@ -90,17 +50,17 @@ func refusesPosts(when func(envelope map[string]any) bool) func(http.Handler) ht
 			}
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusForbidden)
-			_, _ = w.Write(encode(map[string]any{"ok": false, "error": "FORBIDDEN", "message": "no", "retryable": false}))
+			_, _ = w.Write(encode(object{"ok": false, "error": "FORBIDDEN", "message": "no", "retryable": false}))
 		})
 	}
 }
 
-func refusedFor(code string) func(e, a map[string]any) bool {
-	return func(_, a map[string]any) bool { return a["error"] == code }
+func refusedFor(code string) func(e, a object) bool {
+	return func(_, a object) bool { return a["error"] == code }
 }
 
 // rewritesEvents is a middleware that changes the events in the answers to polls.
-func rewritesEvents(change func(events []json.RawMessage) []json.RawMessage) func(http.Handler) http.Handler {
+func rewritesEvents(change func(events []json.RawMessage) []json.RawMessage) middleware {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !isPoll(r) {
@@ -133,8 +93,8 @@ func rawBytes(events []json.RawMessage) [][]byte {
 func encodesDifferently(events []json.RawMessage) []json.RawMessage {
 	for i, e := range events {
 		v := decode(e)
-		if payload, ok := v["payload"].(map[string]any); ok {
-			if params, ok := payload["params"].(map[string]any); ok && params["big"] != nil {
+		if payload, ok := v["payload"].(object); ok {
+			if params, ok := payload["params"].(object); ok && params["big"] != nil {
 				params["big"] = json.Number("1e+21")
 				params["tenth"] = float32(0.1)
 				params["long"] = json.Number("9007199254740991")
@@ -178,7 +138,7 @@ func deliversDuplicates(h http.Handler) http.Handler {
 			mu.Lock()
 			times[id]++
 			mu.Unlock()
-			_, _ = w.Write(encode(map[string]any{"ok": true, "id": id, "duplicate": false}))
+			_, _ = w.Write(encode(object{"ok": true, "id": id, "duplicate": false}))
 			return
 		}
 		send(w, answer, answer.Body.Bytes())
@@ -196,30 +156,16 @@ func deliversDuplicates(h http.Handler) http.Handler {
 	})(posts)
 }
 
-// withQuery is a middleware that changes the parameters of polls.
-func withQuery(change func(url.Values)) func(http.Handler) http.Handler {
-	return func(h http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if isPoll(r) {
-				q := r.URL.Query()
-				change(q)
-				r.URL.RawQuery = q.Encode()
-			}
-			h.ServeHTTP(w, r)
-		})
-	}
+func dropsParameter(name string) middleware {
+	return withQuery("/events", func(q url.Values) { q.Del(name) })
 }
 
-func dropsParameter(name string) func(http.Handler) http.Handler {
-	return withQuery(func(q url.Values) { q.Del(name) })
-}
-
-func setsParameter(name, value string) func(http.Handler) http.Handler {
-	return withQuery(func(q url.Values) { q.Set(name, value) })
+func setsParameter(name, value string) middleware {
+	return withQuery("/events", func(q url.Values) { q.Set(name, value) })
 }
 
 func ignoresUnknownParameters(h http.Handler) http.Handler {
-	return withQuery(func(q url.Values) {
+	return withQuery("/events", func(q url.Values) {
 		for name := range q {
 			if !slices.Contains(
 				[]string{"since", "cursor", "before", "recipient", "sender", "type", "thread", "broadcast", "timeout", "limit"},
@@ -233,7 +179,7 @@ func ignoresUnknownParameters(h http.Handler) http.Handler {
 // sinceInclusive is a middleware that treats since as >= instead of >. So the event with exactly the ts since is
 // delivered again.
 func sinceInclusive(h http.Handler) http.Handler {
-	return withQuery(func(q url.Values) {
+	return withQuery("/events", func(q url.Values) {
 		if since, ok := envelope.ParseTime(q.Get("since")); ok {
 			q.Set("since", since.Add(-time.Nanosecond).Format(time.RFC3339Nano))
 		}
@@ -322,7 +268,7 @@ func onePollAtATime(h http.Handler) http.Handler {
 }
 
 // withoutMember is a middleware that removes a member from every answer.
-func withoutMember(name string) func(http.Handler) http.Handler {
+func withoutMember(name string) middleware {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			answer := recorded(h, r)
@@ -336,11 +282,11 @@ func withoutMember(name string) func(http.Handler) http.Handler {
 // identifiesThreadsByID is a middleware that refuses a REQUEST with a thread id that another client has used.
 func identifiesThreadsByID(h http.Handler) http.Handler {
 	var mu sync.Mutex
-	taken := map[string]any{}
+	taken := object{}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if e := decode(readBody(r)); isPost(r) && e["type"] == "REQUEST" {
-			id := e["thread"].(map[string]any)["id"].(string)
-			sender := e["sender"].(map[string]any)["id"]
+			id := e["thread"].(object)["id"].(string)
+			sender := e["sender"].(object)["id"]
 			mu.Lock()
 			first, found := taken[id]
 			taken[id] = sender
@@ -357,7 +303,7 @@ func identifiesThreadsByID(h http.Handler) http.Handler {
 
 // foldsCase is a middleware that accepts a member name that differs from a known name only in case.
 func foldsCase(h http.Handler) http.Handler {
-	return acceptsRefusals(func(e, a map[string]any) bool {
+	return acceptsRefusals(func(e, a object) bool {
 		for name := range e {
 			if slices.Contains([]string{"type", "sig", "sender", "ts", "thread"},
 				strings.ToLower(strings.ReplaceAll(name, "ſ", "s"))) &&
@@ -369,23 +315,13 @@ func foldsCase(h http.Handler) http.Handler {
 	})(h)
 }
 
-func redirects(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.Contains(r.URL.Path, "//") {
-			http.Redirect(w, r, strings.ReplaceAll(r.URL.Path, "//", "/"), http.StatusMovedPermanently)
-			return
-		}
-		h.ServeHTTP(w, r)
-	})
-}
-
 // losesEveryNth is a middleware that answers every nth post with 200 and does not store it.
-func losesEveryNth(n int64) func(http.Handler) http.Handler {
+func losesEveryNth(n int64) middleware {
 	return func(h http.Handler) http.Handler {
 		var posts atomic.Int64
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if isPost(r) && posts.Add(1)%n == 0 {
-				_, _ = w.Write(encode(map[string]any{"ok": true, "id": decode(readBody(r))["id"]}))
+				_, _ = w.Write(encode(object{"ok": true, "id": decode(readBody(r))["id"]}))
 				return
 			}
 			h.ServeHTTP(w, r)
@@ -402,18 +338,6 @@ func plainErrors(h http.Handler) http.Handler {
 		}
 		send(w, answer, answer.Body.Bytes())
 	})
-}
-
-func otherStatus(from, to int) func(http.Handler) http.Handler {
-	return func(h http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			answer := recorded(h, r)
-			if answer.Code == from {
-				answer.Code = to
-			}
-			send(w, answer, answer.Body.Bytes())
-		})
-	}
 }
 
 // restartsSequence is a middleware that returns the same cursor with every answer. A relay whose sequence starts again

@@ -65,7 +65,7 @@ func TestOwnHubPasses(t *testing.T) {
 	t.Parallel()
 	takeTurn(t)
 	var registrations atomic.Int64
-	served := startHub(t, editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+	served := startHub(t, editsAnswers(func(r *http.Request, a *exchange) {
 		if isTo(r, http.MethodPost, "/register") && a.Code == http.StatusCreated {
 			registrations.Add(1)
 		}
@@ -90,17 +90,7 @@ func TestOwnHubPasses(t *testing.T) {
 func TestHubWithLimits(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int64
-	served := startHub(t, func(h http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if requests.Add(1)%10 == 0 {
-				w.Header().Set("Retry-After", "0")
-				w.WriteHeader(http.StatusTooManyRequests)
-				_, _ = w.Write(refusal("ERR_RATE_LIMITED")) // the client may be gone
-				return
-			}
-			h.ServeHTTP(w, r)
-		})
-	})
+	served := startHub(t, limitsRate(refusal("ERR_RATE_LIMITED"), &requests))
 	passAll(t, served, conformance.HubOptions{Only: []string{"hub.register.repeat", "hub.envelope.text",
 		"hub.send.order", "hub.idempotency.race", "hub.session.stream", "hub.session.race", "hub.stream.order",
 		"hub.replay.resume", "hub.limits.sender"}})
@@ -131,15 +121,15 @@ const registrationLimit = "hub.limits.registrations"
 func TestHubLimits(t *testing.T) {
 	t.Parallel()
 	takeTurn(t)
-	wrappers := map[string]func(http.Handler) http.Handler{}
+	wrappers := map[string]middleware{}
 	for _, number := range largeLimits {
 		if !raceDetector { // they send too much
 			wrappers[number] = func(h http.Handler) http.Handler { return h }
 		}
 	}
 	wrappers[registrationLimit] = fromRemoteAddress
-	unnamed := editsHubAnswers(func(_ *http.Request, a *hubAnswer) {
-		if e, ok := a.body["error"].(map[string]any); ok {
+	unnamed := editsAnswers(func(_ *http.Request, a *exchange) {
+		if e, ok := a.body["error"].(object); ok {
 			delete(e, "limit")
 		}
 	})

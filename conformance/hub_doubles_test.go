@@ -1,10 +1,8 @@
 package conformance_test
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,64 +16,42 @@ import (
 
 // refusal is the text of a refusal by a hub.
 func refusal(code string) []byte {
-	return encode(map[string]any{"success": false, "error": map[string]any{"code": code, "message": "refused"},
-		"metadata": map[string]any{"timestamp": "2026-03-20T10:00:00.000Z"}})
+	return encode(object{"success": false, "error": object{"code": code, "message": "refused"},
+		"metadata": object{"timestamp": "2026-03-20T10:00:00.000Z"}})
 }
 
 // success is the text of a success of a hub.
 func success(data any) []byte {
-	return encode(map[string]any{"success": true, "data": data,
-		"metadata": map[string]any{"timestamp": "2026-03-20T10:00:00.000Z"}})
+	return encode(object{"success": true, "data": data,
+		"metadata": object{"timestamp": "2026-03-20T10:00:00.000Z"}})
 }
-
-// refusesHub is a middleware that refuses requests.
-func refusesHub(
-	status int,
-	code string,
-	when func(r *http.Request, body map[string]any) bool,
-) func(http.Handler) http.Handler {
-	return func(h http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if when(r, decode(readBody(r))) {
-				w.Header().Set("Content-Type", "application/json")
-				w.WriteHeader(status)
-				_, _ = w.Write(refusal(code)) // the client may be gone
-				return
-			}
-			h.ServeHTTP(w, r)
-		})
-	}
-}
-
-// setAnswer replaces the answer.
-func setAnswer(a *hubAnswer, status int, text []byte) { a.Code, a.text = status, text }
 
 // acceptsOnHub is a middleware that answers with a success instead of a refusal.
-func acceptsOnHub(when func(r *http.Request, a *hubAnswer) bool) func(http.Handler) http.Handler {
-	return editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+func acceptsOnHub(when func(r *http.Request, a *exchange) bool) middleware {
+	return editsAnswers(func(r *http.Request, a *exchange) {
 		if a.body["success"] != false || !when(r, a) {
 			return
 		}
 		switch hubPath(r) {
 		case "/messages":
-			setAnswer(a, http.StatusAccepted, success(map[string]any{"delivery": "queued", "state": "queued",
+			setAnswer(a, http.StatusAccepted, success(object{"delivery": "queued", "state": "queued",
 				"trace_id": "0b8c0000-0000-4000-8000-000000000000"}))
 		case "/register":
-			setAnswer(a, http.StatusOK, success(map[string]any{"agent_id": a.sent["agent_id"], "registration": nil,
+			setAnswer(a, http.StatusOK, success(object{"agent_id": a.sent["agent_id"], "registration": nil,
 				"api_key": "ca_0123456789abcdef0123456789abcdef"}))
 		default:
-			setAnswer(a, http.StatusOK, success(map[string]any{"acknowledged": 0}))
+			setAnswer(a, http.StatusOK, success(object{"acknowledged": 0}))
 		}
 	})
 }
 
 // acceptsSending is acceptsOnHub for messages.
-func acceptsSending(when func(body map[string]any) bool) func(http.Handler) http.Handler {
-	return acceptsOnHub(func(r *http.Request, a *hubAnswer) bool { return isSend(r) && when(a.sent) })
+func acceptsSending(when func(body object) bool) middleware {
+	return acceptsOnHub(func(r *http.Request, a *exchange) bool { return isSend(r) && when(a.sent) })
 }
 
-func envelopeIn(body map[string]any) map[string]any {
-	e, _ := body["envelope"].(map[string]any)
+func envelopeIn(body object) object {
+	e, _ := body["envelope"].(object)
 	return e
 }
 
@@ -83,7 +59,7 @@ func envelopeIn(body map[string]any) map[string]any {
 var textBounds = map[string]int{"original_text": 10_000, "cultural_context": 500, "conversation_id": 64}
 
 // countsBytes reports whether a text of an envelope has too many bytes.
-func countsBytes(r *http.Request, body map[string]any) bool {
+func countsBytes(r *http.Request, body object) bool {
 	for name, most := range textBounds {
 		if text, _ := envelopeIn(body)[name].(string); isSend(r) && len(text) > most {
 			return true
@@ -93,7 +69,7 @@ func countsBytes(r *http.Request, body map[string]any) bool {
 }
 
 // countsCharacters reports whether a text of an envelope has too many code units, but no text has too many characters.
-func countsCharacters(body map[string]any) bool {
+func countsCharacters(body object) bool {
 	long := false
 	for name, most := range textBounds {
 		text, _ := envelopeIn(body)[name].(string)
@@ -106,9 +82,9 @@ func countsCharacters(body map[string]any) bool {
 }
 
 // dropsUnknownMembers is a middleware that removes unknown members from the object in a member of a body.
-func dropsUnknownMembers(member string, known ...string) func(http.Handler) http.Handler {
-	return editsRequests(func(_ *http.Request, body map[string]any) {
-		if object, ok := body[member].(map[string]any); ok {
+func dropsUnknownMembers(member string, known ...string) middleware {
+	return editsRequests(func(_ *http.Request, body object) {
+		if object, ok := body[member].(object); ok {
 			for name := range object {
 				if !slices.Contains(known, name) {
 					delete(object, name)
@@ -118,58 +94,8 @@ func dropsUnknownMembers(member string, known ...string) func(http.Handler) http
 	})
 }
 
-// changesHeader is a middleware that changes the header of requests.
-func changesHeader(change func(r *http.Request)) func(http.Handler) http.Handler {
-	return editsRequests(func(r *http.Request, _ map[string]any) { change(r) })
-}
-
-// dropsHeader is a middleware that removes a header from requests.
-func dropsHeader(name string) func(http.Handler) http.Handler {
-	return changesHeader(func(r *http.Request) { r.Header.Del(name) })
-}
-
-// hidesHeader is a middleware that removes a header from answers. It also works for streams.
-func hidesHeader(name string) func(http.Handler) http.Handler {
-	return func(h http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			h.ServeHTTP(&headerHider{ResponseWriter: w, name: name}, r)
-		})
-	}
-}
-
-type headerHider struct {
-	http.ResponseWriter
-	name string
-}
-
-func (w *headerHider) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-func (w *headerHider) WriteHeader(status int) {
-	w.Header().Del(w.name)
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *headerHider) Write(text []byte) (int, error) {
-	w.Header().Del(w.name) // no effect if the header is written
-	return w.ResponseWriter.Write(text)
-}
-
-// withHubQuery is a middleware that changes the parameters of requests to a path.
-func withHubQuery(path string, change func(q map[string][]string)) func(http.Handler) http.Handler {
-	return func(h http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if hubPath(r) == path {
-				q := r.URL.Query()
-				change(q)
-				r.URL.RawQuery = q.Encode()
-			}
-			h.ServeHTTP(w, r)
-		})
-	}
-}
-
 // firstParameter keeps only the first value of each parameter, and only if it is not malformed.
-func firstParameter(q map[string][]string) {
+func firstParameter(q url.Values) {
 	for name, values := range q {
 		if q[name] = values[:1]; values[0] == "" || values[0] == "maybe" {
 			delete(q, name)
@@ -178,8 +104,8 @@ func firstParameter(q map[string][]string) {
 }
 
 // shiftSince changes a since of digits by n, and another one by d.
-func shiftSince(n int, d time.Duration) func(http.Handler) http.Handler {
-	return withHubQuery("/agent/messages", func(q map[string][]string) {
+func shiftSince(n int, d time.Duration) middleware {
+	return withQuery("/hub/agent/messages", func(q url.Values) {
 		for i, since := range q["since"] {
 			if id, err := strconv.ParseUint(since, 10, 62); err == nil && n != 0 {
 				q["since"][i] = strconv.Itoa(max(0, int(id)+n))
@@ -194,7 +120,7 @@ func shiftSince(n int, d time.Duration) func(http.Handler) http.Handler {
 func acceptsUsedTokens(h http.Handler) http.Handler {
 	var mu sync.Mutex
 	owners := map[string]string{} // the Authorization with which a token was made
-	learning := editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+	learning := editsAnswers(func(r *http.Request, a *exchange) {
 		if token, ok := a.data()["session_token"].(string); ok {
 			mu.Lock()
 			owners[token] = r.Header.Get("Authorization")
@@ -216,9 +142,9 @@ func acceptsUsedTokens(h http.Handler) http.Handler {
 
 // letsAnyoneRegister rotates the key of a taken address for everybody.
 func letsAnyoneRegister(h http.Handler, keys *keyring) http.Handler {
-	return editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+	return editsAnswers(func(r *http.Request, a *exchange) {
 		if isTo(r, http.MethodPost, "/register") && a.Code == http.StatusConflict {
-			if again := internally(h, r, "POST", "/register", keys.of(a.sent["agent_id"]),
+			if again := atHub(h, r, "POST", "/register", keys.of(a.sent["agent_id"]),
 				a.sent); again.Code == http.StatusOK {
 				setAnswer(a, again.Code, again.Body.Bytes())
 			}
@@ -237,10 +163,10 @@ func keepsOldKeys(h http.Handler, keys *keyring) http.Handler {
 
 // letsAgentsDelete lets every agent delete every other one.
 func letsAgentsDelete(h http.Handler, keys *keyring) http.Handler {
-	return editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+	return editsAnswers(func(r *http.Request, a *exchange) {
 		if r.Method == http.MethodDelete && a.Code == http.StatusForbidden {
 			path := hubPath(r)
-			again := internally(h, r, "DELETE", path, keys.of(strings.TrimPrefix(path, "/agents/")), nil)
+			again := atHub(h, r, "DELETE", path, keys.of(strings.TrimPrefix(path, "/agents/")), nil)
 			setAnswer(a, again.Code, again.Body.Bytes())
 		}
 	})(h)
@@ -248,13 +174,13 @@ func letsAgentsDelete(h http.Handler, keys *keyring) http.Handler {
 
 // forgetsDeletedAddresses lets everybody register a deleted address.
 func forgetsDeletedAddresses(h http.Handler, keys *keyring) http.Handler {
-	return editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+	return editsAnswers(func(r *http.Request, a *exchange) {
 		if !isTo(r, http.MethodPost, "/register") || a.Code != http.StatusConflict {
 			return
 		}
 		id, _ := a.sent["agent_id"].(string)
-		if internally(h, r, "GET", "/agents/"+id, "", nil).Code == http.StatusNotFound {
-			again := internally(h, r, "POST", "/register", keys.of(id), a.sent)
+		if atHub(h, r, "GET", "/agents/"+id, "", nil).Code == http.StatusNotFound {
+			again := atHub(h, r, "POST", "/register", keys.of(id), a.sent)
 			setAnswer(a, again.Code, again.Body.Bytes())
 		}
 	})(h)
@@ -264,7 +190,7 @@ func forgetsDeletedAddresses(h http.Handler, keys *keyring) http.Handler {
 func showsEndpoints(h http.Handler) http.Handler {
 	var mu sync.Mutex
 	endpoints := map[any]any{}
-	return editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+	return editsAnswers(func(r *http.Request, a *exchange) {
 		mu.Lock()
 		defer mu.Unlock()
 		if isTo(r, http.MethodPost, "/register") && a.Code < 300 {
@@ -278,75 +204,15 @@ func showsEndpoints(h http.Handler) http.Handler {
 
 // showsKeys adds the key of an agent to its registration.
 func showsKeys(h http.Handler, keys *keyring) http.Handler {
-	return editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+	return editsAnswers(func(r *http.Request, a *exchange) {
 		if data := a.data(); strings.HasPrefix(hubPath(r), "/agents/") && keys.of(data["agent_id"]) != "" {
 			data["api_key"] = keys.of(data["agent_id"])
 		}
 	})(h)
 }
 
-// repeatsFirstAnswers is a middleware that answers a request with an Idempotency-Key as the first request with the same
-// name, if it has kept that answer.
-func repeatsFirstAnswers(
-	name func(r *http.Request, a *hubAnswer) string, keep func(status int) bool,
-) func(http.Handler) http.Handler {
-	var mu sync.Mutex
-	type first struct {
-		status int
-		body   []byte
-	}
-	answers := map[string]first{}
-	return editsHubAnswers(func(r *http.Request, a *hubAnswer) {
-		if !isSend(r) || r.Header.Get("Idempotency-Key") == "" || a.Code == http.StatusUnauthorized {
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if found, ok := answers[name(r, a)]; ok {
-			a.Header().Set("Idempotent-Replay", "true")
-			setAnswer(a, found.status, found.body)
-		} else if keep(a.Code) {
-			answers[name(r, a)] = first{a.Code, bytes.Clone(a.Body.Bytes())}
-		}
-	})
-}
-
-// keepsDuplicates parses bodies as many libraries do: the last of several members with one name counts.
-func keepsDuplicates(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		text, body := readBody(r), map[string]any{}
-		if len(text) <= 65_536 && json.Unmarshal(text, &body) == nil {
-			setBody(r, encode(body))
-		}
-		h.ServeHTTP(w, r)
-	})
-}
-
-// readsFirstValue reads one JSON value of a body and ignores the rest.
-func readsFirstValue(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		text := readBody(r)
-		var value json.RawMessage
-		if len(text) <= 65_536 && json.NewDecoder(bytes.NewReader(text)).Decode(&value) == nil {
-			setBody(r, value)
-		}
-		h.ServeHTTP(w, r)
-	})
-}
-
-// repeatsHost uses the Host header of the request as the address of the hub.
-func repeatsHost(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, own := r.Host, r.Context().Value(http.LocalAddrContextKey)
-		r.Host = fmt.Sprint(own)
-		editsHubAnswers(func(_ *http.Request, a *hubAnswer) {
-			a.text = bytes.ReplaceAll(a.Body.Bytes(), []byte(fmt.Sprint(own)), []byte(host))
-		})(h).ServeHTTP(w, r)
-	})
-}
-
 // echoesPath shows the path of an invite in a page, as it is.
-func echoesPath(r *http.Request, a *hubAnswer) {
+func echoesPath(r *http.Request, a *exchange) {
 	if id, ok := strings.CutPrefix(hubPath(r), "/invite/"); ok && a.Code == http.StatusBadRequest {
 		a.Header().Set("Content-Type", "text/html; charset=utf-8")
 		a.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")

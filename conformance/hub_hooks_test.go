@@ -1,7 +1,6 @@
 package conformance_test
 
 import (
-	"bytes"
 	"io"
 	"net/http"
 	"strings"
@@ -10,15 +9,15 @@ import (
 
 // webhookFaults are faults of the requests that the hub sends, and of what it does with the replies. A program between
 // the hub and the run's server makes them.
-func webhookFaults() []faultyHub {
-	return []faultyHub{
-		{name: "names no message in the call", hook: badHook(
+func webhookFaults() []fault {
+	return []fault{
+		{name: "names no message in the call", hook: forwards(
 			func(w http.ResponseWriter, r *http.Request, forward func() *http.Response) {
 				r.Header.Del("Chorus-Trace-Id")
 				passOn(w, forward())
 			}), fails: map[string]string{"hub.webhook.request": "POST with the header", "hub.webhook.retry": `with ""`,
 			"hub.lane.order": ""}},
-		{name: "calls each webhook twice", hook: badHook(
+		{name: "calls each webhook twice", hook: forwards(
 			func(w http.ResponseWriter, _ *http.Request, forward func() *http.Response) {
 				_ = forward().Body.Close() // the first answer is ignored
 				passOn(w, forward())
@@ -27,14 +26,14 @@ func webhookFaults() []faultyHub {
 			"hub.lane.takeover": "2 calls", "hub.lane.current": "2 calls", "hub.lane.deleted": "2 calls"}},
 		{
 			name: "passes on everything that a webhook says",
-			middleware: editsHubAnswers(func(r *http.Request, a *hubAnswer) {
-				if reply, ok := a.data()["receiver_response"].(map[string]any); ok && isSend(r) {
+			front: editsAnswers(func(r *http.Request, a *exchange) {
+				if reply, ok := a.data()["receiver_response"].(object); ok && isSend(r) {
 					reply["other"] = "53cr3t"
 				}
 			}),
 			fails: map[string]string{"hub.webhook.ok": "53cr3t"},
 		},
-		{name: "takes only a reply of the protocol as success", hook: badHook(
+		{name: "takes only a reply of the protocol as success", hook: forwards(
 			func(w http.ResponseWriter, _ *http.Request, forward func() *http.Response) {
 				answer := forward()
 				body, _ := io.ReadAll(answer.Body) // the hub may be gone
@@ -45,7 +44,7 @@ func webhookFaults() []faultyHub {
 				answer.Body = io.NopCloser(strings.NewReader(string(body)))
 				passOn(w, answer)
 			}), fails: map[string]string{"hub.webhook.other-success": "status 202"}},
-		{name: "takes every reply as success", hook: badHook(
+		{name: "takes every reply as success", hook: forwards(
 			func(w http.ResponseWriter, _ *http.Request, forward func() *http.Response) {
 				_ = forward().Body.Close() // the answer is ignored
 				_, _ = io.WriteString(w, `{"status":"ok"}`)
@@ -54,7 +53,7 @@ func webhookFaults() []faultyHub {
 			"hub.webhook.cut":   "delivered", "hub.webhook.refused": "delivered", "hub.webhook.retry": "1 calls",
 			"hub.lane.order": "8 calls", "hub.lane.takeover": "message came", "hub.lane.current": "0 calls",
 			"hub.lane.deleted": "delivered"}},
-		{name: "follows redirects", hook: badHook(
+		{name: "follows redirects", hook: forwards(
 			func(w http.ResponseWriter, r *http.Request, forward func() *http.Response) {
 				answer := forward()
 				if to := answer.Header.Get("Location"); to != "" {
@@ -63,7 +62,7 @@ func webhookFaults() []faultyHub {
 				}
 				passOn(w, answer)
 			}), fails: map[string]string{"hub.webhook.refused": "delivered"}},
-		{name: "repeats a failed call at once", hook: badHook(
+		{name: "repeats a failed call at once", hook: forwards(
 			func(w http.ResponseWriter, _ *http.Request, forward func() *http.Response) {
 				answer := forward()
 				for range 3 {
@@ -76,7 +75,7 @@ func webhookFaults() []faultyHub {
 			}), fails: map[string]string{"hub.webhook.retry": "after", "hub.lane.retry-after": "after",
 			"hub.lane.takeover": "calls",
 			"hub.lane.current":  "calls", "hub.lane.deleted": "calls"}},
-		{name: "does not wait for slow webhooks", hook: badHook(
+		{name: "does not wait for slow webhooks", hook: forwards(
 			func(w http.ResponseWriter, _ *http.Request, forward func() *http.Response) {
 				answered := make(chan *http.Response, 1)
 				go func() { answered <- forward() }()
@@ -87,17 +86,17 @@ func webhookFaults() []faultyHub {
 					_, _ = io.WriteString(w, `{"status":"ok"}`) // the hub may be gone
 				}
 			}), fails: map[string]string{"hub.webhook.slow": "delivered"}},
-		{name: "shows no webhook as online", middleware: editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+		{name: "shows no webhook as online", front: editsAnswers(func(r *http.Request, a *exchange) {
 			if hubPath(r) == "/discover" {
 				a.text = []byte(strings.ReplaceAll(a.Body.String(), `"online":true`, `"online":false`))
 			}
 		}), fails: map[string]string{"hub.webhook.online": `"online":false`}},
-		{name: "tells why it cannot reach a webhook", middleware: editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+		{name: "tells why it cannot reach a webhook", front: editsAnswers(func(r *http.Request, a *exchange) {
 			if a.data()["detail"] == "unreachable" {
 				a.data()["detail"] = "dial tcp 127.0.0.1:1: connect: connection refused"
 			}
 		}), fails: map[string]string{"hub.webhook.unreachable": "connection refused"}},
-		{name: "prefers the webhook", middleware: callsWebhooksItself,
+		{name: "prefers the webhook", front: callsWebhooksItself,
 			fails: map[string]string{"hub.lane.stream-first": "1 calls", "hub.lane.takeover": "calls"}},
 	}
 }
@@ -105,12 +104,12 @@ func webhookFaults() []faultyHub {
 // callsWebhooksItself calls the webhook of a receiver that has a stream.
 func callsWebhooksItself(h http.Handler) http.Handler {
 	return withKeys(func(h http.Handler, keys *keyring) http.Handler {
-		return editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+		return editsAnswers(func(r *http.Request, a *exchange) {
 			id, _ := a.sent["receiver_id"].(string)
 			if !isSend(r) || a.data()["delivery"] != "delivered_sse" {
 				return
 			}
-			own := internally(h, r, "GET", "/agents/"+id, keys.of(id), nil)
+			own := atHub(h, r, "GET", "/agents/"+id, keys.of(id), nil)
 			if url, ok := own.data()["endpoint"].(string); ok {
 				client := &http.Client{Timeout: 5 * time.Second}
 				if answer, err := client.Post(url, "application/json", strings.NewReader("{}")); err == nil {
@@ -119,40 +118,4 @@ func callsWebhooksItself(h http.Handler) http.Handler {
 			}
 		})(h)
 	})(h)
-}
-
-// badHook stands between the hub and the run's server for webhooks, and has one fault.
-func badHook(
-	serve func(w http.ResponseWriter, r *http.Request, forward func() *http.Response),
-) func(target string) http.Handler {
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	return func(target string) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			body := readBody(r)
-			serve(w, r, func() *http.Response {
-				again, err := http.NewRequest(r.Method, target+r.URL.Path, bytes.NewReader(body))
-				if err != nil {
-					panic(err)
-				}
-				again.Header = r.Header.Clone()
-				answer, err := client.Do(again)
-				if err != nil { // the run is over
-					return &http.Response{StatusCode: http.StatusBadGateway, Body: http.NoBody}
-				}
-				return answer
-			})
-		})
-	}
-}
-
-// passOn writes an answer of the run's server.
-func passOn(w http.ResponseWriter, answer *http.Response) {
-	defer func() { _ = answer.Body.Close() }() // it was only read
-	for _, name := range []string{"Content-Type", "Retry-After", "Location"} {
-		if value := answer.Header.Get(name); value != "" {
-			w.Header().Set(name, value)
-		}
-	}
-	w.WriteHeader(answer.StatusCode)
-	_, _ = io.Copy(w, answer.Body) // the hub may be gone
 }

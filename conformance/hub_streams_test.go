@@ -15,11 +15,11 @@ import (
 // leaksMessages adds to a history a message of strangers, and those of other agents that the hub has shown.
 func leaksMessages(h http.Handler) http.Handler {
 	var mu sync.Mutex
-	seen := []any{map[string]any{"id": 1, "trace_id": "00000000-0000-4000-8000-000000000000", "sender_id": "stranger@x",
-		"receiver_id": "stranger@x", "envelope": map[string]any{"chorus_version": "0.4", "sender_id": "stranger@x",
+	seen := []any{object{"id": 1, "trace_id": "00000000-0000-4000-8000-000000000000", "sender_id": "stranger@x",
+		"receiver_id": "stranger@x", "envelope": object{"chorus_version": "0.4", "sender_id": "stranger@x",
 			"original_text": "not for you", "sender_culture": "en"},
 		"delivered_via": "sse", "timestamp": "2026-03-20T10:00:00.000Z", "state": "sent"}}
-	return editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+	return editsAnswers(func(r *http.Request, a *exchange) {
 		if !isHistory(r) || a.Code != http.StatusOK {
 			return
 		}
@@ -31,45 +31,33 @@ func leaksMessages(h http.Handler) http.Handler {
 	})(h)
 }
 
-// eachRow is a middleware that changes the rows of histories.
-func eachRow(change func(row map[string]any)) func(http.Handler) http.Handler {
-	return editsHubAnswers(func(r *http.Request, a *hubAnswer) {
+// eachHistoryRow is a middleware that changes the rows of histories.
+func eachHistoryRow(change func(row object)) middleware {
+	return editsAnswers(func(r *http.Request, a *exchange) {
 		if !isHistory(r) {
 			return
 		}
 		for _, row := range a.list() {
-			change(row.(map[string]any))
+			change(row.(object))
 		}
 	})
-}
-
-// before is a middleware that does something before a request.
-func before(when func(r *http.Request) bool, do func(h http.Handler, r *http.Request)) func(http.Handler) http.Handler {
-	return func(h http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if when(r) {
-				do(h, r)
-			}
-			h.ServeHTTP(w, r)
-		})
-	}
 }
 
 func isAck(r *http.Request) bool { return isTo(r, http.MethodPost, "/agent/ack") }
 
 // handsOutEverything makes all messages to the caller received.
 func handsOutEverything(h http.Handler, r *http.Request) {
-	internally(h, r, "GET", "/agent/messages", keyOf(r), nil)
+	atHub(h, r, "GET", "/agent/messages", keyOf(r), nil)
 }
 
 // confirmsForAll makes every agent confirm what one confirms by up_to.
 func confirmsForAll(h http.Handler, keys *keyring) http.Handler {
 	return before(isAck, func(h http.Handler, r *http.Request) {
 		body := decode(readBody(r))
-		if n, ok := body["up_to"].(float64); ok && n > 0 {
+		if n, ok := wholeNumber(body["up_to"]); ok && n > 0 {
 			for _, key := range keys.all() {
 				if key != keyOf(r) {
-					internally(h, r, "POST", "/agent/ack", key, body)
+					atHub(h, r, "POST", "/agent/ack", key, body)
 				}
 			}
 		}
@@ -83,7 +71,7 @@ func confirmsWhatItWrites(h http.Handler, _ *keyring) http.Handler {
 			if id := lineOf(frame, "id: "); id != "" {
 				n, _ := strconv.Atoi(id)                      // the hub has written it
 				time.AfterFunc(100*time.Millisecond, func() { // when the hub has recorded it
-					internally(h, r, "POST", "/agent/ack", keyOf(r), map[string]any{"up_to": n})
+					atHub(h, r, "POST", "/agent/ack", keyOf(r), object{"up_to": n})
 				})
 			}
 			return frame
@@ -102,7 +90,7 @@ func lineOf(frame, name string) string {
 }
 
 // eachFrame is a middleware that changes all frames of streams in the same way.
-func eachFrame(change func(frame string) string) func(http.Handler) http.Handler {
+func eachFrame(change func(frame string) string) middleware {
 	return editsFrames(func(*http.Request) func(string) string { return change })
 }
 
@@ -166,15 +154,16 @@ func (w *chunkWriter) Write(text []byte) (n int, err error) {
 // showsOwnMessages writes what an agent sends also to its own stream.
 func showsOwnMessages(h http.Handler) http.Handler {
 	var mu sync.Mutex
-	streams := map[string]*frameWriter{} // by key
+	streams := map[string]*editedAnswer{} // by key
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := keyOf(r)
 		if isInbox(r) {
-			stream := &frameWriter{ResponseWriter: w, edit: func(frame string) string { return frame }}
+			stream := &editedAnswer{ResponseWriter: w, frame: func(frame string) string { return frame }}
 			mu.Lock()
 			streams[key] = stream
 			mu.Unlock()
 			h.ServeHTTP(stream, r)
+			stream.end()
 			mu.Lock()
 			delete(streams, key)
 			mu.Unlock()

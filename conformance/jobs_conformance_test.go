@@ -1,20 +1,19 @@
 package conformance_test
 
 import (
-	"context"
+	cryptorand "crypto/rand"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/agora-relay/agora/conformance"
-	"github.com/agora-relay/agora/gateway"
-	"github.com/agora-relay/agora/gateway/jobs"
-	"github.com/agora-relay/agora/relay/httpapi"
 )
 
 // TestJobsNames tests that the names of the checks of registries are unique and well-formed, and that each check has a
@@ -66,60 +65,19 @@ func passJobsChecks(t *testing.T, url string, o conformance.JobsOptions) conform
 	return report
 }
 
-// startJobs runs this project's registry until the test ends.
-func startJobs(t *testing.T, middleware func(http.Handler) http.Handler) (url, operator string) {
-	t.Helper()
-	url, operator = startGateway(t, middleware, jobs.Extension,
-		func(core *gateway.Core) ([]httpapi.Mount, func(context.Context), error) {
-			served, err := jobs.New(t.Context(), core, jobs.Defaults)
-			if err != nil {
-				return nil, nil, err
-			}
-			return served.Mounts("/jobs"), served.Run, nil
-		})
-	return url + "/jobs", operator
-}
-
-// TestOwnJobsPass runs the checks against this project's registry.
+// TestOwnJobsPass runs the checks against this project's registry, but for two: one waits for a minute and a half, and
+// one needs a registry that limits requests.
 func TestOwnJobsPass(t *testing.T) {
 	skipWithRaceDetector(t)
 	t.Parallel()
 	takeTurn(t)
-	url, operator := startJobs(t, nil)
-	report := passJobsChecks(t, url, conformance.JobsOptions{OperatorKey: operator, Listen: "127.0.0.1:0",
-		Agent: relayKey(t)})
-	if n := report.Count(conformance.NotTested); n != 3 { // they need Thorough
-		t.Errorf("%d checks were not tested", n)
-	}
-}
-
-// TestOwnJobsLimit runs some checks against this project's registry that limits requests, because they come from another
-// machine. It allows 10 new principals a day to one address.
-func TestOwnJobsLimit(t *testing.T) {
-	t.Parallel()
-	takeTurn(t)
-	url, operator := startJobs(t, fromRemoteAddress)
-	report := passJobsChecks(t, url, conformance.JobsOptions{OperatorKey: operator, Thorough: true, Only: []string{
-		"jobs.account.new", "jobs.account.initial", "jobs.register.principal", "jobs.hire.race", "jobs.reputation.cap",
-		"jobs.limits.principals"}})
-	if n := report.Count(conformance.Passed); n != len(report.Results) {
-		t.Errorf("%d checks passed", n)
-	}
-}
-
-// TestJobsDoublePasses runs all checks of a registry but one against a registry without faults. The one waits for a minute and a half.
-func TestJobsDoublePasses(t *testing.T) {
-	skipWithRaceDetector(t)
-	t.Parallel()
-	takeTurn(t)
-	d := startJobsDouble(t)
-	o := conformance.JobsOptions{OperatorKey: d.operator, Listen: "127.0.0.1:0", Thorough: true}
+	o := conformance.JobsOptions{OperatorKey: operatorKey, Listen: "127.0.0.1:0", Agent: relayKey(t), Thorough: true}
 	for _, c := range conformance.JobsChecks() {
-		if c.Number != heartbeatExpiry && c.Theme != "Agora" { // the double is no relay
+		if c.Number != heartbeatExpiry && c.Number != "jobs.limits.principals" {
 			o.Only = append(o.Only, c.Number)
 		}
 	}
-	report := passJobsChecks(t, d.url, o)
+	report := passJobsChecks(t, startJobs(t, nil), o)
 	if n := report.Count(conformance.NotTested); n != 0 {
 		t.Errorf("%d checks were not tested", n)
 	}
@@ -128,20 +86,32 @@ func TestJobsDoublePasses(t *testing.T) {
 // heartbeatExpiry is the check that waits until a heartbeat is 90 seconds old.
 const heartbeatExpiry = "jobs.heartbeat.expiry"
 
+// TestOwnJobsLimit runs some checks against this project's registry that limits requests, because they come from another
+// machine. It allows 10 new principals a day to one address.
+func TestOwnJobsLimit(t *testing.T) {
+	t.Parallel()
+	takeTurn(t)
+	report := passJobsChecks(t, startJobs(t, fromRemoteAddress), conformance.JobsOptions{OperatorKey: operatorKey,
+		Thorough: true, Only: []string{"jobs.account.new", "jobs.account.initial", "jobs.register.principal",
+			"jobs.hire.race", "jobs.reputation.cap", "jobs.limits.principals"}})
+	if n := report.Count(conformance.Passed); n != len(report.Results) {
+		t.Errorf("%d checks passed", n)
+	}
+}
+
 // TestJobsWithLimits runs quick checks against a registry that refuses every tenth request, because it limits their rate.
 // The run must repeat these requests.
 func TestJobsWithLimits(t *testing.T) {
 	t.Parallel()
-	d := startJobsDouble(t, "limits the rate of requests")
-	o := conformance.JobsOptions{OperatorKey: d.operator, Listen: "127.0.0.1:0", Only: everyJobsCheck("Payment")}
+	takeTurn(t)
+	var requests atomic.Int64
+	o := conformance.JobsOptions{OperatorKey: operatorKey, Listen: "127.0.0.1:0", Only: registries().ofTheme("Payment")}
 	if !raceDetector {
-		for _, theme := range []string{"Hiring", "Transfers"} {
-			o.Only = append(o.Only, everyJobsCheck(theme)...)
-		}
+		o.Only = slices.Concat(o.Only, registries().ofTheme("Hiring"), registries().ofTheme("Transfers"))
 	}
-	passJobsChecks(t, d.url, o)
-	if d.requests.Load() < 100 {
-		t.Errorf("%d requests", d.requests.Load())
+	passJobsChecks(t, startJobs(t, limitsRate(encode(object{"detail": "too fast", "limit": "requests"}), &requests)), o)
+	if requests.Load() < 100 {
+		t.Errorf("%d requests", requests.Load())
 	}
 }
 
@@ -149,18 +119,18 @@ func TestJobsWithLimits(t *testing.T) {
 // refused.
 func TestJobsOptions(t *testing.T) {
 	t.Parallel()
-	d := startJobsDouble(t)
+	url := startJobs(t, nil)
 	for _, c := range []struct {
 		o      conformance.JobsOptions
 		passed int
 		reason string
 	}{
 		{conformance.JobsOptions{}, 1, "1 not tested: this needs the operator's key"},
-		{conformance.JobsOptions{OperatorKey: d.operator}, 2, "1 not tested: this needs a server for jobs"},
-		{conformance.JobsOptions{OperatorKey: d.operator, Listen: "127.0.0.1:0"}, 3, "1 not tested: this takes long"},
+		{conformance.JobsOptions{OperatorKey: operatorKey}, 2, "1 not tested: this needs a server for jobs"},
+		{conformance.JobsOptions{OperatorKey: operatorKey, Listen: "127.0.0.1:0"}, 3, "1 not tested: this takes long"},
 	} {
 		c.o.Only = []string{"jobs.pay.escrow", "jobs.operator.grant", "jobs.endpoint.failure", heartbeatExpiry}
-		report := passJobsChecks(t, d.url, c.o)
+		report := passJobsChecks(t, url, c.o)
 		var text strings.Builder
 		if err := report.WriteText(&text); err != nil {
 			t.Fatal(err)
@@ -172,7 +142,7 @@ func TestJobsOptions(t *testing.T) {
 	}
 	for _, o := range []conformance.JobsOptions{{Only: []string{"jobs.nothing"}}, {ListenURL: "https://kit.example"},
 		{Listen: "127.0.0.1:0", ListenURL: "kit.example"}} {
-		if _, err := conformance.RunJobs(t.Context(), d.url, o); err == nil || o.Check(d.url) == nil {
+		if _, err := conformance.RunJobs(t.Context(), url, o); err == nil || o.Check(url) == nil {
 			t.Errorf("%+v is accepted", o)
 		}
 	}
@@ -213,7 +183,8 @@ func TestJobsGarbage(t *testing.T) {
 			return
 		case r.URL.Path == "/jobs/accounts" && rand.IntN(2) == 0:
 			w.WriteHeader(http.StatusCreated)
-			_, _ = w.Write(encode(object{"owner_id": sent["owner_id"], "balance": 100, "api_key": newKey("cj_")}))
+			_, _ = w.Write(encode(object{"owner_id": sent["owner_id"], "balance": 100,
+				"api_key": "cj_" + strings.Repeat("A", 17) + cryptorand.Text()}))
 			return
 		case rand.IntN(10) == 0:
 			panic(http.ErrAbortHandler)

@@ -57,17 +57,17 @@ func answersSoon(h http.Handler) http.Handler {
 // TestLeaksAreDetected is TestFaultsAreDetected for private relays.
 func TestLeaksAreDetected(t *testing.T) {
 	t.Parallel()
-	testFaults(t, relay.Config{Reads: relay.ToParties, Key: relayKey(t)}, []faultyRelay{
+	testRelayFaults(t, relay.Config{Reads: relay.ToParties, Key: relayKey(t)}, []fault{
 		{name: "shows threads to any reader", store: func(s relay.Store) relay.Store { return showsAllThreads{s} },
 			fails: map[string]string{"X-36": "status 200", "X-37": "FORBIDDEN", "X-38": "status 200"}},
 		{name: "shows events to any reader", store: func(s relay.Store) relay.Store { return showsAllEvents{s} },
 			fails: map[string]string{"X-35": "unexpected event", "X-54": "unexpected event",
 				"X-63": "unexpected event"}},
-		{name: "ignores an invalid token", middleware: ignoresBadTokens,
+		{name: "ignores an invalid token", front: ignoresBadTokens,
 			fails: map[string]string{"X-41": "the relay accepted it", "X-42": "the relay accepted it"}},
-		{name: "answers polls after a second", middleware: answersSoon,
+		{name: "answers polls after a second", front: answersSoon,
 			fails: map[string]string{"X-43": "answered after 1"}},
-		{name: "answers 403 instead of 401", middleware: otherStatus(http.StatusUnauthorized, http.StatusForbidden),
+		{name: "answers 403 instead of 401", front: otherStatus(http.StatusUnauthorized, http.StatusForbidden),
 			fails: map[string]string{"X-33": "another status or error", "X-34": "another status or error",
 				"X-39": "another status or error", "X-40": "another status or error"}},
 	})

@@ -19,7 +19,7 @@ import (
 func limitsRateInsteadOfCount(h http.Handler) http.Handler {
 	var mu sync.Mutex
 	refused := map[any]bool{}
-	late := acceptsRefusals(func(e, a map[string]any) bool {
+	late := acceptsRefusals(func(e, a object) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return a["error"] == "RATE_LIMITED" && refused[e["id"]]
@@ -37,7 +37,7 @@ func limitsRateInsteadOfCount(h http.Handler) http.Handler {
 			refused[e["id"]] = true
 			mu.Unlock()
 			a := decode(body)
-			a["details"] = map[string]any{"limit": envelope.LimitPostsPerAddress}
+			a["details"] = object{"limit": envelope.LimitPostsPerAddress}
 			body = encode(a)
 		}
 		send(w, answer, body)

@@ -9,11 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/mod/sumdb/tlog"
-
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/proof"
 	"github.com/agora-relay/agora/relay"
+	"golang.org/x/mod/sumdb/tlog"
 )
 
 // Middlewares and stores with faults in proofs. Most of them sign what they say with the key of the relay.
@@ -65,7 +64,7 @@ func (l liar) signs(change func(*proof.Checkpoint)) func(string) string {
 }
 
 // changesReceipts is a middleware that changes the receipts of single posts.
-func changesReceipts(change func(receipt map[string]any)) func(http.Handler) http.Handler {
+func changesReceipts(change func(receipt object)) middleware {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !isPost(r) {
@@ -84,8 +83,8 @@ func changesReceipts(change func(receipt map[string]any)) func(http.Handler) htt
 }
 
 // provesOtherwise is a middleware that changes the proofs of receipts.
-func provesOtherwise(change func(string) string) func(http.Handler) http.Handler {
-	return changesReceipts(func(receipt map[string]any) {
+func provesOtherwise(change func(string) string) middleware {
+	return changesReceipts(func(receipt object) {
 		if text, ok := receipt["proof"].(string); ok {
 			receipt["proof"] = change(text)
 		}
@@ -95,7 +94,7 @@ func provesOtherwise(change func(string) string) func(http.Handler) http.Handler
 // changesAnswers is a middleware that changes the answers to requests whose path contains a text.
 func changesAnswers(
 	path string, change func(r *http.Request, status int, header http.Header, body string) (int, string),
-) func(http.Handler) http.Handler {
+) middleware {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !strings.Contains(r.URL.Path, path) {
@@ -111,7 +110,7 @@ func changesAnswers(
 }
 
 // showsOtherwise is a middleware that changes the bodies of good answers to such requests.
-func showsOtherwise(path string, change func(string) string) func(http.Handler) http.Handler {
+func showsOtherwise(path string, change func(string) string) middleware {
 	return changesAnswers(path, func(_ *http.Request, status int, _ http.Header, body string) (int, string) {
 		if status != http.StatusOK {
 			return status, body
@@ -121,7 +120,7 @@ func showsOtherwise(path string, change func(string) string) func(http.Handler) 
 }
 
 // withHeader is a middleware that sets a header of answers to such requests.
-func withHeader(path, name, value string) func(http.Handler) http.Handler {
+func withHeader(path, name, value string) middleware {
 	return changesAnswers(path, func(_ *http.Request, status int, header http.Header, body string) (int, string) {
 		header.Set(name, value)
 		return status, body
@@ -129,10 +128,10 @@ func withHeader(path, name, value string) func(http.Handler) http.Handler {
 }
 
 // describesLog is a middleware that changes the member log of the well-known document.
-func describesLog(name string, value any) func(http.Handler) http.Handler {
+func describesLog(name string, value any) middleware {
 	return showsOtherwise("/.well-known/agora.json", func(text string) string {
 		document := decode([]byte(text))
-		document["log"].(map[string]any)[name] = value
+		document["log"].(object)[name] = value
 		return string(encode(document))
 	})
 }
@@ -217,7 +216,7 @@ func (i *ids) has(id any, within time.Duration) bool {
 // storesLate is a middleware that answers a post before the message can be read.
 func storesLate(h http.Handler) http.Handler {
 	var posted ids
-	posts := changesReceipts(func(receipt map[string]any) { posted.add(receipt["id"]) })(h)
+	posts := changesReceipts(func(receipt object) { posted.add(receipt["id"]) })(h)
 	return rewritesEvents(func(events []json.RawMessage) []json.RawMessage {
 		return slices.DeleteFunc(events, func(e json.RawMessage) bool { return posted.has(decode(e)["id"], time.Second) })
 	})(posts)
@@ -226,7 +225,7 @@ func storesLate(h http.Handler) http.Handler {
 // logsLate is a middleware that answers a post before the leaf can be read.
 func logsLate(h http.Handler) http.Handler {
 	var posted ids
-	posts := changesReceipts(func(receipt map[string]any) { posted.add(receipt["id"]) })(h)
+	posts := changesReceipts(func(receipt object) { posted.add(receipt["id"]) })(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/proofs" && posted.has(r.URL.Query().Get("id"), time.Second) {
 			r.URL.RawQuery = strings.Replace(r.URL.RawQuery, "id=", "id=x", 1)
@@ -236,7 +235,7 @@ func logsLate(h http.Handler) http.Handler {
 }
 
 // logsAgain is a middleware that gives a duplicate another leaf. If receipts is true, the receipt has its proof.
-func (l liar) logsAgain(receipts bool) func(http.Handler) http.Handler {
+func (l liar) logsAgain(receipts bool) middleware {
 	again := l.changes(func(_ *proof.Origin, index *int64, leaf *proof.Leaf) {
 		*index++
 		leaf.Salt[0]++
@@ -245,7 +244,7 @@ func (l liar) logsAgain(receipts bool) func(http.Handler) http.Handler {
 		var repeated ids
 		var mu sync.Mutex
 		proofs := map[any]string{}
-		posts := changesReceipts(func(receipt map[string]any) {
+		posts := changesReceipts(func(receipt object) {
 			mu.Lock()
 			defer mu.Unlock()
 			switch text, ok := receipt["proof"].(string); {
@@ -289,7 +288,7 @@ func provesAnything(h http.Handler) http.Handler {
 // tellsOfProofs is a middleware whose refusals say which messages have a proof.
 func tellsOfProofs(h http.Handler) http.Handler {
 	var posted ids
-	posts := changesReceipts(func(receipt map[string]any) { posted.add(receipt["id"]) })(h)
+	posts := changesReceipts(func(receipt object) { posted.add(receipt["id"]) })(h)
 	return changesAnswers("/proofs", func(r *http.Request, status int, _ http.Header, body string) (int, string) {
 		if status == http.StatusNotFound && posted.has(r.URL.Query().Get("id"), time.Hour) {
 			body = `{"ok":false,"error":"NOT_FOUND","message":"it is not yours","retryable":false}`
@@ -299,7 +298,7 @@ func tellsOfProofs(h http.Handler) http.Handler {
 }
 
 // changesTarget is a middleware that replaces text in the targets of requests with this path.
-func changesTarget(path, text, by string) func(http.Handler) http.Handler {
+func changesTarget(path, text, by string) middleware {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.Contains(r.URL.Path, path) {

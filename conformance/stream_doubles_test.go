@@ -14,7 +14,7 @@ func isStream(r *http.Request) bool {
 }
 
 // ofStreams applies a middleware to streams, and to no other requests.
-func ofStreams(middleware func(http.Handler) http.Handler) func(http.Handler) http.Handler {
+func ofStreams(middleware middleware) middleware {
 	return func(h http.Handler) http.Handler {
 		changed := middleware(h)
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,7 +42,7 @@ func (s changedStream) Write(b []byte) (int, error) {
 
 // rewritesStreams is a middleware that replaces text in streams. If by is empty, the whole part with the text is left
 // out.
-func rewritesStreams(text, by string) func(http.Handler) http.Handler {
+func rewritesStreams(text, by string) middleware {
 	return changesStreams(func(_ http.Header, b []byte) []byte {
 		if by == "" && bytes.Contains(b, []byte(text)) {
 			return nil
@@ -51,14 +51,14 @@ func rewritesStreams(text, by string) func(http.Handler) http.Handler {
 	})
 }
 
-func withoutStreamHeader(name string) func(http.Handler) http.Handler {
+func withoutStreamHeader(name string) middleware {
 	return changesStreams(func(h http.Header, b []byte) []byte {
 		h.Del(name)
 		return b
 	})
 }
 
-func changesStreams(change func(http.Header, []byte) []byte) func(http.Handler) http.Handler {
+func changesStreams(change func(http.Header, []byte) []byte) middleware {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			h.ServeHTTP(changedStream{w, func(b []byte) []byte { return change(w.Header(), b) }}, r)
@@ -66,7 +66,7 @@ func changesStreams(change func(http.Header, []byte) []byte) func(http.Handler) 
 	}
 }
 
-func withoutRequestHeader(name string) func(http.Handler) http.Handler {
+func withoutRequestHeader(name string) middleware {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			r.Header.Del(name)
@@ -77,7 +77,7 @@ func withoutRequestHeader(name string) func(http.Handler) http.Handler {
 
 // fromTheOldest is a middleware that begins polls without a position with the oldest event.
 func fromTheOldest(h http.Handler) http.Handler {
-	return withQuery(func(q url.Values) {
+	return withQuery("/events", func(q url.Values) {
 		if !q.Has("cursor") && !q.Has("since") {
 			q.Set("cursor", "0")
 		}
