@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,7 +28,7 @@ func TestCertificateFiles(t *testing.T) {
 	cert, key, other := filepath.Join(folder, "c.pem"), filepath.Join(folder, "k.pem"), filepath.Join(folder, "o.pem")
 	certtest.Write(t, cert, key, "one.example", 90*cli.Day)
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log lockedText
 		c, err := tlsFlags{TLSCert: cert, TLSKey: key}.openCertificates(folder, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
@@ -78,6 +78,30 @@ func TestCertificateFiles(t *testing.T) {
 	}
 }
 
+// lockedText is a log that is read while it is written.
+type lockedText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lockedText) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *lockedText) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Reset()
+}
+
 // unreachable is a network in which no server can be reached.
 type unreachable struct{}
 
@@ -100,7 +124,7 @@ func TestShortLivedCertificates(t *testing.T) {
 			}
 		}
 		store()
-		var log bytes.Buffer
+		var log lockedText
 		c, err := tlsFlags{Domain: []domainText{"relay.example"}}.openCertificates(folder, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
