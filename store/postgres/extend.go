@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -71,7 +72,7 @@ func (w *writer) runUpdate(u *update) (o relay.Outcome, posted []relay.Posted, e
 		return relay.Outcome{}, nil, err
 	}
 	began := time.Now()
-	last, ready := w.last, w.store.sweeper.ready
+	last, ready, threads := w.last, w.store.sweeper.ready, slices.Clone(w.threads)
 	tx := &updateTx{w: w, deadline: began.Add(updateTime)}
 	o.Err = tx.run(u)
 	if tx.failed != nil {
@@ -94,7 +95,7 @@ func (w *writer) runUpdate(u *update) (o relay.Outcome, posted []relay.Posted, e
 	}
 	if o.Err != nil {
 		w.batch = &pgx.Batch{}
-		w.last, w.store.sweeper.ready = last, ready
+		w.last, w.store.sweeper.ready, w.threads = last, ready, threads
 		w.ledger.Undo(w.store.cursor(last))
 		w.batch.Queue("ROLLBACK TO SAVEPOINT step")
 		tx.posted = nil

@@ -18,7 +18,7 @@ const (
 	findMessages = "SELECT m.sender, m.id, e.seq, e.expires, e.body, " +
 		"t.n, t.id, t.client, t.due, t.open, t.state, t.record " +
 		"FROM unnest($1::bytea[], $2::bytea[]) k (sender, id) JOIN message m ON m.sender = k.sender AND m.id = k.id " +
-		"JOIN event e ON e.seq = m.seq LEFT JOIN thread t ON t.n = e.thread AND e.thread > 0"
+		"JOIN event e ON e.seq = m.seq AND e.forget > (SELECT swept FROM head) LEFT JOIN thread t ON t.n = e.thread AND e.thread > 0"
 	findThreads = "SELECT 1::bigint, " + threadColumns + " FROM unnest($1::bytea[], $2::bytea[]) k (client, id) " +
 		"JOIN thread t ON t.id = k.id AND t.client = k.client"
 	findOf = "SELECT k.i, " + threadColumns + " FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY k (id, party, i) " +

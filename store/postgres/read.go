@@ -173,7 +173,7 @@ func (s *Store) bound(ctx context.Context, conn *pgx.Conn, q *relay.Query) (scan
 	if !q.Backward && until <= 0 {
 		until = s.tail.position() // other nodes may have stored a few more
 	}
-	if until-q.After.Seq <= relay.Seq(q.MaxExamined) && (q.TS.IsZero() && q.Thread == "" || q.Recipient != "") {
+	if until-q.After.Seq <= relay.Seq(q.MaxExamined) && (q.Thread == "" || q.Recipient != "") {
 		return false, false, nil
 	}
 	if text, args := selectSortCount(*q); text != "" {

@@ -19,7 +19,8 @@ var _ relay.Remover = (*Store)(nil)
 // Known implements relay.Remover.
 func (s *Store) Known(ctx context.Context, sender didkey.DID, id string) (seq relay.Seq, err error) {
 	err = s.showingAll(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		err := conn.QueryRow(ctx, "SELECT seq FROM message WHERE sender = $1 AND id = $2", []byte(sender), []byte(id)).Scan(&seq)
+		err := conn.QueryRow(ctx, "SELECT m.seq FROM message m JOIN event e ON e.seq = m.seq "+
+			"AND e.forget > (SELECT swept FROM head) WHERE m.sender = $1 AND m.id = $2", []byte(sender), []byte(id)).Scan(&seq)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}

@@ -24,8 +24,7 @@ type selection struct {
 type columns uint8
 
 const (
-	tsColumn columns = 1 << iota
-	recipientColumn
+	recipientColumn columns = 1 << iota
 	senderColumn
 	threadColumn
 )
@@ -98,7 +97,7 @@ func selectHorizon(q relay.Query, skew time.Duration, scanAll bool) (text string
 }
 
 // accessPaths returns the access paths to the events of q. No event is on two paths. scanAll means that the events with
-// q's TS or thread are too many to sort, see selectSortCount. There is then one path, along the whole sequence.
+// q's thread are too many to sort, see selectSortCount. There is then one path, along the whole sequence.
 func accessPaths(q relay.Query, skew time.Duration, scanAll bool) []selection {
 	var starts []func(*selection)
 	switch {
@@ -129,9 +128,6 @@ func accessPaths(q relay.Query, skew time.Duration, scanAll bool) []selection {
 // inbox returns the access path to the events for one recipient; "" stands for the broadcasts.
 func inbox(q relay.Query, recipient didkey.DID) func(*selection) {
 	return func(s *selection) {
-		if !q.TS.IsZero() {
-			s.addLeading(tsColumn, "ts = ?", nanos(q.TS))
-		}
 		s.addLeading(recipientColumn, "recipient = ?", []byte(recipient))
 	}
 }
@@ -165,9 +161,6 @@ func audiences(q relay.Query) []func(*selection) {
 // anyRecipient selects the events of a query that names no recipient.
 func (s *selection) anyRecipient(q relay.Query) {
 	switch {
-	case !q.TS.IsZero():
-		s.sorted = false
-		s.addLeading(tsColumn, "ts = ?", nanos(q.TS))
 	case q.Thread != "" && q.Client != "":
 		s.addLeading(threadColumn, "thread = "+ownThread+" AND thread > 0", []byte(q.Thread), []byte(q.Client))
 	case q.Thread != "":
@@ -179,13 +172,11 @@ func (s *selection) anyRecipient(q relay.Query) {
 }
 
 // selectSortCount returns the statement that counts the events q would have to sort, up to q.MaxExamined+1, or "" if
-// q sorts nothing. The count matters because anyone can send many messages with the same ts or thread id.
+// q sorts nothing. The count matters because anyone can send many messages with the same thread id.
 func selectSortCount(q relay.Query) (text string, args []any) {
 	limit := q.MaxExamined + 1
 	switch {
 	case q.Recipient != "" || byAudience(q):
-	case !q.TS.IsZero():
-		return "SELECT count(*) FROM (SELECT 1 FROM event WHERE ts = $1 LIMIT $2) e", []any{nanos(q.TS), limit}
 	case q.Thread != "" && q.Client == "":
 		return "SELECT greatest((SELECT count(*) FROM (SELECT 1 FROM thread WHERE id = $1 LIMIT $2) t), " +
 			"(SELECT count(*) FROM (SELECT 1 FROM (SELECT n FROM thread WHERE id = $1 LIMIT $2) t " +
@@ -196,7 +187,7 @@ func selectSortCount(q relay.Query) (text string, args []any) {
 
 // filter adds the conditions of q that the index does not answer.
 func (s *selection) filter(q relay.Query) {
-	if !q.TS.IsZero() && s.leading&tsColumn == 0 {
+	if !q.TS.IsZero() {
 		s.add("ts = ?", nanos(q.TS))
 	}
 	switch {
@@ -243,10 +234,13 @@ func (s *selection) limitRange(q relay.Query, skew time.Duration) {
 		s.add("seq <= ?", int64(q.Until))
 	}
 	if !q.NewerThan.IsZero() {
-		// An event with a ts at or before this bound was stored before every event whose ts or arrival is after
-		// NewerThan: a sender's clock differs by less than skew, and the relay's clock was set back by at most
-		// StepBack. So the search starts behind the newest such event.
-		s.add("seq > coalesce((SELECT b.seq FROM event b WHERE b.ts <= ? ORDER BY b.ts DESC LIMIT 1), 0)",
-			nanos(q.NewerThan.Add(-2*skew-replay.StepBack)))
+		s.add(behindNews, nanos(q.NewerThan))
+	}
+	if !q.TS.IsZero() {
+		// An event with this ts was stored before each event that came a while later: a sender's clock differs by less than
+		// skew, and the relay's clock was set back by at most StepBack.
+		at, settled := nanos(q.TS), nanos(q.TS.Add(2*skew+replay.StepBack))
+		s.add(untilSettled, settled)
+		s.add(fromInstant, at, settled, at, at)
 	}
 }

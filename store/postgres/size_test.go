@@ -18,9 +18,9 @@ import (
 
 // What an event may cost, with its share of a thread, of the log and of all indexes. The event has bodyBytes.
 const (
-	maxEventBytes   = 2350
-	maxEventRecords = 18.5
-	maxEventWAL     = 3500 // bytes, without images of whole pages
+	maxEventBytes   = 2150
+	maxEventRecords = 13.2
+	maxEventWAL     = 2950 // bytes, without images of whole pages
 	bodyBytes       = 730
 	groupSize       = 13
 )

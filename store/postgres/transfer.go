@@ -195,7 +195,10 @@ func (s *Store) Import(ctx context.Context, produce func(transfer.Emit) (transfe
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "UPDATE head SET epoch = $1, last = $2, swept = 0", int64(head.Epoch), head.Last)
+		if _, err = tx.Exec(ctx, "UPDATE head SET epoch = $1, last = $2, swept = 0", int64(head.Epoch), head.Last); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, "SELECT span_fill()")
 		return err
 	})
 }
@@ -246,9 +249,9 @@ func (i *importer) flush() error {
 	case i.table == transfer.Events:
 		var ids [][]any
 		for _, row := range i.rows {
-			ids = append(ids, []any{row[0], row[1], row[2], row[9]})
+			ids = append(ids, []any{row[0], row[1], row[2]})
 		}
-		err = copyInto("message", []string{"seq", "sender", "id", "forget"}, ids)
+		err = copyInto("message", []string{"seq", "sender", "id"}, ids)
 	case i.table == transfer.Manifests:
 		var intents [][]any
 		for _, row := range i.rows {

@@ -14,8 +14,9 @@ const (
 		"network, body, leaf, salt) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bytea[], " +
 		"$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bytea[], " +
 		"$14::bigint[], $15::bytea[])"
-	addMessages = "INSERT INTO message (seq, sender, id, forget) " +
-		"SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[])"
+	// addMessages replaces a row whose event is due. Such an id counts as forgotten.
+	addMessages = "INSERT INTO message (seq, sender, id) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[]) " +
+		"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq"
 	addThreads = "INSERT INTO thread (n, id, client, due, open, state, record) SELECT * FROM " +
 		"unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[], $5::boolean[], $6::smallint[], $7::bytea[])"
 	updateThreads = "UPDATE thread t SET due = k.due, open = k.open, state = k.state, record = k.record FROM " +
@@ -46,6 +47,7 @@ const (
 func (w *writer) Write(c ledger.Changes) error {
 	w.begin()
 	w.writeThreads(c.Threads)
+	w.countThreads(c.Threads, c.Removed)
 	w.writeEvents(c.Events)
 	if err := w.writeManifests(c.Events); err != nil {
 		return err
@@ -130,7 +132,7 @@ func (w *writer) writeEvents(events []ledger.Event) {
 	}
 	w.batch.Queue(addEvents, seq, sender, id, recipient, kind, threads, ts, received, expires, forget, charged, network,
 		body, leaf, salt)
-	w.batch.Queue(addMessages, seq, sender, id, forget)
+	w.batch.Queue(addMessages, seq, sender, id)
 }
 
 // writeManifests puts the listings of events into the directory, and records when the agents in it were heard from.
