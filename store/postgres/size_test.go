@@ -19,8 +19,8 @@ import (
 // What an event may cost, with its share of a thread, of the log and of all indexes. The event has bodyBytes.
 const (
 	maxEventBytes   = 2150
-	maxEventRecords = 13.2
-	maxEventWAL     = 2950 // bytes, without images of whole pages
+	maxEventRecords = 11.7
+	maxEventWAL     = 2880 // bytes, without images of whole pages
 	bodyBytes       = 730
 	groupSize       = 13
 )

@@ -14,16 +14,19 @@ const (
 		"network, body, leaf, salt) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bytea[], " +
 		"$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bytea[], " +
 		"$14::bigint[], $15::bytea[])"
-	// addMessages replaces a row whose event is due. Such an id counts as forgotten.
-	addMessages = "INSERT INTO message (seq, sender, id) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[]) " +
-		"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq"
+	// dropMessages removes rows whose events are due. Such ids count as forgotten, so they may come again.
+	dropMessages = "DELETE FROM message m USING unnest($1::bytea[], $2::bytea[]) k (sender, id) " +
+		"WHERE m.sender = k.sender AND m.id = k.id"
+	addMessages = "INSERT INTO message (seq, sender, id) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[])"
 	addThreads = "INSERT INTO thread (n, id, client, due, open, state, record) SELECT * FROM " +
 		"unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[], $5::boolean[], $6::smallint[], $7::bytea[])"
 	updateThreads = "UPDATE thread t SET due = k.due, open = k.open, state = k.state, record = k.record FROM " +
 		"unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::smallint[], $5::bytea[]) k (n, due, open, state, record) " +
 		"WHERE t.n = k.n"
+	// addParticipants has no ON CONFLICT, because that costs one more record of the write-ahead log for each row.
 	addParticipants = "INSERT INTO participant (id, party, role, thread) SELECT * FROM " +
-		"unnest($1::bytea[], $2::bytea[], $3::smallint[], $4::bigint[]) ON CONFLICT DO NOTHING"
+		"unnest($1::bytea[], $2::bytea[], $3::smallint[], $4::bigint[]) k (id, party, role, thread) WHERE NOT EXISTS (SELECT 1 " +
+		"FROM participant p WHERE p.id = k.id AND p.party = k.party AND p.role = k.role AND p.thread = k.thread)"
 	dropThreads      = "DELETE FROM thread t USING unnest($1::bigint[]) k (n) WHERE t.n = k.n"
 	dropParticipants = "DELETE FROM participant p USING unnest($1::bytea[], $2::bytea[], $3::bigint[]) k (id, party, thread) " +
 		"WHERE p.id = k.id AND p.party = k.party AND p.role IN (0, 1) AND p.thread = k.thread"
@@ -132,6 +135,7 @@ func (w *writer) writeEvents(events []ledger.Event) {
 	}
 	w.batch.Queue(addEvents, seq, sender, id, recipient, kind, threads, ts, received, expires, forget, charged, network,
 		body, leaf, salt)
+	w.batch.Queue(dropMessages, sender, id)
 	w.batch.Queue(addMessages, seq, sender, id)
 }
 
