@@ -112,6 +112,7 @@ func (w *writer) forget(now time.Time) (more bool, err error) {
 		"forgotten AS (DELETE FROM agent a USING (SELECT DISTINCT sender FROM gone) g WHERE a.did = g.sender AND "+
 		"(SELECT count(*) FROM manifest m WHERE m.sender = g.sender) = (SELECT count(*) FROM gone WHERE sender = g.sender)) "+
 		"SELECT count(*) FROM gone", nanos(now), expireRows).QueryRow(func(row pgx.Row) error { return row.Scan(&manifests) })
+	w.batch.Queue(dropParties, w.swept, expireRows, later(w.swept, keptLonger))
 	w.dropTiles(w.store.policy.LeavesUntil(now))
 	if err := w.flush(); err != nil {
 		return false, err

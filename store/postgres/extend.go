@@ -96,6 +96,7 @@ func (w *writer) runUpdate(u *update) (o relay.Outcome, posted []relay.Posted, e
 	if o.Err != nil {
 		w.batch = &pgx.Batch{}
 		w.last, w.store.sweeper.ready, w.threads = last, ready, threads
+		clear(w.parties)
 		w.ledger.Undo(w.store.cursor(last))
 		w.batch.Queue("ROLLBACK TO SAVEPOINT step")
 		tx.posted = nil

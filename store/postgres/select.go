@@ -53,7 +53,7 @@ func (s *selection) order(q relay.Query) string {
 	return order
 }
 
-const ownThread = "(SELECT n FROM thread WHERE id = ? AND client = ?)"
+const ownThread = "(SELECT n FROM thread WHERE pair_key(client, id) = ?)"
 
 // selectEvents returns the statement for q. skew is the policy's; scanAll is explained at accessPaths. Each row begins
 // with the last number of the store. If no event matches, there is one row whose other columns are null. q.After and
@@ -128,7 +128,11 @@ func accessPaths(q relay.Query, skew time.Duration, scanAll bool) []selection {
 // inbox returns the access path to the events for one recipient; "" stands for the broadcasts.
 func inbox(q relay.Query, recipient didkey.DID) func(*selection) {
 	return func(s *selection) {
-		s.addLeading(recipientColumn, "recipient = ?", []byte(recipient))
+		if recipient == "" {
+			s.addLeading(recipientColumn, "recipient = 0")
+			return
+		}
+		s.addLeading(recipientColumn, "recipient = "+partyNumber, []byte(recipient))
 	}
 }
 
@@ -147,7 +151,7 @@ func audiences(q relay.Query) []func(*selection) {
 	if q.Viewer.DID == "" {
 		return all
 	}
-	sent := func(s *selection) { s.addLeading(senderColumn, "sender = ?", []byte(q.Viewer.DID)) }
+	sent := func(s *selection) { s.addLeading(senderColumn, "sender = "+partyNumber, []byte(q.Viewer.DID)) }
 	if q.Sender == q.Viewer.DID {
 		return []func(*selection){sent}
 	}
@@ -162,12 +166,12 @@ func audiences(q relay.Query) []func(*selection) {
 func (s *selection) anyRecipient(q relay.Query) {
 	switch {
 	case q.Thread != "" && q.Client != "":
-		s.addLeading(threadColumn, "thread = "+ownThread+" AND thread > 0", []byte(q.Thread), []byte(q.Client))
+		s.addLeading(threadColumn, "thread = "+ownThread+" AND thread > 0", pairKey(q.Client, q.Thread))
 	case q.Thread != "":
 		s.sorted = false
 		s.addLeading(threadColumn, "thread IN (SELECT n FROM thread WHERE id = ?) AND thread > 0", []byte(q.Thread))
 	case q.Sender != "":
-		s.addLeading(senderColumn, "sender = ?", []byte(q.Sender))
+		s.addLeading(senderColumn, "sender = "+partyNumber, []byte(q.Sender))
 	}
 }
 
@@ -193,26 +197,26 @@ func (s *selection) filter(q relay.Query) {
 	switch {
 	case q.Thread == "" || s.leading&threadColumn != 0:
 	case q.Client != "":
-		s.add("thread = "+ownThread, []byte(q.Thread), []byte(q.Client))
+		s.add("thread = "+ownThread, pairKey(q.Client, q.Thread))
 	default:
 		s.add("(SELECT id FROM thread t WHERE t.n = event.thread) = ?", []byte(q.Thread))
 	}
 	if q.Sender != "" && s.leading&senderColumn == 0 {
-		s.add("sender = ?", []byte(q.Sender))
+		s.add("sender = "+partyNumber, []byte(q.Sender))
 	}
 	for column, value := range q.Plain() {
 		s.add(column+" = ?", []byte(value))
 	}
 	if s.leading&senderColumn != 0 && q.Sender == "" {
 		// Exclude broadcasts and the viewer's own inbox. They are on the audience's other access paths.
-		s.add("recipient <> '' AND recipient <> ?", []byte(q.Viewer.DID))
+		s.add("recipient <> 0 AND recipient <> "+partyNumber, []byte(q.Viewer.DID))
 	}
 	switch v := q.Viewer; {
 	case !v.Limited:
 	case v.DID == "":
-		s.add("recipient = ''")
+		s.add("recipient = 0")
 	default:
-		s.add("(recipient = '' OR recipient = ? OR sender = ?)", []byte(v.DID), []byte(v.DID))
+		s.add("(recipient = 0 OR recipient = "+partyNumber+" OR sender = "+partyNumber+")", []byte(v.DID), []byte(v.DID))
 	}
 	if !q.NewerThan.IsZero() {
 		s.add("(ts > ? OR received > ?)", nanos(q.NewerThan), nanos(q.NewerThan))

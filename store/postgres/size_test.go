@@ -18,9 +18,9 @@ import (
 
 // What an event may cost, with its share of a thread, of the log and of all indexes. The event has bodyBytes.
 const (
-	maxEventBytes   = 2150
-	maxEventRecords = 11.7
-	maxEventWAL     = 2880 // bytes, without images of whole pages
+	maxEventBytes   = 1700
+	maxEventRecords = 11.9
+	maxEventWAL     = 2250 // bytes, without images of whole pages
 	bodyBytes       = 730
 	groupSize       = 13
 )

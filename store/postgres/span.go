@@ -26,16 +26,16 @@ const (
 		"FROM (" + dueSpans + ") k WHERE s.last = k.last"
 	// forgetSpans removes the ids of spans whose ids are all due. An id that was used again belongs to a later event.
 	forgetSpans = "WITH k AS (SELECT first, last FROM span WHERE max_forget <= $1 ORDER BY max_forget LIMIT $2), " +
-		"gone AS (DELETE FROM message m USING k, event e WHERE e.seq BETWEEN k.first AND k.last AND m.sender = e.sender " +
-		"AND m.id = e.id AND m.seq = e.seq) UPDATE span s SET max_forget = NULL FROM k WHERE s.last = k.last"
+		"gone AS (DELETE FROM message m USING k, event e, party p WHERE e.seq BETWEEN k.first AND k.last " +
+		"AND p.id = e.sender AND m.key = pair_key(p.did, e.id) AND m.seq = e.seq) UPDATE span s SET max_forget = NULL FROM k WHERE s.last = k.last"
 	// ofPartition are the spans with events of a partition. Its number is $1 and its size is $2.
 	ofPartition = "last >= $1::bigint * $2::bigint AND first < ($1::bigint + 1) * $2::bigint AND last <= coalesce((SELECT last " +
 		"FROM span WHERE last >= ($1::bigint + 1) * $2::bigint - 1 ORDER BY last LIMIT 1), 9223372036854775807)"
 	forgetOfPartition = "SELECT max(max_forget) FROM span WHERE " + ofPartition
 	// removeDue removes the events of a partition that are due at $3, from the spans with the earliest ones.
 	removeDue = "WITH k AS (SELECT first, last FROM span WHERE " + ofPartition + " AND min_forget <= $3 ORDER BY min_forget " +
-		"LIMIT $4), ids AS (DELETE FROM message m USING k, event e WHERE e.seq BETWEEN k.first AND k.last AND e.forget <= $3 " +
-		"AND m.sender = e.sender AND m.id = e.id AND m.seq = e.seq), " +
+		"LIMIT $4), ids AS (DELETE FROM message m USING k, event e, party p WHERE e.seq BETWEEN k.first AND k.last " +
+		"AND e.forget <= $3 AND p.id = e.sender AND m.key = pair_key(p.did, e.id) AND m.seq = e.seq), " +
 		"gone AS (DELETE FROM event e USING k WHERE e.seq BETWEEN k.first AND k.last AND e.forget <= $3) " +
 		"UPDATE span s SET min_forget = (SELECT min(forget) FROM event WHERE seq BETWEEN s.first AND s.last AND forget > $3) " +
 		"FROM k WHERE s.last = k.last"

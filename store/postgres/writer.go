@@ -36,7 +36,8 @@ type writer struct {
 	spanned  int64     // head.spanned
 	threads  []int64   // head.threads, including the changes of the transaction
 	counted  bool      // the transaction changes threads
-	locked   bool      // after, last, swept, spanned and threads are those of the open transaction
+	parties  parties
+	locked   bool // after, last, swept, spanned and threads are those of the open transaction
 	// logBehind says that other nodes have appended more to the log than followLog reads.
 	logBehind bool
 	sweptLog  int64          // counts the sweeps of logs
@@ -47,11 +48,16 @@ type writer struct {
 // connect opens the connection.
 func (w *writer) connect(ctx context.Context) (err error) {
 	w.conn, err = w.store.connectWriter(ctx, func(n *pgconn.Notice) {
-		if n.Severity == "WARNING" {
+		switch n.Severity {
+		case "WARNING":
 			w.warning = n
+		case "NOTICE": // only while the tables are updated
+			w.store.options.Log.Info("updating the tables of PostgreSQL; if this is interrupted, nothing is lost, and it begins again",
+				"progress", n.Message)
 		}
 	})
 	w.reset()
+	w.parties = parties{} // it may be another server
 	if err == nil {
 		w.store.confirmed.renew()
 	}
@@ -270,6 +276,7 @@ func (w *writer) transact(f func() error) error {
 	if err == nil {
 		return nil
 	}
+	clear(w.parties)
 	w.ledger.Undo(relay.Cursor{}) // the next group counts the inboxes again
 	w.store.sweeper.ready = ready // partitions that the transaction has created are gone
 	if errors.Is(err, errUnknown) {
