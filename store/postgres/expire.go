@@ -100,7 +100,8 @@ func (w *writer) due(now time.Time) (due []ledger.Row, err error) {
 }
 
 // forget removes ids whose time has come at now, in spans where it has come for all of them, and manifests that have
-// expired. It moves head.swept, so that the events that are due, and their ids, count as removed. more reports that further rows may be due.
+// expired. It moves head.swept, so that the events that are due, and their ids, count as removed. more reports that
+// further rows may be due.
 func (w *writer) forget(now time.Time) (more bool, err error) {
 	var spans, manifests int64
 	w.batch.Queue(forgetSpans, nanos(now), expireRows/spanSize).Exec(func(t pgconn.CommandTag) error {

@@ -30,12 +30,14 @@ const (
 		"CROSS JOIN (VALUES (false), (true)) kind (open) CROSS JOIN LATERAL (SELECT * FROM thread t " +
 		"WHERE t.id = k.id AND t.open = kind.open ORDER BY t.n LIMIT $2) t ORDER BY k.i, t.n"
 	countInboxes = "SELECT k.i, c.events, c.bytes, c.first FROM " +
-		"unnest($1::bytea[], $2::bigint[], $3::bigint[]) WITH ORDINALITY k (recipient, network, now, i) JOIN party p ON p.did = k.recipient " +
+		"unnest($1::bytea[], $2::bigint[], $3::bigint[]) WITH ORDINALITY k (recipient, network, now, i) " +
+		"JOIN party p ON p.did = k.recipient " +
 		"CROSS JOIN LATERAL (SELECT count(*) AS events, coalesce(sum(charged), 0)::bigint AS bytes, " +
 		"coalesce(min(expires), 0) AS first FROM event " +
 		"WHERE recipient = p.id AND network = k.network AND expires > k.now AND charged > 0) c"
 	countWholeInboxes = "SELECT k.i, c.events, c.bytes, c.first FROM " +
-		"unnest($1::bytea[], $2::bigint[]) WITH ORDINALITY k (recipient, now, i) JOIN party p ON p.did = k.recipient " +
+		"unnest($1::bytea[], $2::bigint[]) WITH ORDINALITY k (recipient, now, i) " +
+		"JOIN party p ON p.did = k.recipient " +
 		"CROSS JOIN LATERAL (SELECT count(*) AS events, coalesce(sum(charged), 0)::bigint AS bytes, " +
 		"coalesce(min(expires), 0) AS first FROM event WHERE recipient = p.id AND expires > k.now AND charged > 0) c"
 	findArrivals = "SELECT p.did, e.network, e.charged, e.expires FROM (SELECT * FROM event WHERE seq > $1 AND charged > 0 " +
