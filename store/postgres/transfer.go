@@ -22,7 +22,7 @@ var moved = []struct {
 	columns []string
 	where   string
 }{
-	{transfer.Events, []string{"seq", "s.did", "e.id", "coalesce(r.did, '')", "type", "thread", "ts", "received", "expires",
+	{transfer.Events, []string{"seq", "s.did", "e.id", "CASE WHEN recipient <> 0 THEN r.did ELSE '' END", "type", "thread", "ts", "received", "expires",
 		"forget", "charged", "network", "body", "leaf", "salt"}, "e JOIN party s ON s.id = e.sender " +
 		"LEFT JOIN party r ON r.id = e.recipient WHERE forget > (SELECT swept FROM head) ORDER BY seq"},
 	{transfer.Threads, []string{"n", "id", "client", "due", "open", "state", "record"}, "ORDER BY n"},
