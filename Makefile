@@ -49,8 +49,8 @@ lint:
 	GOGC=400 go run $(STATICCHECK) -tags $(TAGS) ./...
 	bash ci/vulnerabilities vuln.go.dev go run $(GOVULNCHECK)
 
-# Runs with race detection the tests of the relay, its store, the gateways and the client. make nightly also runs those of
-# the other packages that start goroutines, and whole programs.
+# Runs with race detection the tests of the relay, the gateways and the client in which goroutines meet. make nightly
+# runs all tests of all packages that start goroutines, and whole programs.
 race:
 	bash ci/race
 

@@ -272,7 +272,7 @@ func TestSilentAgent(t *testing.T) {
 
 // cancel is final and reaches the agent.
 func TestCancel(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		a := f.agent(wire.Public)
 		cancelled := make(chan error, 1)
 		a.serve(func(ctx context.Context, _ wire.Turn) (envelope.Result, error) {

@@ -205,9 +205,6 @@ func TestForeignTokens(t *testing.T) {
 
 // 600 events of a delivery are taken at once, and 600 an hour. All tokens of the delivery count together.
 func TestCallbackRate(t *testing.T) {
-	if raceDetector {
-		t.Skip("600 events, one after the other, are too many for the race detector")
-	}
 	inBubble(t, func(t *testing.T, f *fixture) {
 		_, _, _, d := delivered(t, f)
 		for i := range 600 {

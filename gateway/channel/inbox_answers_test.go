@@ -162,7 +162,7 @@ func TestServiceRefusesEvents(t *testing.T) {
 
 // C-25: events survive a restart and an hour without the service.
 func TestServiceIsDown(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		o, s := f.owner(t), newService(f)
 		f.want(s.deliver(o.url, s.body("m1", "hello")), 200, "")
 		h := o.request()
@@ -189,7 +189,7 @@ func TestServiceIsDown(t *testing.T) {
 
 // C-3: services that never answer take only the share of their inbox's owner. Other owners and channels do not wait.
 func TestServicesThatHang(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		hanging, o, quick := f.owner(t), f.owner(t), newService(f)
 		var services []*service // each has its own host
 		for i := range 40 {

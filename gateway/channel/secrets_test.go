@@ -12,6 +12,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/channel"
 	"github.com/agora-relay/agora/gateway/gatetest"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
 )
@@ -112,9 +113,7 @@ func (f *fixture) stored(clause string) (n int64) {
 
 // G-28: `agora check` finds a changed row in any table of the gateway.
 func TestCheckFindsEveryChange(t *testing.T) {
-	if raceDetector {
-		t.Skip("nothing runs at the same time as the checks")
-	}
+	racing.Skip(t, "nothing runs at the same time as the checks")
 	t.Setenv(gatetest.Env, "") // only SQLite allows these changes
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, func(f *fixture) { f.Bubble = true })

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 // C-1: a delivery has the bytes of the protocol, with each form of mcp.
@@ -48,7 +50,7 @@ func TestDeliveryBytes(t *testing.T) {
 
 // C-2: a connection gets the messages one after the other, in order, also if it is slow or fails for a while.
 func TestDeliveriesComeInOrder(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		r := f.channel("ops")
 		alice := r.member("alice")
 		busy, overlaps := 0, 0
@@ -87,7 +89,7 @@ func TestDeliveriesComeInOrder(t *testing.T) {
 
 // C-3: a slow connection delays no other. A member's own channel does not wait for it either.
 func TestSlowConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		r := f.channel("ops")
 		alice := r.member("alice")
 		slow := newAgent(t, func(http.ResponseWriter, delivery) { time.Sleep(9 * time.Second) })
@@ -147,7 +149,7 @@ func TestAnswersOfAgents(t *testing.T) {
 		408: "active, 3 queued, 0 dead", 425: "active, 3 queued, 0 dead", 429: "active, 3 queued, 0 dead",
 		500: "active, 3 queued, 0 dead", 503: "active, 3 queued, 0 dead", 0: "active, 3 queued, 0 dead",
 	} {
-		if raceDetector && code > 0 && code%100 != 0 && code != 404 {
+		if racing.Detector && code > 0 && code%100 != 0 && code != 404 {
 			continue // one code of each kind is enough
 		}
 		t.Run(fmt.Sprint(code), func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/gatetest"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -121,7 +122,7 @@ func TestPaceOfLargeFrames(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		largest := strings.Repeat("\u0001", 9970) // 6 bytes each as JSON
 		rounds := 10
-		if raceDetector {
+		if racing.Detector {
 			rounds = 4
 		}
 		tell := func() {
@@ -304,7 +305,7 @@ func TestClientThatStopsReadingCostsLittleMemory(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		const senders = 2
 		each := 100
-		if raceDetector {
+		if racing.Detector {
 			each = 25
 		}
 		text := strings.Repeat("语", 10_000) // 30 KB

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admission"
 )
@@ -120,9 +121,7 @@ func TestInboxBytesKeepHalfForPeers(t *testing.T) {
 
 // G-37: strangers have at most half of a full history. What the stranger with most messages has sent leaves it first.
 func TestHistoryKeepsPeers(t *testing.T) {
-	if raceDetector {
-		t.Skip("10,000 messages are too many for the race detector")
-	}
+	racing.Skip(t, "10,000 messages are too many for the race detector")
 	t.Parallel()
 	f := startLocal(t, unlimited)
 	bob := f.register("bob@b")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/jobs"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
 )
@@ -88,9 +89,7 @@ func TestHeadersOfAnswers(t *testing.T) {
 
 // G-28: `agora check` finds a changed row in any table of the gateway.
 func TestCheckFindsEveryChange(t *testing.T) {
-	if raceDetector {
-		t.Skip("nothing runs at the same time as the checks")
-	}
+	racing.Skip(t, "nothing runs at the same time as the checks")
 	t.Setenv(gatetest.Env, "") // only SQLite allows these changes
 	synctest.Test(t, func(t *testing.T) {
 		f, store := startFolding(t)
@@ -183,7 +182,7 @@ func TestRestoredBackup(t *testing.T) {
 
 // TestRestart checks that jobs go on after a restart: waiting ones, and those whose attempt was cut off.
 func TestRestart(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")
 		e := newEndpoint(t, func(_ http.ResponseWriter, r *http.Request, _ object) { <-r.Context().Done() })
 		a, puller := alice.agent(uuid(1), e.url), alice.agent(uuid(2), "")
@@ -211,7 +210,7 @@ func TestRestart(t *testing.T) {
 
 // TestBrokenDisk checks that what was not stored has no effect, and is done when the disk works again (G-5).
 func TestBrokenDisk(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")
 		e := newEndpoint(t, nil)
 		a := alice.agent(uuid(1), e.url)

@@ -445,7 +445,7 @@ func TestFullInbox(t *testing.T) {
 
 // B-4: after a crash between any two steps, each job has one REQUEST, one ACCEPT and one payment.
 func TestCrashes(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		w, bob := f.worker(uuid(1)), f.user("bob")
 		f.want(bob.hire(w.id, uuid(100)), 202)
 		f.Crash()

@@ -153,7 +153,7 @@ func TestRestartedAgent(t *testing.T) {
 // TestEndpointRetries checks that no connection, 408, 425, 429 and 5xx are retried, with the same job_id and with a new
 // callback each time.
 func TestEndpointRetries(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")
 		e := newEndpoint(t, nil)
 		a := alice.agent(uuid(1), e.url)
@@ -235,7 +235,7 @@ func TestSilentEndpoint(t *testing.T) {
 // TestHangingEndpoints checks that the endpoints of one principal take 8 calls at a time, and that the jobs of another one
 // do not wait for them. An agent is not offline because its job was not sent.
 func TestHangingEndpoints(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		thief, alice, bob := f.user("thief"), f.user("alice"), f.user("bob")
 		hangs := func(_ http.ResponseWriter, r *http.Request, _ object) { <-r.Context().Done() }
 		first, second := newEndpoint(t, hangs), newEndpoint(t, hangs)
@@ -301,7 +301,7 @@ func TestCallback(t *testing.T) {
 
 // TestCallbackBeforeAnswer checks that an agent may report the result before its endpoint answers.
 func TestCallbackBeforeAnswer(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")
 		e := newEndpoint(t, nil)
 		a, j := alice.agent(uuid(1), e.url), uuid(100)

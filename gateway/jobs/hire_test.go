@@ -199,7 +199,7 @@ func TestPayer(t *testing.T) {
 
 // TestWait checks how long a hirer and an agent wait.
 func TestWait(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")
 		a := alice.agent(uuid(1), "")
 		began := time.Now()
