@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/internal/racing"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // C-1: a delivery has the bytes of the protocol, with each form of mcp.
@@ -141,6 +142,7 @@ func TestEachAttemptHasItsTokens(t *testing.T) {
 
 // C-6: 404 and 410 revoke the connection, another 4xx ends the delivery, and 5xx, timeouts and the like are tried again.
 func TestAnswersOfAgents(t *testing.T) {
+	engine.OnlySQLite(t, "it maps many answers; a smaller test stores one of each kind")
 	for code, want := range map[int]string{
 		200: "active, 0 queued, 0 dead", 204: "active, 0 queued, 0 dead", 202: "active, 0 queued, 0 dead",
 		404: "revoked, 0 queued, 3 dead", 410: "revoked, 0 queued, 3 dead",
@@ -192,6 +194,7 @@ func TestAnswersOfAgents(t *testing.T) {
 
 // C-6: when an agent is gone, all that is queued is dead at once, also if it is much. PUT revives nothing of it.
 func TestRevokedWithLongQueue(t *testing.T) {
+	engine.OnlySQLite(t, "thousands of messages take long; smaller tests run the same statements")
 	inBubble(t, func(t *testing.T, f *fixture) {
 		r := f.channel("ops")
 		alice := r.member("alice")

@@ -257,7 +257,6 @@ type row struct {
 
 // TestMarket runs the market. At the end it checks that the books of the traders and those of the gateway agree.
 func TestMarket(t *testing.T) {
-	t.Setenv(gatetest.Env, "") // other tests compare the same statements with PostgreSQL
 	f := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
