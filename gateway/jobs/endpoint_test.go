@@ -12,6 +12,7 @@ import (
 	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/jobs"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // J-23: endpoints registered with and without /jobs are reached.
@@ -323,6 +324,7 @@ func TestCallbackBeforeAnswer(t *testing.T) {
 
 // J-24: the hirer's callback_url gets the result, until it takes it.
 func TestHirersCallback(t *testing.T) {
+	engine.OnlySQLite(t, "it waits for hours; other tests run the same statements")
 	inBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")
 		a, j := alice.agent(uuid(1), ""), uuid(100)

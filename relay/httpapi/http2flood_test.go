@@ -20,6 +20,7 @@ import (
 	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // These tests send very many frames. What a flood leaves behind is tested in fake time. What it costs while it lasts is
@@ -267,6 +268,7 @@ func inUse() int64 {
 // The test allows three seconds for two of them, because a machine that runs other tests may pause. There are no limits
 // on rates, because they would end the floods.
 func TestHTTP2FloodsAreBounded(t *testing.T) {
+	engine.OnlySQLite(t, "it is about HTTP, not about what is stored")
 	racing.Skip(t, "one thing after another")
 	const shortest, longest, attackers, victim = 40 * time.Millisecond, 3 * time.Second, 2, "192.0.2.2:9"
 	none := relay.Rate{PerSecond: relay.Unlimited}

@@ -17,6 +17,7 @@ import (
 	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 func (a answer) wantLimit(t *testing.T, limit, retryAfter string) {
@@ -38,6 +39,7 @@ func (u unread) Read([]byte) (int, error) {
 // TestLimitsComeBeforeReading sends each request to a relay whose limit of one request is used up. It must be refused
 // before its body is read.
 func TestLimitsComeBeforeReading(t *testing.T) {
+	engine.OnlySQLite(t, "it is about HTTP, not about what is stored")
 	racing.Skip(t, "one thing after another")
 	once := relay.Rate{PerSecond: 0.5, Burst: 1}
 	for _, asked := range []string{

@@ -16,6 +16,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // naughty are strings that have broken logs, databases, terminals, templates and parsers.
@@ -84,6 +85,7 @@ func checkLog(t *testing.T, text string) {
 // TestNaughtyStrings puts each naughty string into every field, path, parameter and header. Every answer is JSON and
 // never a 5xx or a redirect, and the log stays intact.
 func TestNaughtyStrings(t *testing.T) {
+	engine.OnlySQLite(t, "it is about HTTP, not about what is stored")
 	racing.Skip(t, "one thing after another")
 	log, logged := logTo(slog.LevelDebug)
 	h := newFront(t, start(t), httpapi.Options{Log: log, Build: "b"}).Handler(false)

@@ -11,6 +11,7 @@ import (
 	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // These tests check which web pages may read answers, and which requests of web pages are refused.
@@ -131,6 +132,7 @@ func TestPreflightsCountAsReads(t *testing.T) {
 // TestReboundPagesAreRefused checks which names in Host are accepted by a relay that listens on its own machine only.
 // The other headers make no difference.
 func TestReboundPagesAreRefused(t *testing.T) {
+	engine.OnlySQLite(t, "it is about HTTP, not about what is stored")
 	racing.Skip(t, "one thing after another")
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
 	local := setting{httpapi.Options{Log: quiet}, true}

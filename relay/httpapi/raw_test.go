@@ -19,11 +19,13 @@ import (
 	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // TestRawRequests sends requests that no HTTP library would send, and checks the status of each. An event is stored
 // only if the answer is 200, and no answer is a redirect.
 func TestRawRequests(t *testing.T) {
+	engine.OnlySQLite(t, "it is about HTTP, not about what is stored")
 	racing.Skip(t, "one thing after another")
 	r := start(t)
 	l, _ := serve(t, r)
