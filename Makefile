@@ -49,17 +49,18 @@ lint:
 	GOGC=400 go run $(STATICCHECK) -tags $(TAGS) ./...
 	bash ci/vulnerabilities vuln.go.dev go run $(GOVULNCHECK)
 
-# Runs with race detection the tests of the relay, its store, the gateways and the client. make nightly also runs those of
-# the other packages that start goroutines, and whole programs.
+# Runs with race detection the tests of the relay, the gateways and the client in which goroutines meet. make nightly
+# runs all tests of all packages that start goroutines, and whole programs.
 race:
 	bash ci/race
 
-# Runs the tests that need PostgreSQL 15 and PgBouncer, and those of the gateways, which repeat there what they do with SQLite, and
-# compare. See gateway/gatetest. PACKAGES=./gateway/hub runs only those.
-PACKAGES ?= ./store/postgres ./store/transfer ./gateway/...
+# Runs the tests that need PostgreSQL 15 and PgBouncer, and with PostgreSQL the tests of the relay and of the gateways,
+# see store/storetest/engine. PACKAGES=./gateway/hub runs only those.
+PACKAGES ?= ./store/postgres ./gateway/hub ./gateway/jobs ./gateway/channel ./gateway/a2a ./relay/httpapi ./relay \
+	./gateway ./gateway/deliver ./store/transfer
 tests_with = ^($$(grep -l '^//go:build $(1)' $(2)/*_test.go | xargs grep -ho '^func Test\w*' | cut -c6- | paste -sd'|'))$$
 postgres:
-	bash ci/postgres $(TEST) $(PACKAGES)
+	AGORA_TEST_STORE=postgres bash ci/postgres $(TEST) $(PACKAGES)
 	bash ci/postgres $(TEST) -run "$(call tests_with,postgres,cmd/agora)" ./cmd/agora
 
 # Runs three nodes over three PostgreSQL servers, ends and separates them, and checks that no message is lost. Also does

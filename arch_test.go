@@ -4,7 +4,6 @@ package agora
 import (
 	"encoding/json"
 	"fmt"
-	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -42,6 +41,7 @@ var allowedImports = map[string][]string{
 	"internal/postgrestest":                 {},
 	"internal/program":                      {},
 	"internal/ptytest":                      {},
+	"internal/racing":                       {},
 	"internal/safetext":                     {},
 	"internal/untrusted":                    {"internal/safetext"},
 	"internal/similar":                      {},
@@ -64,7 +64,7 @@ var allowedImports = map[string][]string{
 	"relay/policycmd":                       {"internal/program", "internal/safetext", "envelope", "relay"},
 	"gateway":                               {"internal/hostname", "internal/jsontext", "internal/netaddr", "internal/turns", "didkey", "envelope", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
 	"gateway/deliver":                       {"didkey", "envelope", "thread", "gateway", "relay"},
-	"gateway/gatetest":                      {"didkey", "envelope", "gateway", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/httpapi/apidocs/apicheck", "store/sqlite", "store/sqlite/check"},
+	"gateway/gatetest":                      {"didkey", "envelope", "gateway", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/httpapi/apidocs/apicheck", "store/postgres/schema", "store/sqlite", "store/sqlite/check", "store/storetest/engine"},
 	"gateway/hub/skill":                     {},
 	"gateway/hub":                           {"internal/jsontext", "didkey", "envelope", "gateway", "gateway/deliver", "gateway/hub/skill", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
 	"gateway/channel":                       {"internal/hostname", "internal/jsontext", "internal/untrusted", "didkey", "envelope", "gateway", "gateway/deliver", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
@@ -98,7 +98,7 @@ var allowedImports = map[string][]string{
 	"store/postgres":                        {"didkey", "envelope", "proof", "replay", "thread", "relay", "store/ledger", "store/postgres/schema", "store/transfer", "store/watch"},
 	"store/transfer":                        {"relay"},
 	"store/watch":                           {"envelope", "relay"},
-	"store/storetest/engine":                {"relay", "store/postgres", "store/sqlite"},
+	"store/storetest/engine":                {"relay", "store/postgres", "store/postgres/schema", "store/sqlite"},
 	"store/storetest":                       {"didkey", "envelope", "proof", "replay", "thread", "relay"},
 	"internal/deal":                         {"didkey", "envelope"},
 	"internal/netaddr":                      {},
@@ -385,66 +385,6 @@ func TestMakeTargets(t *testing.T) {
 	if len(targets) < 10 {
 		t.Errorf("found only %d targets", len(targets))
 	}
-}
-
-// TestRaceLists checks the lists in ci/race. Each package that starts goroutines or locks something, and has tests, must
-// be in one of them. Each test that a list names must exist in its package. Where other packages of the list have a test
-// of that name, the list must name it for each of them, because the name counts for all.
-func TestRaceLists(t *testing.T) {
-	script := read(t, "ci/race")
-	listed := map[string]bool{}
-	for _, list := range []string{"core", "jobs", "others", "checks", "programs"} {
-		text := regexp.MustCompile(`(?ms)^` + list + `='$(.*?)^'$`).FindStringSubmatch(script)
-		if text == nil {
-			t.Fatalf("ci/race has no list %s", list)
-		}
-		dir, named := "", map[string][]string{} // test → packages for which the list names it
-		var dirs []string
-		for word := range strings.FieldsSeq(text[1]) {
-			if name, ok := strings.CutSuffix(word, ":"); ok {
-				dir, listed[name], dirs = name, true, append(dirs, name)
-			} else {
-				named[word] = append(named[word], dir)
-			}
-		}
-		for _, dir := range dirs {
-			tests := testsIn(t, dir)
-			if len(tests) == 0 {
-				t.Errorf("ci/race lists %s, which has no tests", dir)
-			}
-			for name, wanted := range named {
-				if slices.Contains(wanted, dir) != slices.Contains(tests, name) {
-					t.Errorf("ci/race names %s for %v; %s has it: %v", name, wanted, dir, slices.Contains(tests, name))
-				}
-			}
-		}
-	}
-	for _, dir := range packages(t) {
-		if concurrent(t, dir) && len(testsIn(t, dir)) > 0 && !listed[dir] && !strings.HasPrefix(dir, "ci/") {
-			t.Errorf("%s starts goroutines or expects other ones; add it to ci/race", dir)
-		}
-	}
-	if len(listed) < 15 {
-		t.Errorf("found only %d packages", len(listed))
-	}
-}
-
-// concurrent reports whether a package starts goroutines or locks something.
-func concurrent(t *testing.T, dir string) (found bool) {
-	t.Helper()
-	for _, name := range goFiles(t, dir) {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			_, starts := n.(*ast.GoStmt)
-			i, ok := n.(*ast.ImportSpec)
-			found = found || starts || ok && (i.Path.Value == `"sync"` || i.Path.Value == `"sync/atomic"`)
-			return true
-		})
-	}
-	return found
 }
 
 // TestVulnerabilityCheck runs ci/vulnerabilities with commands that print what govulncheck would print.

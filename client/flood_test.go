@@ -17,6 +17,7 @@ import (
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 // limitAgent makes the relay limit the posts of one sender with the defaults of PROTOCOL §5: 20 a second, after 40 at
@@ -119,6 +120,7 @@ func (p *parties) resultAfter(call *client.Call, offer client.Offer) time.Durati
 // TestServeThroughFloods floods an agent with REQUESTs, and measures how long another client waits for an offer and a
 // result.
 func TestServeThroughFloods(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	one := freshKey()
 	for name, test := range map[string]struct {
 		keys     func() didkey.Key
@@ -177,6 +179,7 @@ func TestServeThroughFloods(t *testing.T) {
 // agent makes as many offers as the relay's rate allows: 20 for 49 REQUESTs in a second. It makes each of these offers
 // within a second.
 func TestServeStrangersInAFlood(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		p.limitAgent(p.agent.DID())
@@ -185,7 +188,7 @@ func TestServeStrangersInAFlood(t *testing.T) {
 		time.Sleep(shortenForRace(20 * time.Second))
 		before := p.count(envelope.TypeOffer)
 		strangers := 40
-		if raceDetector {
+		if racing.Detector {
 			strangers = 10
 		}
 		var took []time.Duration
@@ -250,7 +253,7 @@ func TestServeLosesNothingSilently(t *testing.T) {
 			}
 		}
 		minDrops := 100
-		if raceDetector {
+		if racing.Detector {
 			minDrops = 0 // the flood is too short to fill the queue
 		}
 		if unanswered > 0 || len(drops) < minDrops || len(offered)+len(drops) != posted {
@@ -348,7 +351,7 @@ func TestServeEndsSlowQuotes(t *testing.T) {
 // shortenForRace returns the length of a flood: d, or a fifth of d under the race detector, which makes each message
 // much slower.
 func shortenForRace(d time.Duration) time.Duration {
-	if raceDetector {
+	if racing.Detector {
 		return d / 5
 	}
 	return d

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 // put signs a draft and adds it to the relay's events without any checks.
@@ -220,6 +221,7 @@ func TestFollowLyingRelay(t *testing.T) {
 
 // TestFollowHasNoHotLoop: relays answer each poll at once and send nothing new. The reader pauses between its polls.
 func TestFollowHasNoHotLoop(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	key := newKey(t)
 	e, err := request.Sign(key, time.Now())
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 // odd are values that take the place of others. Some of them make other languages fail when they convert a value.
@@ -86,6 +87,7 @@ func TestOddEvents(t *testing.T) {
 
 // TestOddPayloads: whatever values a signed answer of an agent has, a call ends with an error or a result.
 func TestOddPayloads(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	agent, me := newKey(t), newKey(t)
 	payloads := map[envelope.Type]string{
 		envelope.TypeResult: `{"request_id":"t","status":"success","output":1,"artifacts":[1],"metrics":{"a":1}}`,

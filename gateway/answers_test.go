@@ -16,6 +16,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // repeat returns a request with an Idempotency-Key and the body {}.
@@ -102,7 +103,7 @@ func TestAnswers(t *testing.T) {
 		}
 		a = gateway.NewAnswers(newCore(t, r, key)) // the second time, after a restart
 	}
-	for _, name := range []string{path, path + "-wal"} {
+	for _, name := range engine.Files(t, path) {
 		if text, err := os.ReadFile(name); err != nil || bytes.Contains(text, []byte("0123456789abcdef")) {
 			t.Errorf("%s contains an answer in clear, %v", filepath.Base(name), err)
 		}

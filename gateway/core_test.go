@@ -12,9 +12,11 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/store/sqlite/check"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 func newKey(t *testing.T) didkey.Key {
@@ -117,6 +119,7 @@ func TestAnotherGatewayKey(t *testing.T) {
 // TestCounters checks G-30: counters go on after a restart, and skip numbers in a restored backup. So no number that
 // the original gave after the backup is given again.
 func TestCounters(t *testing.T) {
+	engine.OnlySQLite(t, "it copies a file")
 	r, path := startRelay(t)
 	key := newKey(t)
 	newCore(t, r, key)
@@ -154,6 +157,8 @@ func TestCounters(t *testing.T) {
 // TestRunSweeps checks that Run removes expired keys and answers once a minute, many of them too, and writes nothing
 // when there is nothing to remove.
 func TestRunSweeps(t *testing.T) {
+	racing.Skip(t, "one thing after another")
+	engine.OnlySQLite(t, "it reads the last number from a file")
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "agora.db")
 		var ahead atomic.Int64 // how far the relay's clock is ahead of the bubble's

@@ -15,6 +15,7 @@ import (
 	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 const origin = "https://relay.example"
@@ -155,7 +156,7 @@ func TestKeys(t *testing.T) {
 	if _, found := findKey(t, r, two, now.Add(100*365*24*time.Hour)); !found {
 		t.Error("a key without expiry was swept")
 	}
-	for _, name := range []string{path, path + "-wal"} {
+	for _, name := range engine.Files(t, path) {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

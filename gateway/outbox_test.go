@@ -15,6 +15,7 @@ import (
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/gatetest"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -213,6 +214,7 @@ func TestSlowLanesDelayNoOther(t *testing.T) {
 // G-20: the times between attempts double, up to an hour, with a random factor. A job that is 24 hours old is dead,
 // with the failure of its last attempt.
 func TestBackoffAndExpiry(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	inOffice(t, func(t *testing.T, o *office) {
 		o.answerWith(func(*http.Request, try) (int, string, error) { return 503, "", nil })
 		created := o.relay.Now()

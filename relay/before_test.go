@@ -12,6 +12,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
 )
@@ -30,7 +31,7 @@ func endOf(t *testing.T, r *relay.Relay) relay.Cursor {
 // while messages are posted, expire and are removed. Half of the reads are done in small slices.
 func TestBeforeAndAfterMakeAll(t *testing.T) {
 	rounds := 100
-	if raceDetector {
+	if racing.Detector {
 		rounds = 20
 	}
 	for _, reads := range []relay.Visibility{relay.ToAll, relay.ToParties} {

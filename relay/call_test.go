@@ -10,6 +10,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -58,6 +59,7 @@ func wantReason(t *testing.T, name string, err error, reason string) {
 
 // G-12: a signed call is accepted once, for its method, target, body, origin and minute, also by an open relay.
 func TestCallsAreForOneRequest(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	for _, config := range []relay.Config{privateConfig, {Origin: ownOrigin}} {
 		synctest.Test(t, func(t *testing.T) {
 			r := start(t, config)
@@ -106,6 +108,7 @@ func TestCallsAreForOneRequest(t *testing.T) {
 
 // G-12: the body may be empty, and the edges of the minute are accepted.
 func TestCallsOfOtherForms(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Origin: ownOrigin})
 		time.Sleep(10 * time.Minute)
@@ -123,6 +126,7 @@ func TestCallsOfOtherForms(t *testing.T) {
 
 // G-13: each failed check is named. A token that fails several checks is refused because of the first one.
 func TestCallsNameTheFirstFailedCheck(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Origin: ownOrigin})
 		time.Sleep(10 * time.Minute)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/thread"
 )
@@ -28,6 +29,7 @@ func (c *settableClock) sign(t *testing.T, d envelope.Draft) *envelope.Envelope 
 // TestTemporaryClockStepLosesNothing sets the clock to a wrong time for a while. Once it is right again, accepted
 // messages are delivered, no thread has ended, and no message is accepted twice.
 func TestTemporaryClockStepLosesNothing(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	for _, step := range []time.Duration{15 * time.Minute, time.Hour, 40 * 24 * time.Hour, -15 * time.Minute} {
 		t.Run(step.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -59,6 +61,7 @@ func TestTemporaryClockStepLosesNothing(t *testing.T) {
 
 // TestLastingClockStepIsAccepted checks that the relay follows a step of its clock after five minutes.
 func TestLastingClockStepIsAccepted(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		var clock settableClock
 		r := startWith(t, relay.Policy{Rules: thread.Rules{PendingTimeout: 30 * time.Minute}}, relay.Config{Now: clock.now})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -63,6 +64,7 @@ func costlyBodies(size int) map[string]string {
 // TestHostileBodiesAreCheap checks that a hostile body takes less than 100 ms and 50 MB, is refused, and leaves nothing
 // in the store. It tries each text as the body, as the envelope, and as the payload.
 func TestHostileBodiesAreCheap(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	r := start(t, relay.Config{})
 	const size = envelope.DefaultMaxBytes
 	within := costlyBodies(size - len(`{"envelope":}`))
@@ -70,7 +72,7 @@ func TestHostileBodiesAreCheap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, body := range []string{text, `{"envelope":` + within[name] + "}", `{"payload":` + within[name] + "}"} {
 				limit := 100 * time.Millisecond
-				if raceDetector {
+				if racing.Detector {
 					limit *= 20
 				}
 				var best time.Duration

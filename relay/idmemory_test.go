@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 )
 
 // TestNoSecondDelivery posts the same message again at times, and after events, at which a relay could have forgotten
 // its id (PROTOCOL §3). A reader that uses cursors must get the message once, whatever the answers to the posts are.
 func TestNoSecondDelivery(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	const edge = 5*time.Minute - time.Millisecond // of the window
 	for name, c := range map[string]struct {
 		skew, ttl time.Duration // of the message
@@ -42,7 +44,7 @@ func TestNoSecondDelivery(t *testing.T) {
 		"after a flood, a purge and a restart": {skew: edge, ttl: time.Second,
 			at: []time.Duration{6 * time.Minute, 9 * time.Minute}, flood: 1000, restart: true},
 	} {
-		if raceDetector && !c.restart {
+		if racing.Detector && !c.restart {
 			continue // this test is not about races; the cases with a restart run everything that is concurrent
 		}
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +111,7 @@ func TestNoSecondDelivery(t *testing.T) {
 func flood(t *testing.T, r *relay.Relay, count int) {
 	t.Helper()
 	const senders = 8
-	if raceDetector {
+	if racing.Detector {
 		count /= 10
 	}
 	var posts sync.WaitGroup
@@ -135,13 +137,14 @@ func flood(t *testing.T, r *relay.Relay, count int) {
 // TestDeliveryThroughClockSteps sets the relay's clock forward and back by 15 minutes. Clients with both loops of
 // PROTOCOL §7 must get all accepted messages that have not expired.
 func TestDeliveryThroughClockSteps(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	const quarter = 15 * time.Minute
 	for name, steps := range map[string][]time.Duration{
 		"forward": {0, quarter}, "back": {0, -quarter}, "forward and back": {0, quarter, 0},
 		"back and forward": {0, -quarter, 0},
 		"many steps":       {0, quarter, -quarter, quarter, 0, -quarter},
 	} {
-		if raceDetector && len(steps) < 6 {
+		if racing.Detector && len(steps) < 6 {
 			continue // the longest case has all these steps, and race detection makes each step ten times slower
 		}
 		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { deliverThrough(t, steps) }) })

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admission"
 )
@@ -36,6 +37,7 @@ func wantLimit(t *testing.T, err error, limit string) time.Duration {
 }
 
 func TestRatesAreExact(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
 		alice := key(t)
@@ -112,6 +114,7 @@ func TestRefusedMessageIsNotStored(t *testing.T) {
 
 // TestFloodDoesNotAffectOthers sends a thousand requests a second from one address, and a few from another one.
 func TestFloodDoesNotAffectOthers(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Limits: relay.Limits{BroadcastsPerAddress: noLimit}})
 		mallory, alice := key(t), key(t)
@@ -151,6 +154,7 @@ func TestFloodDoesNotAffectOthers(t *testing.T) {
 
 // TestForgeriesDoNotUseAllowance posts in Alice's name without her key.
 func TestForgeriesDoNotUseAllowance(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Limits: relay.Limits{BroadcastsPerAddress: noLimit}})
 		alice := key(t)
@@ -170,6 +174,7 @@ func TestForgeriesDoNotUseAllowance(t *testing.T) {
 }
 
 func TestLocalAndUnlimited(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		none := relay.Rate{PerSecond: relay.Unlimited}
 		for name, c := range map[string]struct {
@@ -183,7 +188,7 @@ func TestLocalAndUnlimited(t *testing.T) {
 			r := start(t, relay.Config{Limits: c.limits})
 			alice := key(t)
 			polls := 11_000 // more than the default limit of the relay
-			if raceDetector {
+			if racing.Detector {
 				polls = 1000 // more than the default limit of an address
 			}
 			for i := range 300 {
@@ -423,6 +428,7 @@ func readsLeft(r *relay.Relay, p relay.Peer) (n int) {
 // TestExpensiveRequestsCountForMore checks that large bodies, and reads that take the store long, count as more than
 // one request.
 func TestExpensiveRequestsCountForMore(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		store := &countingStore{took: 900 * time.Millisecond}
 		r := start(t, relay.Config{Store: store})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admission"
 )
@@ -25,6 +26,7 @@ func subnetAddr(n int) string { return fmt.Sprintf("2001:db8:1:%x::1", n) }
 // TestNetworksHaveAllowances sends requests from all 65,536 /64s of a /48. The /48 gets the allowance of 16 addresses,
 // and no more. A /56 gets that of 4 addresses.
 func TestNetworksHaveAllowances(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			name                      string
@@ -128,6 +130,7 @@ func TestNetworksHaveSlots(t *testing.T) {
 
 // TestBroadcastsPerAddress posts broadcast REQUESTs from one address with many keys.
 func TestBroadcastsPerAddress(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Limits: relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}})
 		agent := key(t)
@@ -292,6 +295,7 @@ func (l *refusalLog) refusals(t *testing.T) (all []map[string]any) {
 }
 
 func TestRefusalsAreLogged(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		log := &refusalLog{}
 		r := start(t, relay.Config{Log: slog.New(slog.NewJSONHandler(log, nil)), Limits: relay.Limits{

@@ -9,12 +9,14 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 )
 
 // TestOpenRelaysMarkPresence checks that at an open relay, a valid token marks its signer as online. An invalid one has
 // no effect, and neither has one of a banned signer.
 func TestOpenRelaysMarkPresence(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Origin: ownOrigin})
 		agent, eve := key(t), key(t)
@@ -92,6 +94,7 @@ func impostorToken(t *testing.T, by didkey.Key, name didkey.DID) string {
 
 // TestPresenceOfOneNetworkIsBounded checks that a client with many keys does not keep others from being shown online.
 func TestPresenceOfOneNetworkIsBounded(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Origin: ownOrigin})
 		agent := key(t)

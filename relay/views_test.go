@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/thread"
 )
@@ -54,6 +55,7 @@ func TestThreadViewWaitsForItsLastEvent(t *testing.T) {
 }
 
 func TestDirectory(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
 		agent := key(t)
@@ -126,6 +128,7 @@ func TestIntentsOfAManifest(t *testing.T) {
 }
 
 func TestSeed(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
 		if n, err := r.Seed(t.Context(), local); n != 15 || err != nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 const (
@@ -127,7 +128,7 @@ func (a *attack) judge(t testing.TB) (failed bool) {
 	t.Helper()
 	fail := func(format string, args ...any) { t.Errorf(a.name+": "+format, args...); failed = true }
 	failed = !checkDelay(t, a.name, a.with, a.without)
-	if a.peak > maxReadMemory && !raceDetector {
+	if a.peak > maxReadMemory && !racing.Detector {
 		fail("the relay used %d MB", a.peak>>20)
 	}
 	if a.refused > 0 {

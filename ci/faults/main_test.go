@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 var (
@@ -55,7 +57,7 @@ func buildAndRun(m *testing.M) (code int, err error) {
 	}()
 	binary = filepath.Join(folder, "agora.exe") // a name that can be executed on every system
 	args := []string{"build", "-o", binary}
-	if raceDetector {
+	if racing.Detector {
 		args = append(args, "-race")
 	}
 	args = append(args, strings.Fields(os.Getenv("AGORA_BUILD_FLAGS"))...) // see the Makefile
@@ -68,7 +70,7 @@ func buildAndRun(m *testing.M) (code int, err error) {
 
 // scaled returns n. With -short or the race detector it returns a tenth of n, but at least 1.
 func scaled(n int) int {
-	if raceDetector || testing.Short() {
+	if racing.Detector || testing.Short() {
 		return max(n/10, 1)
 	}
 	return n

@@ -15,6 +15,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
 )
@@ -129,7 +130,7 @@ func TestReadersFromOneAddressDelayNoOther(t *testing.T) {
 			stop()
 			checkDelay(t, path, with, without)
 			t.Logf("the relay uses %d MB; %d reads served", memory>>20, served.Load())
-			if measured && !raceDetector && memory > maxReadMemory {
+			if measured && !racing.Detector && memory > maxReadMemory {
 				t.Errorf("the relay uses %d MB", memory>>20)
 			}
 		})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 const (
@@ -142,7 +143,7 @@ func checkDelay(t testing.TB, load string, with, without []time.Duration) (ok bo
 	t.Helper()
 	t.Logf("%s: answers take %s (p50) and %s (p99), and without %s and %s", load, percentile(with, 50), percentile(with, 99),
 		percentile(without, 50), percentile(without, 99))
-	if most := percentile(without, 99)*3 + maxDelay; !raceDetector && percentile(with, 99) > most {
+	if most := percentile(without, 99)*3 + maxDelay; !racing.Detector && percentile(with, 99) > most {
 		t.Errorf("%s: the 99th percentile of %d answers is %s, and %s without", load, len(with), percentile(with, 99),
 			percentile(without, 99))
 		return false
@@ -153,9 +154,7 @@ func checkDelay(t testing.TB, load string, with, without []time.Duration) (ok bo
 // TestMemoryOfWaitingPolls tests that a waiting poll needs at most twice the memory of a waiting request of a bare HTTP
 // server (SECURITY.md T14). Both numbers come from the same machine, so they contain the same buffers, stacks and garbage.
 func TestMemoryOfWaitingPolls(t *testing.T) {
-	if raceDetector {
-		t.Skip("race detection changes how much memory a request needs")
-	}
+	racing.Skip(t, "race detection changes how much memory a request needs")
 	n := scaled(waitingPolls)
 	perPoll := func(s *server) int {
 		s.start()
@@ -242,7 +241,7 @@ func TestNoisyReaders(t *testing.T) {
 			memory, measured := residentBytes(t, relay.process.Process.Pid)
 			checkDelay(t, name+" readers", with, without)
 			t.Logf("the relay uses %d MB", memory>>20)
-			if measured && !raceDetector && memory > maxNoisyMemory {
+			if measured && !racing.Detector && memory > maxNoisyMemory {
 				t.Errorf("the relay uses %d MB", memory>>20)
 			}
 			if counted {

@@ -228,7 +228,7 @@ func TestTurnsLeaveRoom(t *testing.T) {
 
 // no caller can keep back another's turn. At most 50 turns of an endpoint, and 5 of one caller, wait for an OFFER.
 func TestTurnsTakeTurns(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		a := f.agent(wire.Keys)
 		greedy := caller{agent: a, key: a.newKey("greedy")}
 		for i := range 7 {

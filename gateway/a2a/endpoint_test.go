@@ -10,10 +10,12 @@ import (
 
 	"github.com/agora-relay/agora/gateway/gatetest"
 	wire "github.com/agora-relay/agora/internal/a2a"
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 // a card is served byte for byte, with max-age, ETag and 304. A-8: also with a slash at the end.
 func TestCardIsServed(t *testing.T) {
+	racing.Skip(t, "one call after another")
 	f := start(t)
 	k := newKey(t)
 	a := f.agentWith(k, wire.Public, wire.ModeMessage, nil)
@@ -48,6 +50,7 @@ func TestCardIsServed(t *testing.T) {
 // a card without the DID's signature, with another URL, with another access, or with an empty, false, null or
 // numeric value is refused.
 func TestCardIsChecked(t *testing.T) {
+	racing.Skip(t, "one call after another")
 	f := start(t)
 	k, other := newKey(t), newKey(t)
 	a := f.agentWith(k, wire.Public, wire.ModeMessage, nil)
@@ -76,6 +79,7 @@ func TestCardIsChecked(t *testing.T) {
 
 // only the owner changes an endpoint or its keys. A-7: a revoked key is 401 at once.
 func TestOwner(t *testing.T) {
+	racing.Skip(t, "one call after another")
 	f := start(t)
 	a, other := f.agent(wire.Keys), newKey(t)
 	for _, c := range []call{{"PUT", "/endpoint", "", "{}", nil}, {"GET", "/endpoint", "", nil, nil}, {"DELETE", "/endpoint", "", nil, nil},
@@ -139,6 +143,7 @@ func TestEndpointsAreLimited(t *testing.T) {
 
 // TestAgentsAreFound checks the list of endpoints.
 func TestAgentsAreFound(t *testing.T) {
+	racing.Skip(t, "one call after another")
 	f := start(t)
 	a := f.agentWith(newKey(t), wire.Public, wire.ModeMessage, func(c *wire.Card) { c.Description = "Écho of the Alps" })
 	b := f.agent(wire.Keys)

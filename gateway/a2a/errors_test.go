@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	wire "github.com/agora-relay/agora/internal/a2a"
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 // A-9: each row of §6 that this gateway can answer holds in both bindings. A-10: errors of JSON-RPC are 200.
 func TestErrors(t *testing.T) {
+	racing.Skip(t, "one call after another")
 	f := start(t)
 	a := f.agentWith(newKey(t), wire.Public, wire.ModeMessage, func(c *wire.Card) {
 		c.Capabilities.Extensions = []wire.Extension{{URI: "urn:needed", Required: true}, {URI: "urn:more"}}
@@ -66,6 +68,7 @@ func TestErrors(t *testing.T) {
 
 // A-9: what is no request of JSON-RPC has its own errors. A-12: a bad Content-Type in JSON-RPC is -32005.
 func TestMalformedRPC(t *testing.T) {
+	racing.Skip(t, "one call after another")
 	f := start(t)
 	c := caller{agent: f.agent(wire.Public)}
 	for body, want := range map[string]wire.Code{
@@ -98,6 +101,7 @@ func TestMalformedRPC(t *testing.T) {
 
 // A-11: another version is refused; none is 1.0. It may be in the header or in the query.
 func TestVersions(t *testing.T) {
+	racing.Skip(t, "one call after another")
 	f := start(t)
 	c := caller{agent: f.agent(wire.Public)}
 	for version, known := range map[string]bool{"": true, "1.0": true, "0.3": false, "1.1": false, "1": false, "1.0.1": false} {
@@ -113,6 +117,7 @@ func TestVersions(t *testing.T) {
 
 // A-13: a part of a type that the card lacks is refused; text takes text.
 func TestInputModes(t *testing.T) {
+	racing.Skip(t, "one call after another")
 	f := start(t)
 	for mode, takes := range map[string][]string{"text/plain": {"text"}, "text": {"text", "html"}, "text/*": {"text", "html"},
 		"data": {"data"}, "application/json": {"data"}, "*/*": {"text", "html", "data", "raw"}, "file": {"text", "html", "data", "raw"},
@@ -133,6 +138,7 @@ func TestInputModes(t *testing.T) {
 
 // A-8: nothing redirects, and other methods are 405.
 func TestMethods(t *testing.T) {
+	racing.Skip(t, "one call after another")
 	f := start(t)
 	c := caller{agent: f.agent(wire.Public)}
 	for path, allow := range map[string]string{"/rpc": "POST", "": "GET, POST", "/message:send/": "POST", "/tasks/x:subscribe": "GET, POST"} {

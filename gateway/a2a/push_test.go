@@ -12,6 +12,7 @@ import (
 
 	"github.com/agora-relay/agora/gateway/gatetest"
 	wire "github.com/agora-relay/agora/internal/a2a"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // receiver is a server to which the relay pushes.
@@ -350,11 +351,17 @@ func TestPushSecrets(t *testing.T) {
 		if r.posts() == 0 {
 			t.Error("nothing was pushed")
 		}
-		content, err := os.ReadFile(f.Path + "-wal")
-		f.must(err)
-		for _, secret := range []string{"secret-path", "secret-token", "secret-key"} {
-			if strings.Contains(string(content), secret) || strings.Contains(f.Logged(), secret) {
-				t.Errorf("the database or the log has %s", secret)
+		places := map[string]string{"the log": f.Logged()}
+		for _, name := range engine.Files(t, f.Path) {
+			content, err := os.ReadFile(name)
+			f.must(err)
+			places[name] = string(content)
+		}
+		for place, content := range places {
+			for _, secret := range []string{"secret-path", "secret-token", "secret-key"} {
+				if strings.Contains(content, secret) {
+					t.Errorf("%s has %s", place, secret)
+				}
 			}
 		}
 		f.pass(7*24*time.Hour + time.Minute)

@@ -162,7 +162,7 @@ func (s *stepper) end(status, output string) {
 // the first event is the Task; two streams get equal events; closing one leaves the other. A-31: streams end as in §5.
 // progress comes only from the task's agent, before the RESULT.
 func TestStreams(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		a := f.stepper(wire.Public)
 		c := caller{agent: a.agent}
 		sent := c.stream("POST", "/rpc", object{"jsonrpc": "2.0", "id": 7, "method": "SendStreamingMessage",
@@ -198,7 +198,7 @@ func TestStreams(t *testing.T) {
 
 // Last-Event-ID misses and repeats nothing, also after a restart and after the end.
 func TestStreamResumes(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		a := f.stepper(wire.Public)
 		c := caller{agent: a.agent}
 		id := text(c.sayAtOnce("hello"), "id")

@@ -16,6 +16,7 @@ import (
 	"github.com/agora-relay/agora/gateway/gatetest"
 	wire "github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/storetest/engine"
 	threads "github.com/agora-relay/agora/thread"
 )
 
@@ -272,7 +273,7 @@ func TestSilentAgent(t *testing.T) {
 
 // cancel is final and reaches the agent.
 func TestCancel(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		a := f.agent(wire.Public)
 		cancelled := make(chan error, 1)
 		a.serve(func(ctx context.Context, _ wire.Turn) (envelope.Result, error) {
@@ -434,13 +435,11 @@ func TestSecrets(t *testing.T) {
 			}
 		}
 		f.Stop()
-		for _, suffix := range []string{"", "-wal"} {
-			content, err := os.ReadFile(f.Path + suffix)
-			if err != nil && suffix == "" {
-				t.Fatal(err)
-			}
+		for _, name := range engine.Files(t, f.Path) {
+			content, err := os.ReadFile(name)
+			f.must(err)
 			if strings.Contains(string(content), key) {
-				t.Errorf("the database%s has the key", suffix)
+				t.Errorf("%s has the key", name)
 			}
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway/gatetest"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // delivered returns a channel with a member alice and an agent bot, and the delivery of a message to the bot.
@@ -205,9 +206,7 @@ func TestForeignTokens(t *testing.T) {
 
 // 600 events of a delivery are taken at once, and 600 an hour. All tokens of the delivery count together.
 func TestCallbackRate(t *testing.T) {
-	if raceDetector {
-		t.Skip("600 events, one after the other, are too many for the race detector")
-	}
+	engine.OnlySQLite(t, "thousands of messages take long; smaller tests run the same statements")
 	inBubble(t, func(t *testing.T, f *fixture) {
 		_, _, _, d := delivered(t, f)
 		for i := range 600 {

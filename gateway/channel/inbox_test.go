@@ -16,6 +16,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/gatetest"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 func readAll(r *http.Request) string {
@@ -232,12 +233,10 @@ func TestDeliveriesAreSecret(t *testing.T) {
 		f.must(err)
 		places := map[string][]byte{"GET /events": got.Body, "the log": []byte(f.Logged())}
 		f.Stop()
-		for _, suffix := range []string{"", "-wal"} {
-			b, err := os.ReadFile(f.Path + suffix)
-			if err != nil && suffix == "" {
-				t.Fatal(err)
-			}
-			places["the database"+suffix] = b
+		for _, name := range engine.Files(t, f.Path) {
+			b, err := os.ReadFile(name)
+			f.must(err)
+			places[name] = b
 		}
 		for place, content := range places {
 			for _, secret := range secrets {

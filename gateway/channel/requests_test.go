@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway/gatetest"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // G-1 to G-3: the gateway's own listener has the same routes at its root, and no route of the relay.
@@ -127,6 +128,7 @@ func TestBodies(t *testing.T) {
 
 // Each caller may send 40 changing requests at once, and then 20 a second.
 func TestCallerRate(t *testing.T) {
+	engine.OnlySQLite(t, "thousands of messages take long; smaller tests run the same statements")
 	inBubble(t, func(t *testing.T, f *fixture) {
 		r := f.channel("ops")
 		time.Sleep(time.Minute)

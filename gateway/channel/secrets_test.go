@@ -12,8 +12,10 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/channel"
 	"github.com/agora-relay/agora/gateway/gatetest"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // tour uses all parts of the gateway, and makes rows in all of its tables. It returns a key of each kind, and a part of
@@ -59,12 +61,10 @@ func TestSecrets(t *testing.T) {
 		secrets := tour(t, f)
 		f.Stop()
 		places := map[string]string{"the log": f.Logged()}
-		for _, suffix := range []string{"", "-wal"} {
-			b, err := os.ReadFile(f.Path + suffix)
-			if err != nil && suffix == "" {
-				t.Fatal(err)
-			}
-			places["the database"+suffix] = string(b)
+		for _, name := range engine.Files(t, f.Path) {
+			b, err := os.ReadFile(name)
+			f.must(err)
+			places[name] = string(b)
 		}
 		// Encrypted texts in the database are so long that some have a part with the form of a key.
 		if found := regexp.MustCompile(`(ck|cm|sk|tok|mt|op)_[A-Za-z0-9_-]{43}`).FindString(f.Logged()); found != "" {
@@ -112,10 +112,7 @@ func (f *fixture) stored(clause string) (n int64) {
 
 // G-28: `agora check` finds a changed row in any table of the gateway.
 func TestCheckFindsEveryChange(t *testing.T) {
-	if raceDetector {
-		t.Skip("nothing runs at the same time as the checks")
-	}
-	t.Setenv(gatetest.Env, "") // only SQLite allows these changes
+	racing.Skip(t, "nothing runs at the same time as the checks")
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, func(f *fixture) { f.Bubble = true })
 		tour(t, f)
@@ -126,6 +123,7 @@ func TestCheckFindsEveryChange(t *testing.T) {
 
 // G-29, G-30: after the restore of a backup the database answers as before, and no seq is used for something else.
 func TestRestoredBackup(t *testing.T) {
+	engine.OnlySQLite(t, "it copies a file")
 	inBubble(t, func(t *testing.T, f *fixture) {
 		r := f.channel("ops")
 		alice := r.member("alice")

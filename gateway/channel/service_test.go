@@ -8,6 +8,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agora-relay/agora/internal/racing"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // C-1: a delivery has the bytes of the protocol, with each form of mcp.
@@ -48,7 +51,7 @@ func TestDeliveryBytes(t *testing.T) {
 
 // C-2: a connection gets the messages one after the other, in order, also if it is slow or fails for a while.
 func TestDeliveriesComeInOrder(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		r := f.channel("ops")
 		alice := r.member("alice")
 		busy, overlaps := 0, 0
@@ -87,7 +90,7 @@ func TestDeliveriesComeInOrder(t *testing.T) {
 
 // C-3: a slow connection delays no other. A member's own channel does not wait for it either.
 func TestSlowConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		r := f.channel("ops")
 		alice := r.member("alice")
 		slow := newAgent(t, func(http.ResponseWriter, delivery) { time.Sleep(9 * time.Second) })
@@ -139,6 +142,7 @@ func TestEachAttemptHasItsTokens(t *testing.T) {
 
 // C-6: 404 and 410 revoke the connection, another 4xx ends the delivery, and 5xx, timeouts and the like are tried again.
 func TestAnswersOfAgents(t *testing.T) {
+	engine.OnlySQLite(t, "it maps many answers; a smaller test stores one of each kind")
 	for code, want := range map[int]string{
 		200: "active, 0 queued, 0 dead", 204: "active, 0 queued, 0 dead", 202: "active, 0 queued, 0 dead",
 		404: "revoked, 0 queued, 3 dead", 410: "revoked, 0 queued, 3 dead",
@@ -147,7 +151,7 @@ func TestAnswersOfAgents(t *testing.T) {
 		408: "active, 3 queued, 0 dead", 425: "active, 3 queued, 0 dead", 429: "active, 3 queued, 0 dead",
 		500: "active, 3 queued, 0 dead", 503: "active, 3 queued, 0 dead", 0: "active, 3 queued, 0 dead",
 	} {
-		if raceDetector && code > 0 && code%100 != 0 && code != 404 {
+		if racing.Detector && code > 0 && code%100 != 0 && code != 404 {
 			continue // one code of each kind is enough
 		}
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
@@ -190,6 +194,7 @@ func TestAnswersOfAgents(t *testing.T) {
 
 // C-6: when an agent is gone, all that is queued is dead at once, also if it is much. PUT revives nothing of it.
 func TestRevokedWithLongQueue(t *testing.T) {
+	engine.OnlySQLite(t, "thousands of messages take long; smaller tests run the same statements")
 	inBubble(t, func(t *testing.T, f *fixture) {
 		r := f.channel("ops")
 		alice := r.member("alice")

@@ -1,27 +1,19 @@
-// Package gatetest helps to test gateways. It runs a relay over a new SQLite database.
-//
-// make postgres sets the environment variable AGORA_POSTGRES to the folder of the socket of a PostgreSQL server. Then
-// the package also records what the relay's extensions do with the database. When the store is closed, it repeats the
-// recording on PostgreSQL: the migrations, and all statements with their arguments. The test fails if PostgreSQL
-// refuses a statement, or if it returns, changes or keeps other rows than SQLite. So an engine for PostgreSQL can run
-// the same statements. Only tests import this package.
+// Package gatetest helps to test gateways. It runs a relay over a new database, see package engine. Only tests import
+// this package.
 package gatetest
 
 import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
-
-// Env is the name of the environment variable with the folder of PostgreSQL's socket.
-const Env = "AGORA_POSTGRES"
 
 // Relay runs a relay with these extensions over a new database until the test ends.
 func Relay(t testing.TB, extensions ...relay.Extension) *relay.Relay {
@@ -73,14 +65,8 @@ func Run(t testing.TB, path string, o sqlite.Options, c relay.Config) (r *relay.
 	return r, stop
 }
 
-// Store is a store with extensions.
-type Store interface {
-	relay.Extender
-	Close() error // compares with PostgreSQL, if make postgres runs the test
-}
-
 // Open opens the database at path. The test must close the store. Run does this for most tests.
-func Open(t testing.TB, path string, o sqlite.Options) Store {
+func Open(t testing.TB, path string, o sqlite.Options) engine.Store {
 	t.Helper()
 	if o.Reserve == 0 {
 		o.Reserve = 1 << 22
@@ -88,15 +74,9 @@ func Open(t testing.TB, path string, o sqlite.Options) Store {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	opened, err := sqlite.Open(t.Context(), path, o)
+	store, err := engine.Open(t, path, o)
 	if err != nil {
 		t.Fatal(err)
-	}
-	var store Store = opened
-	if os.Getenv(Env) != "" {
-		if store, err = record(opened, o.Extensions); err != nil {
-			t.Fatal(errors.Join(err, opened.Close()))
-		}
 	}
 	return store
 }

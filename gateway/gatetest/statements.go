@@ -1,13 +1,13 @@
 package gatetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -15,58 +15,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/postgres/schema"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
-// numbered returns a statement with $1, $2… in place of its question marks, as PostgreSQL wants it.
-func numbered(text string) (string, error) {
-	var b strings.Builder
-	n := 0
-	quote := rune(0)
-	for i, r := range text {
-		switch {
-		case quote == 0 && (r == '\'' || r == '"'):
-			quote = r
-		case r == quote:
-			quote = 0
-		case r == '?' && quote == 0:
-			if i+1 < len(text) && text[i+1] >= '0' && text[i+1] <= '9' {
-				return "", errors.New("a parameter has a number; write ? and pass the argument as often as it occurs")
-			}
-			n++
-			fmt.Fprintf(&b, "$%d", n)
-			continue
-		}
-		b.WriteRune(r)
-	}
-	return b.String(), nil
-}
-
-// anySelected reports whether the rows of a query come from a subquery with the name any_of_equals. The name says that the LIMIT
-// of the subquery may take any of the rows that are equal in its ORDER BY, and that each database may take others.
-func anySelected(text string) bool { return strings.Contains(text, "LIMIT ?) AS any_of_equals") }
-
-// ordered reports whether the rows of a query have an order. An ORDER BY in parentheses gives them none.
-func ordered(text string) bool {
-	depth, outside := 0, ""
-	for _, r := range strings.ToUpper(text) {
-		switch r {
-		case '(':
-			depth++
-		case ')':
-			depth--
-		default:
-			if depth == 0 {
-				outside += string(r)
-			}
-		}
-	}
-	return strings.Contains(strings.Join(strings.Fields(outside), " "), "ORDER BY")
-}
-
 // Statements checks the SQL statements in the Go files of the current folder, which use the tables of these extensions.
-// It finds them by their first word. Their texts must be constant, except in the offline files. They must not use what PostgreSQL accepts but understands in another way. If make postgres runs the test,
-// PostgreSQL must accept each of them. So this also covers statements that no test runs.
+// It finds them by their first word. Their texts must be constant, except in the offline files. They must not use what
+// PostgreSQL accepts but understands in another way. If the stores of tests are in PostgreSQL, it must accept each of them.
+// So this also covers statements that no test runs.
 func Statements(t testing.TB, extensions ...relay.Extension) {
 	t.Helper()
 	texts, err := statementsIn(".")
@@ -82,22 +42,58 @@ func Statements(t testing.TB, extensions ...relay.Extension) {
 			t.Errorf("%v\n\t%s", err, text)
 		}
 	}
-	folder := os.Getenv(Env)
-	if folder == "" {
-		return
+	if engine.Postgres() {
+		prepareAll(t, texts, extensions)
 	}
-	c, err := compareIn(folder, extensions)
+}
+
+// prepareAll checks that PostgreSQL accepts each statement, and takes and gives only types that both databases have.
+func prepareAll(t testing.TB, texts []string, extensions []relay.Extension) {
+	t.Helper()
+	dsn, err := engine.Schema(t.Context(), "statements of "+extensions[len(extensions)-1].Name)
 	if err != nil {
 		t.Fatal(err)
 	}
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }() // the test has its answers
+	if err := schema.Current.Migrate(t.Context(), conn, extensions, 1); err != nil {
+		t.Fatal(err)
+	}
 	for _, text := range texts {
-		if _, err := c.parse(text); err != nil {
+		if err := prepare(t.Context(), conn, text); err != nil {
 			t.Errorf("%v\n\t%s", err, text)
 		}
 	}
-	if err := c.close(); err != nil {
-		t.Error(err)
+}
+
+// prepare returns an error unless PostgreSQL accepts a statement. An integer must have 64 bits, or a large one fails.
+func prepare(ctx context.Context, conn *pgx.Conn, text string) error {
+	d, err := conn.Prepare(ctx, "", schema.Numbered(text))
+	if err != nil {
+		return fmt.Errorf("PostgreSQL refuses the statement: %w", err)
 	}
+	for i, oid := range d.ParamOIDs {
+		if !slices.Contains([]uint32{pgtype.Int8OID, pgtype.TextOID, pgtype.ByteaOID}, oid) {
+			return fmt.Errorf("PostgreSQL takes the type of parameter %d for %s; use CAST(? AS BIGINT)", i+1, typeOf(conn, oid))
+		}
+	}
+	for _, c := range d.Fields {
+		if !slices.Contains([]uint32{pgtype.Int8OID, pgtype.Int4OID, pgtype.TextOID, pgtype.ByteaOID, pgtype.BoolOID}, c.DataTypeOID) {
+			return fmt.Errorf("the column %s of the result has the type %s in PostgreSQL; use CAST(… AS BIGINT)", c.Name,
+				typeOf(conn, c.DataTypeOID))
+		}
+	}
+	return nil
+}
+
+func typeOf(conn *pgx.Conn, oid uint32) string {
+	if found, ok := conn.TypeMap().TypeForOID(oid); ok {
+		return found.Name
+	}
+	return fmt.Sprint("with the number ", oid)
 }
 
 // offline are the names of the files whose statements run only in commands of the operator, while no client waits. They may
@@ -214,9 +210,10 @@ func columnsOfType(want string, extensions []relay.Extension) []string {
 
 // forbidden has what both databases accept, but understand in different ways.
 var forbidden = map[string]*regexp.Regexp{
-	"SQLite's LIKE ignores case; compare in Go":                       regexp.MustCompile(`(?i)\bLIKE\b`),
-	"SQLite changes the case of ASCII only; do it in Go":              regexp.MustCompile(`(?i)\b(lower|upper)\(`),
-	"PostgreSQL's INTEGER has 32 bits; use BIGINT, which has 64 bits": regexp.MustCompile(`(?i)\bAS INT(EGER)?\b`),
+	"a parameter has a number; write ? and pass the argument as often as it occurs": regexp.MustCompile(`\?\d`),
+	"SQLite's LIKE ignores case; compare in Go":                                     regexp.MustCompile(`(?i)\bLIKE\b`),
+	"SQLite changes the case of ASCII only; do it in Go":                            regexp.MustCompile(`(?i)\b(lower|upper)\(`),
+	"PostgreSQL's INTEGER has 32 bits; use BIGINT, which has 64 bits":               regexp.MustCompile(`(?i)\bAS INT(EGER)?\b`),
 }
 
 // comparing finds the columns whose order matters to a statement.

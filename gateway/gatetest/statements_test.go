@@ -11,33 +11,6 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-func TestNumbered(t *testing.T) {
-	for text, want := range map[string]string{
-		"SELECT 1": "SELECT 1", "a = ? AND b = ?": "a = $1 AND b = $2",
-		`a = '?' AND b = ? AND c = "?"`: `a = '?' AND b = $1 AND c = "?"`,
-		`d = 'it''s ?' AND e = ?`:       `d = 'it''s ?' AND e = $1`,
-	} {
-		if got, err := numbered(text); got != want || err != nil {
-			t.Errorf("%s: %s, %v", text, got, err)
-		}
-	}
-	if _, err := numbered("a = ?1"); err == nil {
-		t.Error("a parameter may have a number")
-	}
-}
-
-func TestOrdered(t *testing.T) {
-	for text, want := range map[string]bool{
-		"SELECT a FROM x_t": false, "SELECT a FROM x_t ORDER BY a": true, "select a from x_t order\n\tby a limit ?": true,
-		"SELECT a FROM x_t WHERE a IN (SELECT a FROM x_t ORDER BY a LIMIT 1)":            false,
-		"SELECT a FROM x_t WHERE a IN (SELECT a FROM x_t ORDER BY a LIMIT 1) ORDER BY a": true,
-	} {
-		if got := ordered(text); got != want {
-			t.Errorf("%s: %t", text, got)
-		}
-	}
-}
-
 // TestStatementsIn checks that statements are found wherever they are, and that their texts must be constant
 // except in offline files.
 func TestStatementsIn(t *testing.T) {
@@ -80,6 +53,7 @@ func TestCheckText(t *testing.T) {
 		"SELECT max(name) FROM x_t":                                                                  "texts such as name",
 		"SELECT n FROM x_t WHERE x_t.name >= ?":                                                      "texts such as name",
 		"SELECT n FROM x_t WHERE name LIKE ?":                                                        "ignores case",
+		"SELECT n FROM x_t WHERE n = ?1":                                                             "has a number",
 		"SELECT lower(name) FROM x_t":                                                                "ASCII",
 		"SELECT n FROM x_t WHERE CAST(? AS INT)":                                                     "32 bits",
 	} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/gatetest"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // worker is an agent of the hub whose endpoint is its DID.
@@ -549,6 +550,7 @@ func TestLoopOfWorkers(t *testing.T) {
 
 // B-9: the 61st reply of a pair in a minute is stored as failed. After a minute, there are replies again.
 func TestRepliesInAMinute(t *testing.T) {
+	engine.OnlySQLite(t, "thousands of messages take long; smaller tests run the same statements")
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key, w := f.register(ann), f.worker(wes)
 		reply := func(text string) {

@@ -8,10 +8,11 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // G-14: an endpoint that the relay must not call is refused at once. The deep tests of destinations are in package
@@ -97,11 +98,7 @@ func TestEndpointIsSecret(t *testing.T) {
 		if strings.Contains(p.Logged(), secret) {
 			t.Error("the secret is in the log")
 		}
-		files, err := filepath.Glob(p.Path + "*")
-		if err != nil || len(files) == 0 {
-			t.Fatal(files, err)
-		}
-		for _, name := range files {
+		for _, name := range engine.Files(t, p.Path) {
 			content, err := os.ReadFile(name)
 			if err != nil || strings.Contains(string(content), secret) {
 				t.Errorf("%s has the secret, %v", name, err)

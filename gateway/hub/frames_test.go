@@ -17,7 +17,9 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/gatetest"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // H-18: a stream has the headers and the bytes that HUB describes, and a ping every 20 s.
@@ -117,11 +119,12 @@ func TestPaceOfBacklog(t *testing.T) {
 // H-19: the pace also holds for frames that are larger than 32 KiB, for messages that come one by one, for pings, and
 // at the end. Each frame has less than 64,000 characters.
 func TestPaceOfLargeFrames(t *testing.T) {
+	engine.OnlySQLite(t, "it measures what is sent, not what is stored")
 	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		largest := strings.Repeat("\u0001", 9970) // 6 bytes each as JSON
 		rounds := 10
-		if raceDetector {
+		if racing.Detector {
 			rounds = 4
 		}
 		tell := func() {
@@ -157,6 +160,7 @@ func TestPaceOfLargeFrames(t *testing.T) {
 
 // H-19: a client that takes a write late does not get the next one together with it.
 func TestPaceForSlowClient(t *testing.T) {
+	engine.OnlySQLite(t, "it measures what is sent, not what is stored")
 	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		for range 40 {
@@ -301,10 +305,11 @@ func TestClientThatStopsReadingIsCutOff(t *testing.T) {
 
 // H-17: a client that stops reading costs bounded memory, however much waits for it. Messages are read from the store.
 func TestClientThatStopsReadingCostsLittleMemory(t *testing.T) {
+	engine.OnlySQLite(t, "it measures what is sent, not what is stored")
 	inParty(t, func(t *testing.T, p party) {
 		const senders = 2
 		each := 100
-		if raceDetector {
+		if racing.Detector {
 			each = 25
 		}
 		text := strings.Repeat("语", 10_000) // 30 KB

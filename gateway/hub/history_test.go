@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway/hub"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -302,9 +303,7 @@ func (f *fixture) wantHistory(name, key string, count int64, first float64) {
 
 // TestHistoryCount: each agent keeps the newest 10,000 messages.
 func TestHistoryCount(t *testing.T) {
-	if raceDetector {
-		t.Skip("10,000 messages are too many for the race detector")
-	}
+	racing.Skip(t, "10,000 messages are too many for the race detector")
 	t.Parallel()
 	f := startLocal(t)
 	alice, bob := f.register("alice@b"), f.register("bob@b")

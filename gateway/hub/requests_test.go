@@ -13,6 +13,7 @@ import (
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // wantError checks that an error has the form of all errors, and its headers.
@@ -255,6 +256,7 @@ func TestBodies(t *testing.T) {
 
 // G-25: the rows for rates. Each key may make 20 changing requests a second, after 40 at once.
 func TestRates(t *testing.T) {
+	engine.OnlySQLite(t, "thousands of messages take long; smaller tests run the same statements")
 	t.Parallel()
 	f := startLocal(t, func(f *fixture) { f.Limits.PostsPerAddress.PerSecond = relay.Unlimited })
 	keys := map[string]string{}

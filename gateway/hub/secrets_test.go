@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // tour uses every endpoint of the hub, with success and with errors.
@@ -89,6 +90,7 @@ func takeTour(t *testing.T) *tour {
 
 // G-7: no key and no secret URL is in the database in clear.
 func TestDatabaseHasNoSecrets(t *testing.T) {
+	engine.OnlySQLite(t, "it reads the files")
 	t.Parallel()
 	v := takeTour(t)
 	scan := func(when string) {

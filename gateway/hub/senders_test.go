@@ -5,8 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admission"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // sender is an agent that was registered from a network address.
@@ -63,6 +65,7 @@ func TestSendersOfANetwork(t *testing.T) {
 
 // G-37: strangers fill half of an inbox. The other half is for senders that its owner has written to, or heard from.
 func TestInboxKeepsHalfForPeers(t *testing.T) {
+	engine.OnlySQLite(t, "thousands of messages take long; smaller tests run the same statements")
 	t.Parallel()
 	f := startLocal(t, unlimited)
 	bob := f.register("bob@b")
@@ -120,9 +123,8 @@ func TestInboxBytesKeepHalfForPeers(t *testing.T) {
 
 // G-37: strangers have at most half of a full history. What the stranger with most messages has sent leaves it first.
 func TestHistoryKeepsPeers(t *testing.T) {
-	if raceDetector {
-		t.Skip("10,000 messages are too many for the race detector")
-	}
+	engine.OnlySQLite(t, "thousands of messages take long; smaller tests run the same statements")
+	racing.Skip(t, "10,000 messages are too many for the race detector")
 	t.Parallel()
 	f := startLocal(t, unlimited)
 	bob := f.register("bob@b")
@@ -159,6 +161,7 @@ func TestHistoryKeepsPeers(t *testing.T) {
 
 // G-33: each 64 KiB of a list counts as a read of the client's address.
 func TestListsAreCharged(t *testing.T) {
+	engine.OnlySQLite(t, "it measures what is sent, not what is stored")
 	t.Parallel()
 	const burst = 2_000 // the clock stands still, so the list never ends if the time for it costs more than that
 	f := startLocal(t, func(f *fixture) {

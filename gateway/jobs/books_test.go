@@ -16,8 +16,10 @@ import (
 
 	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/jobs"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // tour uses all parts of the gateway, and makes rows in all of its tables.
@@ -54,12 +56,10 @@ func TestSecrets(t *testing.T) {
 		}
 		f.Stop()
 		places := map[string]string{"the log": f.Logged()}
-		for _, suffix := range []string{"", "-wal"} {
-			b, err := os.ReadFile(f.Path + suffix)
-			if err != nil && suffix == "" {
-				t.Fatal(err)
-			}
-			places["the database"+suffix] = string(b)
+		for _, name := range engine.Files(t, f.Path) {
+			b, err := os.ReadFile(name)
+			f.must(err)
+			places[name] = string(b)
 		}
 		secret := regexp.MustCompile(`(cj|tok|op)_[A-Za-z0-9_-]{43}|url-secret`)
 		for place, text := range places {
@@ -88,10 +88,7 @@ func TestHeadersOfAnswers(t *testing.T) {
 
 // G-28: `agora check` finds a changed row in any table of the gateway.
 func TestCheckFindsEveryChange(t *testing.T) {
-	if raceDetector {
-		t.Skip("nothing runs at the same time as the checks")
-	}
-	t.Setenv(gatetest.Env, "") // only SQLite allows these changes
+	racing.Skip(t, "nothing runs at the same time as the checks")
 	synctest.Test(t, func(t *testing.T) {
 		f, store := startFolding(t)
 		oldMarket(t, f)
@@ -105,7 +102,6 @@ func TestCheckFindsEveryChange(t *testing.T) {
 // J-2: `agora check` proves that every record sums to zero, that each balance is the sum of its entries, and that each
 // hold belongs to a running job. Each statement breaks one of these rules.
 func TestCheckFindsRelations(t *testing.T) {
-	t.Setenv(gatetest.Env, "") // PostgreSQL stops a transaction that fails
 	inBubble(t, func(t *testing.T, f *fixture) {
 		tour(t, f)
 		undo := errors.New("undo")
@@ -160,6 +156,7 @@ func TestCheckFindsRelations(t *testing.T) {
 
 // G-29, G-30: after the restore of a backup the database answers as before, and no number is used for something else.
 func TestRestoredBackup(t *testing.T) {
+	engine.OnlySQLite(t, "it copies a file")
 	inBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")
 		a := alice.agent(uuid(1), "")
@@ -183,7 +180,7 @@ func TestRestoredBackup(t *testing.T) {
 
 // TestRestart checks that jobs go on after a restart: waiting ones, and those whose attempt was cut off.
 func TestRestart(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")
 		e := newEndpoint(t, func(_ http.ResponseWriter, r *http.Request, _ object) { <-r.Context().Done() })
 		a, puller := alice.agent(uuid(1), e.url), alice.agent(uuid(2), "")
@@ -211,7 +208,7 @@ func TestRestart(t *testing.T) {
 
 // TestBrokenDisk checks that what was not stored has no effect, and is done when the disk works again (G-5).
 func TestBrokenDisk(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")
 		e := newEndpoint(t, nil)
 		a := alice.agent(uuid(1), e.url)

@@ -10,11 +10,11 @@ import (
 	"testing"
 
 	"github.com/agora-relay/agora/gateway"
-	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/jobs"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/store/sqlite/check"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // An account pays a limited number of transfers and jobs in a day, and so do all accounts of one address together. Repeats
@@ -54,9 +54,7 @@ func TestDailyPayments(t *testing.T) {
 // The second migration fills counters, copies and lists from the rows of a database that has only run the first one.
 // `agora check` finds nothing wrong, and answers are the same.
 func TestCountersAreFilled(t *testing.T) {
-	if os.Getenv(gatetest.Env) != "" {
-		t.Skip("the rows are copied with SQLite")
-	}
+	engine.OnlySQLite(t, "it copies a file")
 	old := jobs.Extension
 	old.Migrations = old.Migrations[:1]
 	path := filepath.Join(t.TempDir(), "old.db")

@@ -216,7 +216,7 @@ func (g *Gateway) getSkills(r *request) error {
 			err := scan(&name)
 			names = append(names, name)
 			return err
-		}, "SELECT name FROM (SELECT name FROM jobs_skill_name WHERE online > 0 ORDER BY online DESC LIMIT ?) AS any_of_equals",
+		}, "SELECT name FROM (SELECT name FROM jobs_skill_name WHERE online > 0 ORDER BY online DESC LIMIT ?) AS listed",
 			maxListed); err != nil {
 			return err
 		}

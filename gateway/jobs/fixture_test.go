@@ -15,6 +15,7 @@ import (
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/jobs"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -57,6 +58,13 @@ func start(t testing.TB, configure ...func(*fixture)) *fixture {
 
 // inBubble runs a test in a bubble of testing/synctest. There, time is fake, and connections are in memory.
 func inBubble(t *testing.T, test func(t *testing.T, f *fixture), configure ...func(*fixture)) {
+	t.Helper()
+	racing.Skip(t, "one call after another")
+	racesInBubble(t, test, configure...)
+}
+
+// racesInBubble is the same as inBubble for tests in which calls race.
+func racesInBubble(t *testing.T, test func(t *testing.T, f *fixture), configure ...func(*fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		test(t, start(t, append(configure, func(f *fixture) { f.Bubble = true })...))

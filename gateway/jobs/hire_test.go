@@ -7,9 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/jobs"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // J-20: each code of a failure occurs. J-21: no failure leaves a hold.
@@ -199,7 +199,7 @@ func TestPayer(t *testing.T) {
 
 // TestWait checks how long a hirer and an agent wait.
 func TestWait(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fixture) {
+	racesInBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")
 		a := alice.agent(uuid(1), "")
 		began := time.Now()
@@ -324,7 +324,7 @@ func TestForgotten(t *testing.T) {
 
 // TestJobLimits checks the limits on unfinished jobs.
 func TestJobLimits(t *testing.T) {
-	t.Setenv(gatetest.Env, "") // other tests compare the same statements with PostgreSQL
+	engine.OnlySQLite(t, "it repeats for long what the other tests do")
 	inBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")
 		var agents []string

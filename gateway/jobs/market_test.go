@@ -21,6 +21,7 @@ import (
 	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/gateway/jobs/jobsclient"
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 // A worked example: a market of ten principals, each with an agent and an account. Their agents differ in skills, prices
@@ -63,7 +64,7 @@ const atATime = 4 // how many of its jobs a principal lets run at a time
 
 // ordersOfTrader is how many jobs each principal orders: a multiple of 9.
 func ordersOfTrader() int {
-	if raceDetector { // SQLite is very slow then
+	if racing.Detector { // SQLite is very slow then
 		return 9
 	}
 	return 36
@@ -256,7 +257,6 @@ type row struct {
 
 // TestMarket runs the market. At the end it checks that the books of the traders and those of the gateway agree.
 func TestMarket(t *testing.T) {
-	t.Setenv(gatetest.Env, "") // other tests compare the same statements with PostgreSQL
 	f := start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // This file sends the examples of the seed ([003] §3.1 to §3.5) as they are written there. It replaces only the words
@@ -140,6 +142,7 @@ func includes(have, want any) bool {
 // TestSeed sends the examples of the seed, from the registration to the transfer. An agent can read §3.3 in two ways:
 // jobs are posted to its endpoint, which ends in /jobs, or to the endpoint with another /jobs after it (J-23).
 func TestSeed(t *testing.T) {
+	engine.OnlySQLite(t, "the texts are the same in both stores")
 	for _, path := range []string{"/jobs", "/jobs/jobs"} {
 		t.Run("POST "+path, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, f *fixture) { testSeed(t, f, path) })

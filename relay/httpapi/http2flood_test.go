@@ -17,8 +17,10 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // These tests send very many frames. What a flood leaves behind is tested in fake time. What it costs while it lasts is
@@ -28,6 +30,7 @@ import (
 // The relay closes the connection, or answers on it. Other addresses are answered in between. After that, no request is
 // in progress, and all slots of the address are free.
 func TestHTTP2RapidReset(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	const slots = 8
 	for name, open := range map[string]func(h *h2Client) uint32{
 		"polls":                func(h *h2Client) uint32 { return h.get("/events?cursor=0&timeout=60") },
@@ -265,6 +268,8 @@ func inUse() int64 {
 // The test allows three seconds for two of them, because a machine that runs other tests may pause. There are no limits
 // on rates, because they would end the floods.
 func TestHTTP2FloodsAreBounded(t *testing.T) {
+	engine.OnlySQLite(t, "it is about HTTP, not about what is stored")
+	racing.Skip(t, "one thing after another")
 	const shortest, longest, attackers, victim = 40 * time.Millisecond, 3 * time.Second, 2, "192.0.2.2:9"
 	none := relay.Rate{PerSecond: relay.Unlimited}
 	dial := serveAddressed(t, limited(t, relay.Limits{ReadsPerAddress: none, PostsPerAddress: none}), stranger, victim)

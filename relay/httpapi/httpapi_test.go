@@ -23,6 +23,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"
@@ -66,6 +67,9 @@ func asIs(s relay.Store) relay.Store { return s }
 // startWith runs a relay with this configuration, to which it adds the store, a key and a logger.
 func startWith(t testing.TB, wrap func(relay.Store) relay.Store, c relay.Config) *relay.Relay {
 	t.Helper()
+	if engine.InBubble() {
+		engine.OnlySQLite(t, "it waits in synthetic time, and both stores leave waiting to the relay")
+	}
 	store, err := engine.Open(t, filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
 	if err != nil {
 		t.Fatal(err)
@@ -309,6 +313,7 @@ func TestSinceFarFromToday(t *testing.T) {
 // TestSeedIsLocal checks which requests count as local. They may use POST /seed. TestSeedFromPages has the requests of
 // web pages.
 func TestSeedIsLocal(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	r := start(t)
 	local := setting{httpapi.Options{Log: quiet}, true}
 	public := setting{httpapi.Options{Log: quiet, PublicURL: "https://relay.example"}, true}
@@ -515,6 +520,7 @@ func readAll(t testing.TB, c net.Conn) string {
 // between them. So all of them come in one answer, sent in pieces, although the answer exceeds the limit and the 4 MiB
 // of other pages.
 func TestOversizedPage(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	h := newFront(t, unlimited(t), httpapi.Options{}).Handler(false)
 	me, ts := key(t).DID(), time.Now()
 	big := json.RawMessage(`"` + strings.Repeat("x", 120<<10) + `"`)

@@ -14,7 +14,9 @@ import (
 	"testing"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // naughty are strings that have broken logs, databases, terminals, templates and parsers.
@@ -83,6 +85,8 @@ func checkLog(t *testing.T, text string) {
 // TestNaughtyStrings puts each naughty string into every field, path, parameter and header. Every answer is JSON and
 // never a 5xx or a redirect, and the log stays intact.
 func TestNaughtyStrings(t *testing.T) {
+	engine.OnlySQLite(t, "it is about HTTP, not about what is stored")
+	racing.Skip(t, "one thing after another")
 	log, logged := logTo(slog.LevelDebug)
 	h := newFront(t, start(t), httpapi.Options{Log: log, Build: "b"}).Handler(false)
 	try := func(r *http.Request) {
@@ -145,6 +149,7 @@ func naughtyBodies(t *testing.T, text string) (bodies [][]byte) {
 // TestNaughtyStringsAreKept stores messages that contain naughty strings. Reads and searches return the same bytes, and
 // a search for a string finds the manifest that contains it.
 func TestNaughtyStringsAreKept(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	h := newFront(t, unlimited(t), httpapi.Options{Log: quiet}).Handler(false)
 	var sent [][]byte
 	for i, text := range naughty {

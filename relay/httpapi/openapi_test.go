@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/relay/httpapi/apidocs/apicheck"
@@ -35,6 +36,7 @@ func newFront(t testing.TB, r *relay.Relay, o httpapi.Options) *httpapi.Front {
 // TestEventsParametersAreDocumented compares the parameters of GET /events in the OpenAPI document with those that the
 // relay reads. The filters among them come from relay.FilterTable.
 func TestEventsParametersAreDocumented(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	type parameter struct {
 		Ref      string `json:"$ref"`
 		Name, In string

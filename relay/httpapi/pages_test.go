@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // These tests check which web pages may read answers, and which requests of web pages are refused.
@@ -130,6 +132,8 @@ func TestPreflightsCountAsReads(t *testing.T) {
 // TestReboundPagesAreRefused checks which names in Host are accepted by a relay that listens on its own machine only.
 // The other headers make no difference.
 func TestReboundPagesAreRefused(t *testing.T) {
+	engine.OnlySQLite(t, "it is about HTTP, not about what is stored")
+	racing.Skip(t, "one thing after another")
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
 	local := setting{httpapi.Options{Log: quiet}, true}
 	public := setting{httpapi.Options{Log: quiet, PublicURL: "https://relay.example"}, true}
@@ -216,6 +220,7 @@ func pagePosts() map[string]pagePost {
 
 // TestForeignPagesDoNotPost checks which web pages may post.
 func TestForeignPagesDoNotPost(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	r := limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
 	for name, c := range pagePosts() {
 		t.Run(name, func(t *testing.T) {

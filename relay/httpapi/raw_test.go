@@ -16,13 +16,17 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // TestRawRequests sends requests that no HTTP library would send, and checks the status of each. An event is stored
 // only if the answer is 200, and no answer is a redirect.
 func TestRawRequests(t *testing.T) {
+	engine.OnlySQLite(t, "it is about HTTP, not about what is stored")
+	racing.Skip(t, "one thing after another")
 	r := start(t)
 	l, _ := serve(t, r)
 	body := func() string {
@@ -193,6 +197,7 @@ func TestEachBodyHasItsOwnDeadline(t *testing.T) {
 // TestStreamedPage reads a page that is sent in pieces. One client reads slowly, but each piece in time, and gets the
 // whole page. Another client stops reading and is cut off.
 func TestStreamedPage(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		me, ts := key(t).DID(), time.Now()

@@ -15,8 +15,10 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // request signs a REQUEST from one agent to another, with a title.
@@ -36,6 +38,7 @@ func (s streamTest) give(t testing.TB, from, to didkey.Key, title string) string
 }
 
 func TestPrefersStream(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	for accept, want := range map[string]bool{
 		"": false, "*/*": false, "application/json": false, "text/*": false, "text/html,application/xml;q=0.9,*/*;q=0.8": false,
 		"text/event-stream": true, "TEXT/Event-Stream": true, "text/event-stream;charset=utf-8": true, " text/event-stream ; q=1": true,
@@ -100,6 +103,7 @@ func TestStream(t *testing.T) {
 
 // TestStreamFilters compares streams with polls, for events that are stored and events that come later.
 func TestStreamFilters(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	inBubbles(t, relay.Config{}, func(t *testing.T, s streamTest, client *http.Client) {
 		alice, bob, eve := key(t), key(t), key(t)
 		began := time.Now()
@@ -146,6 +150,7 @@ func TestStreamFilters(t *testing.T) {
 }
 
 func TestStreamRefusals(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	for _, reads := range []relay.Visibility{relay.ToAll, relay.ToParties} {
 		r := startWith(t, asIs, relay.Config{Origin: origin, Reads: reads})
 		h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
@@ -194,6 +199,7 @@ func TestStreamRefusals(t *testing.T) {
 
 // A quiet stream has a comment and an id every 15 seconds, and ends after ten minutes.
 func TestStreamKeepsAlive(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	inBubbles(t, relay.Config{}, func(t *testing.T, s streamTest, client *http.Client) {
 		alice, bob := key(t), key(t)
 		target := "/events?type=REQUEST&recipient=" + string(bob.DID()) // so no TIMEOUT
@@ -219,6 +225,8 @@ func TestStreamKeepsAlive(t *testing.T) {
 // Strangers see only that a stream is open. What it writes, and when, does not depend on events that they may not see
 // (PROTOCOL §8).
 func TestStreamHidesPrivateEvents(t *testing.T) {
+	engine.OnlySQLite(t, "it waits in synthetic time, and both stores leave waiting to the relay")
+	racing.Skip(t, "one thing after another")
 	for name, useHTTP2 := range map[string]bool{"HTTP1": false, "HTTP2": true} {
 		transcripts := map[bool]string{}
 		for _, busy := range []bool{false, true} {
@@ -319,6 +327,7 @@ func TestStreamsEndAtShutdown(t *testing.T) {
 
 // A ban ends the streams of its reader at once.
 func TestStreamOfBannedReader(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	inBubbles(t, relay.Config{}, func(t *testing.T, s streamTest, client *http.Client) {
 		alice, bob := key(t), key(t)
 		ban := func(b relay.Bans, ends bool, reason string) {
@@ -355,6 +364,7 @@ func TestStreamOfBannedReader(t *testing.T) {
 
 // A stream counts like a waiting poll.
 func TestStreamsAreLimited(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	inBubbles(t, relay.Config{Limits: relay.Limits{PollsPerAddress: 3, Polls: 4}}, func(t *testing.T, s streamTest, client *http.Client) {
 		target := "https://localhost/events?cursor=0"
 		refused := func(c *http.Client, limit string) {
@@ -401,6 +411,7 @@ func TestStreamsAreLimited(t *testing.T) {
 
 // Each page counts as a request. Over the rate, the stream waits and keeps the connection alive.
 func TestStreamWaitsForItsAllowance(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	inBubbles(t, relay.Config{Limits: relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.05, Burst: 3}}},
 		func(t *testing.T, s streamTest, client *http.Client) {
 			alice, bob := key(t), key(t)
@@ -428,6 +439,7 @@ func TestStreamWaitsForItsAllowance(t *testing.T) {
 
 // A client that does not read is cut 30 seconds after the relay could not go on writing.
 func TestStreamOfClientThatNeverReads(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		r := startWith(t, asIs, relay.Config{Limits: relay.Limits{PostsPerAgent: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}})
 		l, _ := serve(t, r)
@@ -452,6 +464,7 @@ func TestStreamOfClientThatNeverReads(t *testing.T) {
 
 // A stream shows its reader as online for as long as it is open.
 func TestStreamKeepsReaderOnline(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	inBubbles(t, relay.Config{}, func(t *testing.T, s streamTest, client *http.Client) {
 		bob, eve := key(t), key(t)
 		for _, k := range []didkey.Key{bob, eve} {

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/storetest/engine"
@@ -144,6 +145,7 @@ func clientHello(t testing.TB, config *tls.Config) []byte {
 // TestTLSHandshakeIsCut connects and does not finish the handshake. The connection uses the only slot of its address.
 // It is cut after five seconds, and then another connection gets the slot.
 func TestTLSHandshakeIsCut(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	hello := clientHello(t, clientConfig(t, "h2", "http/1.1"))
 	for name, send := range map[string]func(net.Conn){
 		"nothing":         func(net.Conn) {},
@@ -189,6 +191,7 @@ func TestTLSHandshakeIsCut(t *testing.T) {
 // TestTLSHostileHello sends bytes that no TLS client sends. The relay closes the connection. It logs nothing at level
 // INFO or higher and does not panic, and it still serves other clients.
 func TestTLSHostileHello(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	log, logged := logTo(slog.LevelDebug)
 	l, _ := serveTLS(t, unlimited(t), httpapi.Options{Log: log})
 	hello := clientHello(t, clientConfig(t, "h2", "http/1.1"))

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
@@ -125,6 +126,7 @@ func TestTLSBannedNetwork(t *testing.T) {
 // TestHTTP2ConnectionsAreLimited opens many connections from one address and keeps them open. The first speak HTTP/2, and
 // the others HTTP/1.1. When connections have ended, new ones speak HTTP/2 again. Trusted proxies always speak HTTP/2.
 func TestHTTP2ConnectionsAreLimited(t *testing.T) {
+	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := serveTLS(t, start(t), httpapi.Options{Log: quiet, Proxies: httpapi.Proxies{Networks: networks("10.0.0.1/32")}})
 		for from, want := range map[string]int{stranger: 16, "[2001:db8::1]:9": 16, "10.0.0.1:9": 40} {

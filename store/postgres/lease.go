@@ -74,7 +74,7 @@ const leaseTrust = 5 * time.Second
 // Leads reports whether this node holds the lease. Only one node does. It sweeps, and it serves the gateways.
 func (s *Store) Leads() bool {
 	at := s.lease.confirmed.Load()
-	return s.lease.held.Load() && at != nil && time.Since(*at) < leaseTrust
+	return s.lease.held.Load() && at != nil && (s.options.Single || time.Since(*at) < leaseTrust)
 }
 
 // openLease connects, compares the policy with that of the other nodes, and takes the lease if it is free.
@@ -88,8 +88,10 @@ func (s *Store) openLease(ctx context.Context) error {
 	s.lease.mu.Lock()
 	s.lease.conn = conn
 	s.lease.mu.Unlock()
-	if _, err := conn.Exec(ctx, leaseSession); err != nil {
-		return err
+	if !s.options.Single { // else no node can take over
+		if _, err := conn.Exec(ctx, leaseSession); err != nil {
+			return err
+		}
 	}
 	if err := s.sharePolicy(ctx, conn); err != nil {
 		return err

@@ -48,6 +48,7 @@ type Options struct {
 	AcceptAsync bool   // start although the server does not wait for a standby, or not even for its disk
 	KeepPolicy  bool   // do not compare the policy with that of the nodes, and do not store it; for tools
 	Alone       bool   // fail while other nodes run; for tools
+	Single      bool   // no other node ever runs, so the store looks for none and keeps the lease; for tests
 	AcceptLoss  bool   // open a database even if acknowledged events are missing; it gets a new epoch
 	NewEpoch    bool   // give the database a new epoch; fails while other nodes run
 	Mark        string // path of the file that remembers the last acknowledged event of this node; empty: none
@@ -165,10 +166,12 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 		return nil, errors.Join(fmt.Errorf("PostgreSQL: %w", cleaned(err)), s.mark.close())
 	}
 	s.workers.Go(s.writer.run)
-	s.workers.Go(func() { s.listen(listener) })
+	if !o.Single {
+		s.workers.Go(func() { s.listen(listener) })
+		s.workers.Go(s.keepLease)
+	}
 	s.workers.Go(s.follow)
 	s.workers.Go(s.notify)
-	s.workers.Go(s.keepLease)
 	s.workers.Go(s.useNonces)
 	return s, nil
 }
@@ -204,7 +207,7 @@ func (s *Store) openWithin(ctx context.Context, limit time.Duration) (w *writer,
 	}
 	if err == nil {
 		err = within(func(ctx context.Context) (err error) {
-			if err = s.prepare(ctx, w.conn); err == nil {
+			if err = s.prepare(ctx, w.conn); err == nil && !s.options.Single {
 				listener, err = s.openListener(ctx)
 			}
 			return err

@@ -97,6 +97,9 @@ func (s *Store) passPending() {
 func (s *Store) follow() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	if s.options.Single { // this node passes on its own events when it has committed them
+		tick.Stop()
+	}
 	for {
 		select {
 		case <-s.ctx.Done():

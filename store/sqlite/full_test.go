@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/replay"
 	"github.com/agora-relay/agora/thread"
@@ -58,7 +59,7 @@ func checkIntact(t testing.TB, s *Store, ids []string) {
 // expire.
 func TestFull(t *testing.T) {
 	sizes := []int{100, 1000, 50_000}
-	if raceDetector {
+	if racing.Detector {
 		sizes = sizes[2:]
 	}
 	for _, size := range sizes {

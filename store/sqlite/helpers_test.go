@@ -21,6 +21,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
@@ -34,7 +35,7 @@ var children = map[string]func(path string) error{"open": openOnly, "append": ap
 func TestMain(m *testing.M) {
 	child, ok := children[os.Getenv(childVariable)]
 	if !ok {
-		if raceDetector {
+		if racing.Detector {
 			// Data races show in few runs of a model. Runs without the race detector make the full number of checks.
 			if err := flag.Set("rapid.checks", "10"); err != nil {
 				panic(err) // rapid has renamed the flag

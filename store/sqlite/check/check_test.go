@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
@@ -312,7 +313,7 @@ func TestCheckFindsFlippedBits(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	most := 300
-	if raceDetector {
+	if racing.Detector {
 		most = 20
 	}
 	for flips < most {

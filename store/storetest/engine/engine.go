@@ -1,18 +1,13 @@
 // Package engine opens the store of a test: SQLite, or PostgreSQL if the environment variable AGORA_TEST_STORE is
-// postgres. So the tests of the relay run over both. ci/postgres sets AGORA_POSTGRES, the folder of the server's socket.
+// postgres. So the tests of the relay and of the gateways run over both. ci/postgres sets AGORA_POSTGRES, the folder of the server's socket.
 // Only tests import this package.
 package engine
 
 import (
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/postgres"
@@ -25,38 +20,42 @@ type Store interface {
 	Close() error
 }
 
-// Open opens the store at path. The same path gives the same data again. In a bubble of testing/synctest it is SQLite:
-// the time there stands still while a goroutine waits for a server.
+// Postgres reports whether the stores of tests are in PostgreSQL.
+func Postgres() bool { return os.Getenv("AGORA_TEST_STORE") == "postgres" }
+
+// OnlySQLite skips a test if the stores of tests are in PostgreSQL. why says what the test does with SQLite, or why both
+// stores pass it alike. Only tests that use a store, or take long, need it.
+func OnlySQLite(t testing.TB, why string) {
+	t.Helper()
+	if Postgres() {
+		t.Skip("only with SQLite:", why)
+	}
+}
+
+// Open opens the store at path. The same path gives the same data again.
 func Open(t testing.TB, path string, o sqlite.Options) (Store, error) {
 	t.Helper()
-	if os.Getenv("AGORA_TEST_STORE") != "postgres" || inBubble() {
+	if !Postgres() {
 		return sqlite.Open(t.Context(), path, o)
 	}
-	dsn, err := Schema(t.Context(), path)
+	p, err := placeOf(t, path, o.Extensions)
 	if err != nil {
 		return nil, err
 	}
-	return postgres.Open(t.Context(), dsn, postgres.Options{Policy: o.Policy, Extensions: o.Extensions, Log: o.Log, Now: o.Now,
-		Observer: o.Observer, AcceptAsync: true, Conns: 4})
+	// In a bubble of testing/synctest, the time stands still while a goroutine listens to a server.
+	return postgres.Open(t.Context(), p.dsn, postgres.Options{Policy: o.Policy, Extensions: o.Extensions, Log: o.Log, Now: o.Now,
+		Observer: o.Observer, AcceptAsync: true, Conns: 2, Single: InBubble()})
 }
 
-// inBubble reports whether the time is synthetic. In a bubble it begins with the year 2000.
-func inBubble() bool { return time.Now().Year() < 2020 }
+// InBubble reports whether the time is synthetic. In a bubble of testing/synctest it begins with the year 2000.
+func InBubble() bool { return time.Now().Year() < 2020 }
 
-// Schema returns the address of a schema for path in the server of ci/postgres. It creates the schema if it does not
-// exist.
-func Schema(ctx context.Context, path string) (dsn string, err error) {
-	folder := os.Getenv("AGORA_POSTGRES")
-	if folder == "" {
-		return "", errors.New("AGORA_POSTGRES is not set; run the tests with ci/postgres")
+// Files returns the paths of the files of the store at path. With PostgreSQL, no test can read them, so there are none.
+func Files(t testing.TB, path string) []string {
+	t.Helper()
+	files, err := filepath.Glob(path + "*")
+	if !Postgres() && (err != nil || len(files) == 0) {
+		t.Fatalf("the store at %s has no files: %v", path, err)
 	}
-	hash := sha256.Sum256([]byte(path))
-	name := "t" + hex.EncodeToString(hash[:8])
-	server := "host=" + folder + " user=agora dbname=postgres"
-	conn, err := pgx.Connect(ctx, server)
-	if err != nil {
-		return "", err
-	}
-	_, err = conn.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+name)
-	return server + " search_path=" + name, errors.Join(err, conn.Close(ctx))
+	return files
 }
