@@ -59,8 +59,12 @@ race:
 PACKAGES ?= ./store/postgres ./gateway/hub ./gateway/jobs ./gateway/channel ./gateway/a2a ./relay/httpapi ./relay \
 	./gateway ./gateway/deliver ./store/transfer
 tests_with = ^($$(grep -l '^//go:build $(1)' $(2)/*_test.go | xargs grep -ho '^func Test\w*' | cut -c6- | paste -sd'|'))$$
+# The tests of the store end sessions of their server, so no other tests use it.
+OF_STORES = $(filter ./store/%,$(PACKAGES))
+SUITES = $(filter-out ./store/%,$(PACKAGES))
 postgres:
-	AGORA_TEST_STORE=postgres bash ci/postgres $(TEST) $(PACKAGES)
+	$(if $(OF_STORES),bash ci/postgres $(TEST) $(OF_STORES))
+	$(if $(SUITES),AGORA_TEST_STORE=postgres bash ci/postgres $(TEST) $(SUITES))
 	bash ci/postgres $(TEST) -run "$(call tests_with,postgres,cmd/agora)" ./cmd/agora
 
 # Runs three nodes over three PostgreSQL servers, ends and separates them, and checks that no message is lost. Also does
