@@ -117,10 +117,16 @@ func longDID(p *relayProbe) {
 	client := p.Actor("a client")
 	m := p.Request(client, kit.Actor{})
 	kit.Set("sender.id", "did:key:z6Mk"+strings.Repeat("z", 100_000))(m)
-	started := time.Now()
-	p.PostRefused(invalidDID, "a REQUEST whose sender's did has more than 100 000 characters", m.Sign(client).Body)
-	p.Expect("the refusal comes at once")
-	if took := time.Since(started); took > kit.PromptLimit {
-		p.Failf("the refusal took %v", took.Round(time.Millisecond))
+	body := m.Sign(client).Body
+	// A machine that stalls makes one answer late. A relay that decodes the did makes each answer late.
+	var took time.Duration
+	for range 3 {
+		started := time.Now()
+		p.PostRefused(invalidDID, "a REQUEST whose sender's did has more than 100 000 characters", body)
+		if took = time.Since(started); took <= kit.PromptLimit {
+			return
+		}
 	}
+	p.Expect("the refusal comes at once")
+	p.Failf("the refusal took %v", took.Round(time.Millisecond))
 }
