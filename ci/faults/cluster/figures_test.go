@@ -37,12 +37,14 @@ func TestFigures(t *testing.T) {
 		n.start()
 	}
 	three := []string{nodes[0].url(), "--nodes", strings.Join(addresses, ",")}
-	for range 3 {
-		post := []string{"--mode", "post", "--connections", "256"}
-		one := measure(t, append(post, single.url())...)
-		all := measure(t, append(post, three...)...)
-		t.Logf("256 connections post: one node on SQLite %.0f events/s, three nodes %.0f events/s, ratio %.2f", one.Rate,
-			all.Rate, all.Rate/one.Rate)
+	for _, connections := range []int{32, 256} {
+		for range 3 {
+			post := []string{"--mode", "post", "--connections", fmt.Sprint(connections)}
+			one := measure(t, append(post, single.url())...)
+			all := measure(t, append(post, three...)...)
+			t.Logf("%d connections post: one node on SQLite %.0f events/s, three nodes %.0f events/s, ratio %.2f", connections,
+				one.Rate, all.Rate, all.Rate/one.Rate)
+		}
 	}
 	for _, pollers := range []int{100, 5000} {
 		for range 2 {
