@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -50,7 +49,7 @@ func (w *writer) runUpdate(u *ledger.Update) (o relay.Outcome, posted []relay.Po
 		return relay.Outcome{}, nil, err
 	}
 	began := time.Now()
-	last, ready, threads := w.last, w.store.sweeper.ready, slices.Clone(w.threads)
+	last, ready := w.last, w.store.sweeper.ready
 	tx := &updateTx{w: w, deadline: began.Add(ledger.UpdateTime)}
 	o.Err = tx.run(u)
 	if tx.failed != nil {
@@ -73,8 +72,7 @@ func (w *writer) runUpdate(u *ledger.Update) (o relay.Outcome, posted []relay.Po
 	}
 	if o.Err != nil {
 		w.batch = &pgx.Batch{}
-		w.last, w.store.sweeper.ready, w.threads = last, ready, threads
-		clear(w.parties)
+		w.last, w.store.sweeper.ready = last, ready
 		w.ledger.Undo(w.store.cursor(last))
 		w.batch.Queue("ROLLBACK TO SAVEPOINT step")
 		tx.posted = nil
