@@ -6,8 +6,8 @@
 // other, in their order. So an engine behind a network pays for a few round trips per group, not per message.
 //
 // An engine implements Tx. Identity numbers, indexes, durable commits and the announcement of committed events are the
-// engine's own work, and the ledger has no code for them. The package does no I/O, and callers pass the time as an
-// argument.
+// engine's own work, and the ledger has no code for them. A Queue hands the messages of callers to the goroutine of the
+// engine. The package does no I/O. The ledger gets the time as an argument.
 package ledger
 
 import (

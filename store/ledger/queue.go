@@ -57,9 +57,6 @@ type Job struct {
 	taken  *atomic.Bool       // see Take; nil: the caller does not give up
 }
 
-// NewJob returns a job without work.
-func NewJob() Job { return Job{Done: make(chan relay.Outcome, 1)} }
-
 // Take reports whether the job is still open. The first call decides: the writer then does the job, or its caller knows
 // that it will not be done.
 func (j Job) Take() bool { return j.taken == nil || j.taken.CompareAndSwap(false, true) }

@@ -105,8 +105,7 @@ func (s *Store) Govern(_ context.Context, f func(relay.StoreTx) error) (took tim
 	u := &ledger.Update{F: f}
 	err = s.urgent(func(run runTask) error {
 		return run(func(w *writer) error {
-			j := ledger.NewJob()
-			j.Update = u
+			j := ledger.Job{Update: u, Done: make(chan relay.Outcome, 1)}
 			w.appendGroup([]ledger.Job{j})
 			o := <-j.Done
 			took = o.Receipt.Took
