@@ -31,7 +31,8 @@ const (
 
 	ofSettings = "./cmd/agora -run Precedence|WrongSettings|PrintConfig"
 	ofReloads  = "./cmd/agora -run TestReload"
-	ofTLS      = "./cmd/agora ./cmd/agora/internal/serve -run ServeTLS|CertificateFiles|ACMEHandshakes|UnixSocket|AbandonedSocket"
+	ofTLS      = "./cmd/agora ./cmd/agora/internal/serve -run " +
+		"ServeTLS|CertificateFiles|ACMEHandshakes|UnixSocket|AbandonedSocket"
 )
 
 // topics are the faults, by what they break. Relays of this kind have had such faults, or could have them.
