@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/conformance"
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 // TestChannelNumbers tests that the checks of channel services have the numbers N-1, N-2, …, each once, and that each
@@ -67,7 +68,7 @@ func passChannelChecks(t *testing.T, url string, o conformance.ChannelOptions) c
 // too long.
 func skipWithRaceDetector(t *testing.T) {
 	t.Helper()
-	if raceDetector {
+	if racing.Detector {
 		t.Skip("the race detector makes these checks too slow")
 	}
 }

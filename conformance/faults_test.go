@@ -21,6 +21,7 @@ import (
 	"testing"
 
 	"github.com/agora-relay/agora/conformance"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -64,12 +65,12 @@ func (s suite) testFaults(t *testing.T, faults []fault) {
 		s.share(t)
 	}
 	for i, f := range faults {
-		if raceDetector && i%8 != 0 {
+		if racing.Detector && i%8 != 0 {
 			continue // the race detector makes them slow
 		}
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			s.testFault(t, f, *thorough || !raceDetector && !testing.Short() && i%4 == 0)
+			s.testFault(t, f, *thorough || !racing.Detector && !testing.Short() && i%4 == 0)
 		})
 	}
 }

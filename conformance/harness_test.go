@@ -14,6 +14,7 @@ import (
 
 	"github.com/agora-relay/agora/conformance"
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"
@@ -114,7 +115,7 @@ func runAllChecks(t *testing.T, reads relay.Visibility) {
 		}
 	}
 	var middleware func(http.Handler) http.Handler
-	if !raceDetector {
+	if !racing.Detector {
 		middleware = fromRemoteAddress
 	}
 	log := os.Getenv("AGORA_TEST_STORE") != "postgres" // see engine.Open

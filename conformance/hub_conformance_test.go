@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/conformance"
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 // TestHubNames tests that the names of the checks of hubs are unique and well-formed, and that each check has a title,
@@ -123,7 +124,7 @@ func TestHubLimits(t *testing.T) {
 	takeTurn(t)
 	wrappers := map[string]middleware{}
 	for _, number := range largeLimits {
-		if !raceDetector { // they send too much
+		if !racing.Detector { // they send too much
 			wrappers[number] = func(h http.Handler) http.Handler { return h }
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/conformance"
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 // TestJobsNames tests that the names of the checks of registries are unique and well-formed, and that each check has a
@@ -106,7 +107,7 @@ func TestJobsWithLimits(t *testing.T) {
 	takeTurn(t)
 	var requests atomic.Int64
 	o := conformance.JobsOptions{OperatorKey: operatorKey, Listen: "127.0.0.1:0", Only: registries().ofTheme("Payment")}
-	if !raceDetector {
+	if !racing.Detector {
 		o.Only = slices.Concat(o.Only, registries().ofTheme("Hiring"), registries().ofTheme("Transfers"))
 	}
 	passJobsChecks(t, startJobs(t, limitsRate(encode(object{"detail": "too fast", "limit": "requests"}), &requests)), o)

@@ -26,6 +26,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/hub/hubclient"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/internal/safetext"
 	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/thread"
@@ -649,7 +650,7 @@ func TestNothingHostileIsShown(t *testing.T) {
 				for _, url := range to {
 					for _, terminal := range []bool{true, false} {
 						// Each run makes a parser, which takes 10 ms, or 50 ms with race detection.
-						if runs++; raceDetector && runs%29 != 0 || testing.Short() && runs%11 != 0 {
+						if runs++; racing.Detector && runs%29 != 0 || testing.Short() && runs%11 != 0 {
 							continue
 						}
 						var args []string

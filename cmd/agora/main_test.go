@@ -16,6 +16,7 @@ import (
 
 	"github.com/agora-relay/agora/cmd/agora/internal/cli"
 	"github.com/agora-relay/agora/cmd/agora/internal/trade"
+	"github.com/agora-relay/agora/internal/racing"
 )
 
 // commandNames returns the names of all commands, such as "send offer", in the order of the help.
@@ -58,7 +59,7 @@ func TestOnlyCommand(t *testing.T) {
 // TestEveryCommandHasAnExample runs the help of each command as a user would. The help must contain an example.
 func TestEveryCommandHasAnExample(t *testing.T) {
 	for i, name := range append(commandNames(t), "send") {
-		if raceDetector && i%8 != 0 {
+		if racing.Detector && i%8 != 0 {
 			continue // making a parser takes 50 ms, and it is the same one for all commands
 		}
 		for _, args := range [][]string{append(strings.Fields(name), "--help"), append([]string{"help"}, strings.Fields(name)...)} {

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agora-relay/agora/cmd/agora/internal/datafolder"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay/policycmd"
 )
 
@@ -87,12 +88,12 @@ func TestScripts(t *testing.T) {
 	if err != nil || len(files) < 10 {
 		t.Fatalf("the scripts: %q, %v", files, err)
 	}
-	if raceDetector { // these have the most that is concurrent; a program with race detection takes 200 ms to start
+	if racing.Detector { // these have the most that is concurrent; a program with race detection takes 200 ms to start
 		files = []string{"testdata/bench.txtar", "testdata/hub.txtar"}
 	}
 	if testing.Short() { // ./internal/bench and ./conformance test the same without processes
 		files = slices.DeleteFunc(files, func(name string) bool {
-			return !raceDetector && slices.Contains([]string{"bench.txtar", "conformance.txtar"}, filepath.Base(name))
+			return !racing.Detector && slices.Contains([]string{"bench.txtar", "conformance.txtar"}, filepath.Base(name))
 		})
 	}
 	testscript.Run(t, testscript.Params{
