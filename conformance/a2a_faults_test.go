@@ -116,7 +116,7 @@ func faultyA2AServers(served a2aServer) []fault {
 			fails: map[string]string{"a2a.task.history": "history"}},
 		{name: "begins another task", front: ignoresMember("taskId"), fails: map[string]string{"a2a.task.over": `"task":`,
 			"a2a.binding.unknown": `"task":`}},
-		{name: "goes on after a cancel", front: editsTexts(func(_ *http.Request, asked, text string) string {
+		{name: "works on after a cancel", front: editsTexts(func(_ *http.Request, asked, text string) string {
 			if strings.Contains(asked, `"GetTask"`) {
 				text = strings.ReplaceAll(text, "TASK_STATE_CANCELED", "TASK_STATE_WORKING")
 			}

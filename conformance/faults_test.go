@@ -670,7 +670,8 @@ func repeatsFirst(name func(r *http.Request, a *exchange) string, keep func(stat
 	})
 }
 
-// takesAnyHost hides from a server that a request has a foreign Host, which only a proxy may send to a local server.
+// takesAnyHost hides from a server that a request has another Host. Only a proxy may send
+// that to a local server.
 func takesAnyHost(h http.Handler) http.Handler {
 	return changesHeader(func(r *http.Request) { r.Host = fmt.Sprint(r.Context().Value(http.LocalAddrContextKey)) })(h)
 }

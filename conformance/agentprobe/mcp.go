@@ -81,7 +81,7 @@ func (s *service) newMCP() http.Handler {
 				return nil, getOutput{Messages: []shownMessage{{1, d.message, sender, d.content}}}, nil
 			})
 		return server
-		// Behind a proxy every Host looks foreign, and the token has been checked.
+		// Behind a proxy every Host is another one, and the token has been checked.
 	}, &mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true, DisableLocalhostProtection: true})
 }
 

@@ -157,7 +157,7 @@ var channelMCPChecks = []channelCheck{
 			h.wantEvents(alice.channel, 1)
 			h.call(d, "set_status", kit.Message{"status": strings.Repeat("x", 500)})
 		}},
-	{Number: "N-93", Title: "A missing, unknown or foreign token is refused with 401",
+	{Number: "N-93", Title: "A missing or unknown token, and every other key, is refused with 401",
 		Cites: `CHANNEL "Tools"; GATEWAYS "Keys of callers"; C-16`, Needs: needsAgent, Run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			_, _, other := h.exchange()
@@ -186,7 +186,7 @@ var channelMCPChecks = []channelCheck{
 			h.Want(a.Status == http.StatusUnauthorized, a, "refused: status 401")
 			h.initialize(kept)
 		}},
-	{Number: "N-95", Title: "The MCP server works with a foreign Host header, as behind a proxy",
+	{Number: "N-95", Title: "The MCP server works with any Host header, as behind a proxy",
 		Cites: `CHANNEL "Tools"; C-15`, Needs: needsAgent, Run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			header := http.Header{"Host": {"proxy.example:8443"}}

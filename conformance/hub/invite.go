@@ -162,7 +162,7 @@ func (h *hubProbe) wantInert(a kit.Answer) {
 		"Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline', instead of %q",
 		a.Header.Get("Content-Security-Policy"))
 	found := activeHTML.Find(a.Body)
-	h.Expect("every value in the page is escaped, and it has no scripts, handlers and foreign parts")
+	h.Expect("every value in the page is escaped, and it has no scripts, no handlers, and no parts from elsewhere")
 	if found != nil {
 		h.Failf("the page contains %q", found)
 	}

@@ -102,7 +102,7 @@ func TestGetEvents(t *testing.T) {
 	})
 }
 
-// A page of events has at most 1 MiB, or one longer event. The next page goes on after it.
+// A page of events has at most 1 MiB, or one longer event. The next page begins after it.
 func TestPagesAreBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		r, _, _, d := delivered(t, f)

@@ -94,7 +94,7 @@ func (g *Gateway) checkConnection(q relay.Querier, agent party) error {
 }
 
 // newToolHandler returns the handler that answers the requests of MCP clients. The SDK's own check of the Host is off:
-// behind a local proxy every Host looks foreign, and the relay has already checked it.
+// behind a local proxy every Host looks like that of another site, and the relay has already checked it.
 func (g *Gateway) newToolHandler() http.Handler {
 	server := mcp.NewServer(&mcp.Implementation{Name: "agora-channel", Title: "Agora channel", Version: g.Build},
 		&mcp.ServerOptions{Instructions: "Tools to take part in one channel. Your messages appear under the name of your " +

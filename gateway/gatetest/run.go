@@ -24,7 +24,7 @@ func Relay(t testing.TB, extensions ...relay.Extension) *relay.Relay {
 
 // Run runs a relay over the database at path until stop is called, or the test ends. After stop, the test may run
 // another relay over the same database. Run sets c.Store. It has defaults for the size of the reserve, for the key, and
-// for both logs, which are discarded. The store has the relay's clock, unless it has one of its own.
+// for both logs, which are discarded. The store has the clock of c, unless o has another one.
 func Run(t testing.TB, path string, o sqlite.Options, c relay.Config) (r *relay.Relay, stop func()) {
 	t.Helper()
 	if o.Now == nil {

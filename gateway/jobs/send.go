@@ -92,7 +92,7 @@ type attempt struct {
 	other      bool     // the endpoint knows no such path: it may need /jobs after it
 	result     *result  // what was answered with 2xx
 	wrong      error    // why that is no JobResult
-	failed     *outcome // how the job ends, unless result is its result; nil: it goes on
+	failed     *outcome // how the job ends, unless result is its result; nil: it has not ended
 }
 
 // Judge implements gateway.Courier.

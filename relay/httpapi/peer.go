@@ -165,8 +165,9 @@ func (f *Front) exempts(addr netip.Addr, info listenerInfo) bool {
 	return info.trusted || f.trustsListener(info) || f.trusts(addr) || addr.IsLoopback() && f.exemptsLoopback(info)
 }
 
-// guard refuses requests that foreign web pages make through a browser on this machine. A page can use its own host
-// name after making it point here (DNS rebinding). Or it can send a POST to this machine's name, which browsers allow.
+// guard refuses requests that web pages of other sites make through a browser on this machine. A page can use its own
+// host name after making it point here (DNS rebinding). Or it can send a POST to this machine's name, which browsers
+// allow.
 func (s *site) guard(r *http.Request) error {
 	if s.loopback && !s.ownName(r.Host) {
 		return errHost

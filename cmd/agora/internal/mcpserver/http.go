@@ -64,7 +64,7 @@ func (s *Server) closeSessions() {
 }
 
 // guard lets only programs of this machine that have the token through to h. A web page has no token; but it must not
-// even learn whether a guess was right. So requests with a foreign Origin or Host are refused first.
+// even learn whether a guess was right. So requests with the Origin or Host of another site are refused first.
 func (s *Server) guard(h http.Handler, address, token string) http.Handler {
 	want := sha256.Sum256([]byte(token))
 	_, port, _ := net.SplitHostPort(address)

@@ -8,7 +8,7 @@ from .protocol import AGENT_RETRYABLE
 
 
 def safe(text: str) -> str:
-    """Escapes the characters of foreign text that control a terminal or are invisible, as \\uXXXX in UTF-16."""
+    """Escapes the characters of a stranger's text that control a terminal or are invisible, as \\uXXXX in UTF-16."""
 
     def escape(char: str) -> str:
         unsafe = unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") or 0xE0000 <= ord(char) <= 0xE0FFF

@@ -1,4 +1,4 @@
-// Elements and foreign text. Text never becomes markup here: children are text nodes or elements.
+// Elements and texts of strangers. Text never becomes markup here: children are text nodes or elements.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -41,7 +41,7 @@ function show(c) {
   return n < 32 ? String.fromCodePoint(0x2400 + n) : `⟨${n.toString(16).toUpperCase().padStart(4, '0')}⟩`;
 }
 
-/** Returns foreign text with at most max characters, in which hidden characters are visible. */
+/** Returns a text of a stranger with at most max characters, in which hidden characters are visible. */
 export function visible(text, max = 200) {
   const full = typeof text === 'string' ? text : (JSON.stringify(text) ?? '');
   let cut = full.slice(0, max);
@@ -49,7 +49,7 @@ export function visible(text, max = 200) {
   return cut.replace(HIDDEN, show).replace(MARKS, '$1') + (full.length > max ? '…' : '');
 }
 
-/** Returns an element with foreign text. Its direction does not change that of the text around it. */
+/** Returns an element with a text of a stranger. Its direction does not change that of the text around it. */
 export const foreign = (text, max) => h('bdi', null, visible(text, max).replace(/\s+/g, ' '));
 
 /** Calls a function at the next frame, at most once a frame. */

@@ -1,4 +1,4 @@
-// The API of the relay, as its OpenAPI document describes it. The document is foreign text, like everything of the relay.
+// The API of the relay, as its OpenAPI document describes it. What the document says is shown as text only.
 import { command, facts, json, problem } from './parts.js';
 import { fillWith, h, visible } from './dom.js';
 import { quoted } from './text.js';
