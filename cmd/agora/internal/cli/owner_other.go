@@ -4,7 +4,7 @@ package cli
 
 import "io/fs"
 
-// IsMountPoint returns false: nothing is known.
+// IsMountPoint returns false, because this system does not tell.
 func IsMountPoint(string) bool { return false }
 
 // GiveToOwner does nothing: files have no owner as on Unix.
