@@ -98,7 +98,7 @@ type known struct {
 type groupThread struct {
 	Thread
 	isNew     bool
-	wasOpen   bool      // the stored value of Row.Open, if isNew is false
+	was       Row       // see Change.Was
 	changedAt time.Time // when the group last changed it; zero: not changed
 	joined    []Participant
 }
@@ -278,7 +278,7 @@ func (h *groupThread) join(m *envelope.Envelope) {
 func (g *group) changes() Changes {
 	c := Changes{Events: g.events, Threads: make([]Change, len(g.changed))}
 	for i, h := range g.changed {
-		c.Threads[i] = Change{Row: g.row(&h.Thread, h.changedAt), New: h.isNew, WasOpen: h.wasOpen, Joined: h.joined}
+		c.Threads[i] = Change{Row: g.row(&h.Thread, h.changedAt), New: h.isNew, Was: h.was, Joined: h.joined}
 	}
 	return c
 }

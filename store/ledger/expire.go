@@ -42,7 +42,7 @@ func (l *Ledger) Expire(
 		if room <= 0 {
 			notices = nil // the remaining disk space is reserved for messages and for removals
 		}
-		n, size := x.expire(&groupThread{Thread: *t, wasOpen: row.Open}, notices)
+		n, size := x.expire(stored(t, row), notices)
 		made, room = made+n, room-size
 		done++
 	}
@@ -76,7 +76,7 @@ func (x *expiry) expire(h *groupThread, notices relay.Notices) (n int, size int6
 		// The thread had ended before, so its record is due for removal.
 		participants := t.Participants()
 		x.transitions += len(t.Transitions)
-		x.removed = append(x.removed, Removal{t.Number, t.Key(), participants})
+		x.removed = append(x.removed, Removal{t.Number, t.Key(), h.was.State, participants})
 		return 0, 0
 	} else if alive {
 		// The thread has not reached its deadline. The stored Due is too early because the policy had shorter timeouts
@@ -147,7 +147,7 @@ func (l *Ledger) HasEnded(row Row, now time.Time) (gone Removal, ended bool, err
 		return Removal{}, false, err
 	}
 	_, alive := l.policy.Rules.Deadline(l.policy.Rules.At(t.Thread, now))
-	return Removal{t.Number, t.Key(), t.Participants()}, !alive && !t.Keep.After(now), nil
+	return Removal{t.Number, t.Key(), row.State, t.Participants()}, !alive && !t.Keep.After(now), nil
 }
 
 // End returns the change that ends the thread of row at now, see thread.Thread.Remove. ended is false if the thread had
@@ -163,7 +163,7 @@ func (l *Ledger) End(row Row, now time.Time) (c Change, ended bool, err error) {
 		return Change{}, false, nil
 	}
 	t.Thread = after
-	return Change{Row: l.row(t, now), WasOpen: row.Open}, true, nil
+	return Change{Row: l.row(t, now), Was: stored(t, row).was}, true, nil
 }
 
 // Forget drops the cached counts of all inboxes. An engine calls it when it has removed messages.

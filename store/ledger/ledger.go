@@ -170,9 +170,9 @@ type Changes struct {
 // Change is a thread that is new or has changed.
 type Change struct {
 	Row
-	New     bool          // true: insert the row; false: replace Due, Open, State and Record
-	WasOpen bool          // the stored value of Open, if New is false
-	Joined  []Participant // participants and accepted agents that this group added; insert those not stored yet
+	New    bool          // true: insert the row; false: replace Due, Open, State and Record
+	Was    Row           // the stored row without its Record, if New is false
+	Joined []Participant // participants and accepted agents that this group added; insert those not stored yet
 }
 
 // Participant is a party of a thread other than its client.
@@ -185,6 +185,7 @@ type Participant struct {
 type Removal struct {
 	Number int64
 	thread.Key
+	State        thread.State // the stored value
 	Participants []didkey.DID // all that were in Change.Joined, each once
 }
 

@@ -179,10 +179,16 @@ func (g *group) addRow(row Row) (*groupThread, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &groupThread{Thread: *t, wasOpen: row.Open}
+	h := stored(t, row)
 	g.threads[row.Key] = h
 	g.byID[row.ID] = append(g.byID[row.ID], h)
 	return h, nil
+}
+
+// stored returns a thread that is stored as row.
+func stored(t *Thread, row Row) *groupThread {
+	row.Record = nil
+	return &groupThread{Thread: *t, was: row}
 }
 
 // addRows adds the threads that were found for the entry with index i.

@@ -151,7 +151,7 @@ func isDataError(err error) bool {
 	return false
 }
 
-// connectWriter opens a connection whose warnings go to warn.
+// connectWriter opens a connection whose warnings and notices go to warn.
 func (s *Store) connectWriter(ctx context.Context, warn func(*pgconn.Notice)) (*pgx.Conn, error) {
 	config := s.config.Copy()
 	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {

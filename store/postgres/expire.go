@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
@@ -15,6 +16,9 @@ import (
 // expireRows is how many rows of a table one transaction of Expire removes. It keeps the transaction short, because
 // posts wait for it.
 const expireRows = 1000
+
+// expireSpans is in how many spans one transaction of Expire looks for threads that are due.
+const expireSpans = 16
 
 // Expire implements relay.Store. Only the node with the lease does something. Refusals: CodeUnavailable while nothing
 // can be stored, also at the other nodes, whose health this shows.
@@ -60,6 +64,10 @@ func (w *writer) expire(now time.Time, notices relay.Notices) (again bool, err e
 			return err
 		}
 		again = done < len(due) || len(due) == ledger.ExpireThreads
+		w.batch.Queue(delaySpans, nanos(now), expireSpans).Exec(func(t pgconn.CommandTag) error {
+			again = again || t.RowsAffected() == expireSpans
+			return nil
+		})
 		dropped, err := w.forget(now)
 		again = again || dropped
 		return err
@@ -75,8 +83,7 @@ func (w *writer) expire(now time.Time, notices relay.Notices) (again bool, err e
 func (w *writer) due(now time.Time) (due []ledger.Row, err error) {
 	w.begin()
 	size := 0
-	w.batch.Queue("SELECT 1::bigint, "+threadColumns+" FROM thread t WHERE t.due <= $1 ORDER BY t.due LIMIT $2",
-		nanos(now), ledger.ExpireThreads).Query(func(rows pgx.Rows) error {
+	w.batch.Queue(dueThreads, nanos(now), expireSpans, ledger.ExpireThreads).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			_, row, err := scanRow(rows.Scan)
 			if err != nil {
@@ -92,24 +99,26 @@ func (w *writer) due(now time.Time) (due []ledger.Row, err error) {
 	return due, w.flush()
 }
 
-// forget removes ids whose time has come at now, and manifests that have expired. It moves head.swept, so that the
-// events with these ids count as removed. more reports that further rows may be due.
+// forget removes ids whose time has come at now, in spans where it has come for all of them, and manifests that have
+// expired. It moves head.swept, so that the events that are due, and their ids, count as removed. more reports that
+// further rows may be due.
 func (w *writer) forget(now time.Time) (more bool, err error) {
-	var ids, manifests int64
-	count := func(n *int64) func(pgx.Row) error { return func(row pgx.Row) error { return row.Scan(n) } }
-	w.batch.Queue("WITH gone AS (DELETE FROM message m USING (SELECT sender, id FROM message WHERE forget <= $1 "+
-		"ORDER BY forget LIMIT $2) k WHERE m.sender = k.sender AND m.id = k.id RETURNING 1) SELECT count(*) FROM gone",
-		nanos(now), expireRows).QueryRow(count(&ids))
+	var spans, manifests int64
+	w.batch.Queue(forgetSpans, nanos(now), expireRows/spanSize).Exec(func(t pgconn.CommandTag) error {
+		spans = t.RowsAffected()
+		return nil
+	})
 	w.batch.Queue("WITH gone AS (DELETE FROM manifest m USING (SELECT n FROM manifest WHERE expires <= $1 "+
 		"ORDER BY expires LIMIT $2) k WHERE m.n = k.n RETURNING m.sender), "+
 		"forgotten AS (DELETE FROM agent a USING (SELECT DISTINCT sender FROM gone) g WHERE a.did = g.sender AND "+
 		"(SELECT count(*) FROM manifest m WHERE m.sender = g.sender) = (SELECT count(*) FROM gone WHERE sender = g.sender)) "+
-		"SELECT count(*) FROM gone", nanos(now), expireRows).QueryRow(count(&manifests))
+		"SELECT count(*) FROM gone", nanos(now), expireRows).QueryRow(func(row pgx.Row) error { return row.Scan(&manifests) })
+	w.batch.Queue(dropParties, w.swept, expireRows, later(w.swept, keptLonger))
 	w.dropTiles(w.store.policy.LeavesUntil(now))
 	if err := w.flush(); err != nil {
 		return false, err
 	}
-	if more = ids == expireRows || manifests == expireRows; !more {
+	if more = spans == expireRows/spanSize || manifests == expireRows; !more {
 		w.batch.Queue("UPDATE head SET swept = $1 WHERE swept < $1", nanos(now))
 	}
 	return more, nil
@@ -156,7 +165,7 @@ const addPartition = "SELECT event_partition_add($1)"
 // partition is a partition of the table event.
 type partition struct {
 	number int64
-	forget *int64 // the latest forget of its events; nil: it is empty
+	forget *int64 // the latest forget of its events whose ids are remembered; nil: there are none
 }
 
 // sweepPartitions drops the partitions whose events are all due, and removes due events from partitions that stay.
@@ -184,13 +193,21 @@ func (s *Store) dropPartitions(ctx context.Context, conn *pgx.Conn, now time.Tim
 	if err != nil {
 		return err
 	}
-	all, err := s.partitionsUpTo(ctx, conn, int64(h.last)/h.partition-1)
+	most := int64(h.last)/h.partition - 1
+	all, err := s.partitionsUpTo(ctx, conn, most)
 	if err != nil {
+		return err
+	}
+	oldest := most + 1
+	if len(all) > 0 {
+		oldest = all[0].number
+	}
+	if _, err := conn.Exec(ctx, dropSpans, oldest*h.partition, maxRowsPerSweep); err != nil {
 		return err
 	}
 	for _, p := range all {
 		switch {
-		case p.forget == nil || *p.forget <= h.swept:
+		case p.forget == nil:
 			err = s.dropPartition(ctx, conn, p.number)
 		case *p.forget > nanos(now.Add(dropWithin)):
 			err = s.removeRows(ctx, conn, p.number, h.swept)
@@ -201,9 +218,6 @@ func (s *Store) dropPartitions(ctx context.Context, conn *pgx.Conn, now time.Tim
 	}
 	return nil
 }
-
-// inPartition is the condition for the events of one partition. Its number is $1 and its size is $2.
-const inPartition = "seq >= $1::bigint * $2::bigint AND seq < ($1::bigint + 1) * $2::bigint"
 
 // partitionsUpTo returns the partitions with numbers up to the given one. The one with the next event is never dropped.
 func (s *Store) partitionsUpTo(ctx context.Context, conn *pgx.Conn, most int64) (all []partition, err error) {
@@ -218,7 +232,7 @@ func (s *Store) partitionsUpTo(ctx context.Context, conn *pgx.Conn, most int64) 
 			break
 		}
 		p := partition{number: n}
-		err = conn.QueryRow(ctx, "SELECT max(forget) FROM event WHERE "+inPartition, n, s.sweeper.size).Scan(&p.forget)
+		err = conn.QueryRow(ctx, forgetOfPartition, n, s.sweeper.size).Scan(&p.forget)
 		all = append(all, p)
 	}
 	return all, err
@@ -240,10 +254,10 @@ func (s *Store) dropPartition(ctx context.Context, conn *pgx.Conn, number int64)
 
 // removeRows removes due events from a partition that stays because of others.
 func (s *Store) removeRows(ctx context.Context, conn *pgx.Conn, number, swept int64) error {
-	for removed := int64(0); removed < maxRowsPerSweep; removed += expireRows {
-		tag, err := conn.Exec(ctx, "DELETE FROM event WHERE seq = ANY (ARRAY (SELECT seq FROM event WHERE "+inPartition+
-			" AND forget <= $3 ORDER BY forget LIMIT $4))", number, s.sweeper.size, swept, expireRows)
-		if err != nil || tag.RowsAffected() < expireRows {
+	const spans = expireRows / spanSize
+	for removed := 0; removed < maxRowsPerSweep; removed += expireRows {
+		tag, err := conn.Exec(ctx, removeDue, number, s.sweeper.size, swept, spans)
+		if err != nil || tag.RowsAffected() < spans {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,7 +50,7 @@ func (w *writer) runUpdate(u *ledger.Update) (o relay.Outcome, posted []relay.Po
 		return relay.Outcome{}, nil, err
 	}
 	began := time.Now()
-	last, ready := w.last, w.store.sweeper.ready
+	last, ready, threads := w.last, w.store.sweeper.ready, slices.Clone(w.threads)
 	tx := &updateTx{w: w, deadline: began.Add(ledger.UpdateTime)}
 	o.Err = tx.run(u)
 	if tx.failed != nil {
@@ -72,7 +73,8 @@ func (w *writer) runUpdate(u *ledger.Update) (o relay.Outcome, posted []relay.Po
 	}
 	if o.Err != nil {
 		w.batch = &pgx.Batch{}
-		w.last, w.store.sweeper.ready = last, ready
+		w.last, w.store.sweeper.ready, w.threads = last, ready, threads
+		clear(w.parties)
 		w.ledger.Undo(w.store.cursor(last))
 		w.batch.Queue("ROLLBACK TO SAVEPOINT step")
 		tx.posted = nil

@@ -15,15 +15,15 @@ const threadColumns = "t.n, t.id, t.client, t.due, t.open, t.state, t.record"
 // The statements of Load. Each gets its lookups as arrays. Where the order of the answers matters, the first column is
 // the position of the lookup.
 const (
-	findMessages = "SELECT m.sender, m.id, e.seq, e.expires, e.body, " +
+	findMessages = "SELECT k.i, e.seq, e.expires, e.body, " +
 		"t.n, t.id, t.client, t.due, t.open, t.state, t.record " +
-		"FROM unnest($1::bytea[], $2::bytea[]) k (sender, id) JOIN message m ON m.sender = k.sender AND m.id = k.id " +
-		"JOIN event e ON e.seq = m.seq LEFT JOIN thread t ON t.n = e.thread AND e.thread > 0"
-	findThreads = "SELECT 1::bigint, " + threadColumns + " FROM unnest($1::bytea[], $2::bytea[]) k (client, id) " +
-		"JOIN thread t ON t.id = k.id AND t.client = k.client"
-	findOf = "SELECT k.i, " + threadColumns + " FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY k (id, party, i) " +
-		"CROSS JOIN LATERAL (SELECT p.role, p.thread FROM participant p WHERE p.id = k.id AND p.party = k.party " +
-		"ORDER BY p.role, p.thread LIMIT $3) p JOIN thread t ON t.n = p.thread ORDER BY k.i, p.role, p.thread"
+		"FROM unnest($1::uuid[]) WITH ORDINALITY k (key, i) JOIN message m ON m.key = k.key " +
+		"JOIN event e ON e.seq = m.seq AND e.forget > (SELECT swept FROM head) LEFT JOIN thread t ON t.n = e.thread AND e.thread > 0"
+	findThreads = "SELECT 1::bigint, " + threadColumns + " FROM unnest($1::uuid[]) k (key) " +
+		"JOIN thread t ON pair_key(t.client, t.id) = k.key"
+	findOf = "SELECT k.i, " + threadColumns + " FROM unnest($1::uuid[]) WITH ORDINALITY k (key, i) " +
+		"CROSS JOIN LATERAL (SELECT p.role, p.thread FROM participant p WHERE p.key = k.key " +
+		"ORDER BY p.role, p.thread LIMIT $2) p JOIN thread t ON t.n = p.thread ORDER BY k.i, p.role, p.thread"
 	findOpen = "SELECT k.i, " + threadColumns + " FROM unnest($1::bytea[]) WITH ORDINALITY k (id, i) " +
 		"CROSS JOIN LATERAL (SELECT * FROM thread t WHERE t.id = k.id AND t.open ORDER BY t.n LIMIT $2) t ORDER BY k.i, t.n"
 	findOldest = "SELECT k.i, " + threadColumns + " FROM unnest($1::bytea[]) WITH ORDINALITY k (id, i) " +
@@ -31,14 +31,17 @@ const (
 		"WHERE t.id = k.id AND t.open = kind.open ORDER BY t.n LIMIT $2) t ORDER BY k.i, t.n"
 	countInboxes = "SELECT k.i, c.events, c.bytes, c.first FROM " +
 		"unnest($1::bytea[], $2::bigint[], $3::bigint[]) WITH ORDINALITY k (recipient, network, now, i) " +
+		"JOIN party p ON p.did = k.recipient " +
 		"CROSS JOIN LATERAL (SELECT count(*) AS events, coalesce(sum(charged), 0)::bigint AS bytes, " +
 		"coalesce(min(expires), 0) AS first FROM event " +
-		"WHERE recipient = k.recipient AND network = k.network AND expires > k.now AND charged > 0) c"
+		"WHERE recipient = p.id AND network = k.network AND expires > k.now AND charged > 0) c"
 	countWholeInboxes = "SELECT k.i, c.events, c.bytes, c.first FROM " +
 		"unnest($1::bytea[], $2::bigint[]) WITH ORDINALITY k (recipient, now, i) " +
+		"JOIN party p ON p.did = k.recipient " +
 		"CROSS JOIN LATERAL (SELECT count(*) AS events, coalesce(sum(charged), 0)::bigint AS bytes, " +
-		"coalesce(min(expires), 0) AS first FROM event WHERE recipient = k.recipient AND expires > k.now AND charged > 0) c"
-	findArrivals = "SELECT recipient, network, charged, expires FROM event WHERE seq > $1 AND charged > 0 LIMIT $2"
+		"coalesce(min(expires), 0) AS first FROM event WHERE recipient = p.id AND expires > k.now AND charged > 0) c"
+	findArrivals = "SELECT p.did, e.network, e.charged, e.expires FROM (SELECT * FROM event WHERE seq > $1 AND charged > 0 " +
+		"ORDER BY seq LIMIT $2) e JOIN party p ON p.id = e.recipient"
 	findListings = "SELECT k.i, m.id, m.ts, m.expires FROM " +
 		"unnest($1::bytea[], $2::bigint[]) WITH ORDINALITY k (sender, now, i) " +
 		"JOIN manifest m ON m.sender = k.sender AND m.expires > k.now"
@@ -55,11 +58,11 @@ func (w *writer) Load(wanted ledger.Wanted) (found ledger.Found, err error) {
 	found.Inboxes = make([]ledger.Count, len(wanted.Inboxes))
 	found.Listings = make([][]ledger.Listed, len(wanted.Listings))
 	if len(wanted.Of) > 0 {
-		ids, parties := make([][]byte, len(wanted.Of)), make([][]byte, len(wanted.Of))
+		keys := make([][16]byte, len(wanted.Of))
 		for i, p := range wanted.Of {
-			ids[i], parties[i] = []byte(p.ID), []byte(p.Party)
+			keys[i] = pairKey(p.Party, p.ID)
 		}
-		w.batch.Queue(findOf, ids, parties, ledger.MaxCandidates).Query(listRows(found.Of))
+		w.batch.Queue(findOf, keys, ledger.MaxCandidates).Query(listRows(found.Of))
 	}
 	if len(wanted.Open) > 0 {
 		w.batch.Queue(findOpen, byteStrings(wanted.Open), ledger.MaxCandidates).Query(listRows(found.Open))
@@ -89,23 +92,23 @@ func (w *writer) loadMessages(wanted []ledger.MessageKey, found *ledger.Found) {
 	if len(wanted) == 0 {
 		return
 	}
-	senders, ids := make([][]byte, len(wanted)), make([][]byte, len(wanted))
+	keys := make([][16]byte, len(wanted))
 	for i, m := range wanted {
-		senders[i], ids[i] = []byte(m.Sender), []byte(m.ID)
+		keys[i] = pairKey(m.Sender, m.ID)
 	}
-	w.batch.Queue(findMessages, senders, ids).Query(func(rows pgx.Rows) error {
+	w.batch.Queue(findMessages, keys).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			var sender, id, threadID, client, record []byte
-			var seq, expires int64
+			var threadID, client, record []byte
+			var i, seq, expires int64
 			var number, due *int64
 			var open *bool
 			var state *int16
 			m := ledger.Message{}
-			if err := rows.Scan(&sender, &id, &seq, &expires, &m.Body, &number, &threadID, &client, &due, &open, &state,
+			if err := rows.Scan(&i, &seq, &expires, &m.Body, &number, &threadID, &client, &due, &open, &state,
 				&record); err != nil {
 				return err
 			}
-			m.MessageKey = ledger.MessageKey{Sender: didkey.DID(sender), ID: string(id)}
+			m.MessageKey = wanted[i-1]
 			m.Seq, m.Expires, m.Removed = relay.Seq(seq), instant(expires), expires < 0
 			if number != nil {
 				m.Thread = &ledger.Row{Number: *number, Key: thread.Key{Client: didkey.DID(client), ID: string(threadID)},
@@ -121,11 +124,11 @@ func (w *writer) loadThreads(wanted []thread.Key, found *ledger.Found) {
 	if len(wanted) == 0 {
 		return
 	}
-	clients, ids := make([][]byte, len(wanted)), make([][]byte, len(wanted))
+	keys := make([][16]byte, len(wanted))
 	for i, k := range wanted {
-		clients[i], ids[i] = []byte(k.Client), []byte(k.ID)
+		keys[i] = pairKey(k.Client, k.ID)
 	}
-	w.batch.Queue(findThreads, clients, ids).Query(func(rows pgx.Rows) error {
+	w.batch.Queue(findThreads, keys).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			_, row, err := scanRow(rows.Scan)
 			if err != nil {

@@ -137,7 +137,7 @@ func (s *Store) isMissing(ctx context.Context, conn *pgx.Conn, h head, m mark) (
 	}
 	// Other nodes may have used the same numbers again after the loss.
 	var sender, id []byte
-	err := conn.QueryRow(ctx, "SELECT sender, id FROM event WHERE seq = $1", int64(m.event)).Scan(&sender, &id)
+	err := conn.QueryRow(ctx, "SELECT p.did, e.id FROM event e JOIN party p ON p.id = e.sender WHERE e.seq = $1", int64(m.event)).Scan(&sender, &id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return true, nil
 	}

@@ -176,36 +176,42 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 	return s, nil
 }
 
-// openTime is how long Open waits for the server. Its first commit waits for a standby.
+// openTime is how long Open waits for the server, before and after it updates the tables. The first commit waits for a
+// standby.
 const openTime = time.Minute
 
-// openWithin calls open, and logs that it waits if this takes long.
-func (s *Store) openWithin(ctx context.Context, limit time.Duration) (*writer, *pgx.Conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errOpenTime)
-	defer cancel()
+// openWithin does the work of Open after the pool exists, and logs that it waits if this takes long.
+func (s *Store) openWithin(ctx context.Context, limit time.Duration) (w *writer, listener *pgx.Conn, err error) {
 	defer time.AfterFunc(limit/12, func() {
-		s.options.Log.Warn("waiting for PostgreSQL; it may wait for a standby, see pg_stat_replication", "limit", limit)
+		s.options.Log.Warn("waiting for PostgreSQL; it updates the tables, or waits for a standby, see pg_stat_replication",
+			"limit", limit)
 	}).Stop()
-	w, listener, err := s.open(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), errOpenTime) {
-		err = errOpenTime
+	within := func(f func(context.Context) error) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, limit, errOpenTime)
+		defer cancel()
+		err := f(ctx)
+		if err != nil && errors.Is(context.Cause(ctx), errOpenTime) {
+			err = errOpenTime
+		}
+		return err
 	}
-	return w, listener, err
-}
-
-var errOpenTime = errors.New("the server has not answered within a minute; it may wait for a standby, see pg_stat_replication")
-
-// open does the work of Open after the pool exists.
-func (s *Store) open(ctx context.Context) (w *writer, listener *pgx.Conn, err error) {
 	w = &writer{store: s, ledger: ledger.New(s.policy)}
-	if err = w.connect(ctx); err != nil {
-		return nil, nil, err
+	err = within(func(ctx context.Context) error {
+		if err := w.connect(ctx); err != nil {
+			return err
+		}
+		return s.checkSession(ctx, w.conn)
+	})
+	if err == nil {
+		err = schema.Current.Migrate(ctx, w.conn, s.options.Extensions, s.options.Partition) // however long it takes
 	}
-	if err = s.checkSession(ctx, w.conn); err == nil {
-		err = s.prepare(ctx, w.conn)
-	}
-	if err == nil && !s.options.Single {
-		listener, err = s.openListener(ctx)
+	if err == nil {
+		err = within(func(ctx context.Context) (err error) {
+			if err = s.prepare(ctx, w.conn); err == nil && !s.options.Single {
+				listener, err = s.openListener(ctx)
+			}
+			return err
+		})
 	}
 	if err != nil {
 		w.disconnect()
@@ -214,12 +220,11 @@ func (s *Store) open(ctx context.Context) (w *writer, listener *pgx.Conn, err er
 	return w, listener, nil
 }
 
-// prepare updates the schema, and reads what the store keeps in memory.
+var errOpenTime = errors.New("the server has not answered within a minute; it may wait for a standby, see pg_stat_replication")
+
+// prepare reads what the store keeps in memory.
 func (s *Store) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err := conn.QueryRow(ctx, "SELECT coalesce(current_schema()::text, '')").Scan(&s.schema); err != nil {
-		return err
-	}
-	if err := schema.Current.Migrate(ctx, conn, s.options.Extensions, s.options.Partition); err != nil {
 		return err
 	}
 	if err := s.checkDurability(ctx, conn); err != nil {

@@ -173,7 +173,7 @@ func (s *Store) bound(ctx context.Context, conn *pgx.Conn, q *relay.Query) (scan
 	if !q.Backward && until <= 0 {
 		until = s.tail.position() // other nodes may have stored a few more
 	}
-	if until-q.After.Seq <= relay.Seq(q.MaxExamined) && (q.TS.IsZero() && q.Thread == "" || q.Recipient != "") {
+	if until-q.After.Seq <= relay.Seq(q.MaxExamined) && (q.Thread == "" || q.Recipient != "") {
 		return false, false, nil
 	}
 	if text, args := selectSortCount(*q); text != "" {
@@ -207,8 +207,7 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 		"(SELECT * FROM thread t WHERE t.id = $1 AND t.open = kind.open ORDER BY t.n LIMIT 1) t ORDER BY t.n LIMIT 1",
 		[]any{[]byte(k.ID)}
 	if k.Client != "" {
-		text, args = "SELECT 1::bigint, "+threadColumns+" FROM thread t WHERE t.id = $1 AND t.client = $2",
-			[]any{[]byte(k.ID), []byte(k.Client)}
+		text, args = "SELECT 1::bigint, "+threadColumns+" FROM thread t WHERE pair_key(t.client, t.id) = $1", []any{pairKey(k.Client, k.ID)}
 	}
 	found, err := s.rows(ctx, text, args)
 	if err != nil {
@@ -245,12 +244,12 @@ func (s *Store) ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, n
 	if err := s.closed(); err != nil || party == "" {
 		return nil, err // the empty party takes part in no thread
 	}
-	own := "SELECT 1::bigint, " + threadColumns + " FROM thread t WHERE t.id = $1 AND t.client = $2"
-	text, args := own, []any{[]byte(k.ID), []byte(k.Client)}
+	own := "SELECT 1::bigint, " + threadColumns + " FROM thread t WHERE pair_key(t.client, t.id) = $1"
+	text, args := own, []any{pairKey(k.Client, k.ID)}
 	if k.Client == "" {
 		text = own + " UNION ALL SELECT 1::bigint, " + threadColumns + " FROM (SELECT p.thread FROM participant p " +
-			"WHERE p.id = $1 AND p.party = $2 ORDER BY p.role, p.thread LIMIT $3) p JOIN thread t ON t.n = p.thread"
-		args = []any{[]byte(k.ID), []byte(party), ledger.MaxCandidates}
+			"WHERE p.key = $1 ORDER BY p.role, p.thread LIMIT $2) p JOIN thread t ON t.n = p.thread"
+		args = []any{pairKey(party, k.ID), ledger.MaxCandidates}
 	}
 	found, err := s.rows(ctx, text, args)
 	if err != nil {

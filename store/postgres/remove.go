@@ -19,7 +19,8 @@ var _ relay.Remover = (*Store)(nil)
 // Known implements relay.Remover.
 func (s *Store) Known(ctx context.Context, sender didkey.DID, id string) (seq relay.Seq, err error) {
 	err = s.showingAll(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		err := conn.QueryRow(ctx, "SELECT seq FROM message WHERE sender = $1 AND id = $2", []byte(sender), []byte(id)).Scan(&seq)
+		err := conn.QueryRow(ctx, "SELECT m.seq FROM message m JOIN event e ON e.seq = m.seq "+
+			"AND e.forget > (SELECT swept FROM head) WHERE m.key = $1", pairKey(sender, id)).Scan(&seq)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -32,7 +33,8 @@ func (s *Store) Known(ctx context.Context, sender didkey.DID, id string) (seq re
 const (
 	removeEvents = "UPDATE event SET body = '', expires = $2, charged = 0, network = 0, salt = NULL " +
 		"WHERE seq = ANY($1) AND expires >= 0 RETURNING seq"
-	removeManifests = "DELETE FROM manifest m USING event e WHERE e.seq = ANY($1) AND m.sender = e.sender AND m.seq = e.seq"
+	removeManifests = "DELETE FROM manifest m USING event e JOIN party p ON p.id = e.sender " +
+		"WHERE e.seq = ANY($1) AND m.sender = p.did AND m.seq = e.seq"
 )
 
 // Remove implements relay.Remover. It does not return before the removal is on a quorum. A poll at another node that has

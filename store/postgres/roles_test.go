@@ -85,7 +85,8 @@ func TestMonitoringQueries(t *testing.T) {
 	}
 	for _, query := range queries {
 		direct(t, place, func(conn *pgx.Conn) error {
-			query = strings.NewReplacer("agora.event", s.schema+".event", "agora.head", s.schema+".head").Replace(query)
+			query = strings.NewReplacer("agora.event", s.schema+".event", "agora.head", s.schema+".head",
+				"agora.party", s.schema+".party").Replace(query)
 			rows, err := conn.Query(t.Context(), query)
 			if err == nil {
 				rows.Close()

@@ -24,8 +24,7 @@ type selection struct {
 type columns uint8
 
 const (
-	tsColumn columns = 1 << iota
-	recipientColumn
+	recipientColumn columns = 1 << iota
 	senderColumn
 	threadColumn
 )
@@ -54,7 +53,7 @@ func (s *selection) order(q relay.Query) string {
 	return order
 }
 
-const ownThread = "(SELECT n FROM thread WHERE id = ? AND client = ?)"
+const ownThread = "(SELECT n FROM thread WHERE pair_key(client, id) = ?)"
 
 // selectEvents returns the statement for q. skew is the policy's; scanAll is explained at accessPaths. Each row begins
 // with the last number of the store. If no event matches, there is one row whose other columns are null. q.After and
@@ -98,7 +97,7 @@ func selectHorizon(q relay.Query, skew time.Duration, scanAll bool) (text string
 }
 
 // accessPaths returns the access paths to the events of q. No event is on two paths. scanAll means that the events with
-// q's TS or thread are too many to sort, see selectSortCount. There is then one path, along the whole sequence.
+// q's thread are too many to sort, see selectSortCount. There is then one path, along the whole sequence.
 func accessPaths(q relay.Query, skew time.Duration, scanAll bool) []selection {
 	var starts []func(*selection)
 	switch {
@@ -129,10 +128,11 @@ func accessPaths(q relay.Query, skew time.Duration, scanAll bool) []selection {
 // inbox returns the access path to the events for one recipient; "" stands for the broadcasts.
 func inbox(q relay.Query, recipient didkey.DID) func(*selection) {
 	return func(s *selection) {
-		if !q.TS.IsZero() {
-			s.addLeading(tsColumn, "ts = ?", nanos(q.TS))
+		if recipient == "" {
+			s.addLeading(recipientColumn, "recipient = 0")
+			return
 		}
-		s.addLeading(recipientColumn, "recipient = ?", []byte(recipient))
+		s.addLeading(recipientColumn, "recipient = "+partyNumber, []byte(recipient))
 	}
 }
 
@@ -151,7 +151,7 @@ func audiences(q relay.Query) []func(*selection) {
 	if q.Viewer.DID == "" {
 		return all
 	}
-	sent := func(s *selection) { s.addLeading(senderColumn, "sender = ?", []byte(q.Viewer.DID)) }
+	sent := func(s *selection) { s.addLeading(senderColumn, "sender = "+partyNumber, []byte(q.Viewer.DID)) }
 	if q.Sender == q.Viewer.DID {
 		return []func(*selection){sent}
 	}
@@ -165,27 +165,22 @@ func audiences(q relay.Query) []func(*selection) {
 // anyRecipient selects the events of a query that names no recipient.
 func (s *selection) anyRecipient(q relay.Query) {
 	switch {
-	case !q.TS.IsZero():
-		s.sorted = false
-		s.addLeading(tsColumn, "ts = ?", nanos(q.TS))
 	case q.Thread != "" && q.Client != "":
-		s.addLeading(threadColumn, "thread = "+ownThread+" AND thread > 0", []byte(q.Thread), []byte(q.Client))
+		s.addLeading(threadColumn, "thread = "+ownThread+" AND thread > 0", pairKey(q.Client, q.Thread))
 	case q.Thread != "":
 		s.sorted = false
 		s.addLeading(threadColumn, "thread IN (SELECT n FROM thread WHERE id = ?) AND thread > 0", []byte(q.Thread))
 	case q.Sender != "":
-		s.addLeading(senderColumn, "sender = ?", []byte(q.Sender))
+		s.addLeading(senderColumn, "sender = "+partyNumber, []byte(q.Sender))
 	}
 }
 
 // selectSortCount returns the statement that counts the events q would have to sort, up to q.MaxExamined+1, or "" if
-// q sorts nothing. The count matters because anyone can send many messages with the same ts or thread id.
+// q sorts nothing. The count matters because anyone can send many messages with the same thread id.
 func selectSortCount(q relay.Query) (text string, args []any) {
 	limit := q.MaxExamined + 1
 	switch {
 	case q.Recipient != "" || byAudience(q):
-	case !q.TS.IsZero():
-		return "SELECT count(*) FROM (SELECT 1 FROM event WHERE ts = $1 LIMIT $2) e", []any{nanos(q.TS), limit}
 	case q.Thread != "" && q.Client == "":
 		return "SELECT greatest((SELECT count(*) FROM (SELECT 1 FROM thread WHERE id = $1 LIMIT $2) t), " +
 			"(SELECT count(*) FROM (SELECT 1 FROM (SELECT n FROM thread WHERE id = $1 LIMIT $2) t " +
@@ -196,32 +191,32 @@ func selectSortCount(q relay.Query) (text string, args []any) {
 
 // filter adds the conditions of q that the index does not answer.
 func (s *selection) filter(q relay.Query) {
-	if !q.TS.IsZero() && s.leading&tsColumn == 0 {
+	if !q.TS.IsZero() {
 		s.add("ts = ?", nanos(q.TS))
 	}
 	switch {
 	case q.Thread == "" || s.leading&threadColumn != 0:
 	case q.Client != "":
-		s.add("thread = "+ownThread, []byte(q.Thread), []byte(q.Client))
+		s.add("thread = "+ownThread, pairKey(q.Client, q.Thread))
 	default:
 		s.add("(SELECT id FROM thread t WHERE t.n = event.thread) = ?", []byte(q.Thread))
 	}
 	if q.Sender != "" && s.leading&senderColumn == 0 {
-		s.add("sender = ?", []byte(q.Sender))
+		s.add("sender = "+partyNumber, []byte(q.Sender))
 	}
 	for column, value := range q.Plain() {
 		s.add(column+" = ?", []byte(value))
 	}
 	if s.leading&senderColumn != 0 && q.Sender == "" {
 		// Exclude broadcasts and the viewer's own inbox. They are on the audience's other access paths.
-		s.add("recipient <> '' AND recipient <> ?", []byte(q.Viewer.DID))
+		s.add("recipient <> 0 AND recipient <> "+partyNumber, []byte(q.Viewer.DID))
 	}
 	switch v := q.Viewer; {
 	case !v.Limited:
 	case v.DID == "":
-		s.add("recipient = ''")
+		s.add("recipient = 0")
 	default:
-		s.add("(recipient = '' OR recipient = ? OR sender = ?)", []byte(v.DID), []byte(v.DID))
+		s.add("(recipient = 0 OR recipient = "+partyNumber+" OR sender = "+partyNumber+")", []byte(v.DID), []byte(v.DID))
 	}
 	if !q.NewerThan.IsZero() {
 		s.add("(ts > ? OR received > ?)", nanos(q.NewerThan), nanos(q.NewerThan))
@@ -243,10 +238,13 @@ func (s *selection) limitRange(q relay.Query, skew time.Duration) {
 		s.add("seq <= ?", int64(q.Until))
 	}
 	if !q.NewerThan.IsZero() {
-		// An event with a ts at or before this bound was stored before every event whose ts or arrival is after
-		// NewerThan: a sender's clock differs by less than skew, and the relay's clock was set back by at most
-		// StepBack. So the search starts behind the newest such event.
-		s.add("seq > coalesce((SELECT b.seq FROM event b WHERE b.ts <= ? ORDER BY b.ts DESC LIMIT 1), 0)",
-			nanos(q.NewerThan.Add(-2*skew-replay.StepBack)))
+		s.add(behindNews, nanos(q.NewerThan))
+	}
+	if !q.TS.IsZero() {
+		// An event with this ts was stored before each event that came a while later: a sender's clock differs by less than
+		// skew, and the relay's clock was set back by at most StepBack.
+		at, settled := nanos(q.TS), nanos(q.TS.Add(2*skew+replay.StepBack))
+		s.add(untilSettled, settled)
+		s.add(fromInstant, at, settled, at, at)
 	}
 }

@@ -21,14 +21,15 @@ import (
 // site is a PostgreSQL server that only one test uses, so that the test may crash it, and one schema in it.
 type site struct{ server, dsn string }
 
-// startSite starts a server that writes nothing to its disk by itself, except what a durable commit needs.
-func startSite(t *testing.T) site {
+// startSite starts a server that writes nothing to its disk by itself, except what a durable commit needs. args are
+// further arguments of the server.
+func startSite(t *testing.T, args ...string) site {
 	t.Helper()
 	folder := postgrestest.Folder(t)
 	data := filepath.Join(folder, "data")
 	postgrestest.Init(t, folder, data)
-	process := postgrestest.Command(folder, "postgres", "-D", data, "-k", folder, "-c", "listen_addresses=",
-		"-c", "bgwriter_lru_maxpages=0", "-c", "autovacuum=off", "-c", "commit_siblings=0")
+	process := postgrestest.Command(folder, "postgres", append([]string{"-D", data, "-k", folder, "-c", "listen_addresses=",
+		"-c", "bgwriter_lru_maxpages=0", "-c", "autovacuum=off", "-c", "commit_siblings=0"}, args...)...)
 	must(t, process.Start())
 	t.Cleanup(func() {
 		_ = process.Process.Signal(syscall.SIGQUIT) // ends all its processes at once; it may have ended

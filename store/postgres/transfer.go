@@ -10,21 +10,23 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/store/transfer"
 )
 
 var _ transfer.Engine = (*Store)(nil)
 
-// moved are the tables of a transfer, with the columns of a row, in the order of Export.
+// moved are the tables of a transfer, with the columns of a row, in the order of Export. where follows the table.
 var moved = []struct {
 	table   string
 	columns []string
 	where   string
 }{
-	{transfer.Events, []string{"seq", "sender", "id", "recipient", "type", "thread", "ts", "received", "expires", "forget",
-		"charged", "network", "body", "leaf", "salt"}, "WHERE forget > (SELECT swept FROM head) ORDER BY seq"},
+	{transfer.Events, []string{"seq", "s.did", "e.id", "CASE WHEN recipient <> 0 THEN r.did ELSE '' END", "type", "thread", "ts", "received", "expires",
+		"forget", "charged", "network", "body", "leaf", "salt"}, "e JOIN party s ON s.id = e.sender " +
+		"LEFT JOIN party r ON r.id = e.recipient WHERE forget > (SELECT swept FROM head) ORDER BY seq"},
 	{transfer.Threads, []string{"n", "id", "client", "due", "open", "state", "record"}, "ORDER BY n"},
-	{transfer.Participants, []string{"id", "party", "role", "thread"}, ""},
+	{transfer.Participants, []string{"t.id", "party", "role", "thread"}, "p JOIN thread t ON t.n = p.thread"},
 	{transfer.Manifests, []string{"n", "sender", "id", "seq", "ts", "expires", "recipient", "text", "intents"}, "ORDER BY n"},
 	{transfer.Agents, []string{"did", "seen"}, ""},
 	{transfer.Logs, []string{"n", "origin", "start", "published"}, "ORDER BY n"},
@@ -157,6 +159,7 @@ type importer struct {
 	table   string
 	rows    [][]any
 	ready   map[int64]bool // partitions that exist
+	parties parties
 }
 
 // Import implements transfer.Engine.
@@ -179,10 +182,11 @@ func (s *Store) Import(ctx context.Context, produce func(transfer.Emit) (transfe
 			return err
 		}
 		i := &importer{ctx: ctx, tx: tx, size: s.sweeper.size, tables: tables, columns: map[string][]string{},
-			ready: map[int64]bool{}}
+			ready: map[int64]bool{}, parties: parties{}}
 		for _, m := range moved {
 			i.columns[m.table] = m.columns
 		}
+		i.columns[transfer.Participants] = []string{"key", "party", "role", "thread"}
 		for table := range tables { // migrations may have added rows
 			if _, err := tx.Exec(ctx, "DELETE FROM "+table); err != nil {
 				return err
@@ -195,7 +199,10 @@ func (s *Store) Import(ctx context.Context, produce func(transfer.Emit) (transfe
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "UPDATE head SET epoch = $1, last = $2, swept = 0", int64(head.Epoch), head.Last)
+		if _, err = tx.Exec(ctx, "UPDATE head SET epoch = $1, last = $2, swept = 0", int64(head.Epoch), head.Last); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, "SELECT span_fill()")
 		return err
 	})
 }
@@ -219,8 +226,7 @@ func (i *importer) add(table string, row []any) error {
 		row = slices.Clone(row)
 		row[4] = row[4].(int64) == 1
 	case transfer.Participants:
-		row = slices.Clone(row)
-		row[2] = 1 - row[2].(int64)
+		row = []any{pairKey(didkey.DID(row[1].([]byte)), string(row[0].([]byte))), row[1], 1 - row[2].(int64), row[3]}
 	}
 	i.rows = append(i.rows, row)
 	return nil
@@ -229,6 +235,9 @@ func (i *importer) add(table string, row []any) error {
 func (i *importer) flush() error {
 	if len(i.rows) == 0 {
 		return nil
+	}
+	if i.table == transfer.Events {
+		return i.flushEvents()
 	}
 	columns, ok := i.columns[i.table]
 	if !ok {
@@ -243,12 +252,6 @@ func (i *importer) flush() error {
 	err := copyInto(i.table, columns, i.rows)
 	switch {
 	case err != nil:
-	case i.table == transfer.Events:
-		var ids [][]any
-		for _, row := range i.rows {
-			ids = append(ids, []any{row[0], row[1], row[2], row[9]})
-		}
-		err = copyInto("message", []string{"seq", "sender", "id", "forget"}, ids)
 	case i.table == transfer.Manifests:
 		var intents [][]any
 		for _, row := range i.rows {
@@ -265,4 +268,30 @@ func (i *importer) flush() error {
 	}
 	i.rows = i.rows[:0]
 	return err
+}
+
+// flushEvents sends rows of the table event with the statements of the writer, which give the parties their numbers.
+func (i *importer) flushEvents() error {
+	var r eventRows
+	for _, row := range i.rows {
+		for column, into := range map[int]*[]int64{0: &r.seq, 5: &r.thread, 6: &r.ts, 7: &r.received, 8: &r.expires, 9: &r.forget,
+			10: &r.charged, 11: &r.network} {
+			*into = append(*into, row[column].(int64))
+		}
+		for column, into := range map[int]*[][]byte{1: &r.sender, 2: &r.id, 3: &r.recipient, 4: &r.kind, 12: &r.body} {
+			*into = append(*into, row[column].([]byte))
+		}
+		leaf, salt := (*int64)(nil), []byte(nil) // NULL
+		if n, ok := row[13].(int64); ok {
+			leaf = &n
+		}
+		if text, ok := row[14].([]byte); ok {
+			salt = text
+		}
+		r.leaf, r.salt = append(r.leaf, leaf), append(r.salt, salt)
+	}
+	i.rows = i.rows[:0]
+	batch := &pgx.Batch{}
+	r.queue(batch, i.parties)
+	return i.tx.SendBatch(i.ctx, batch).Close()
 }

@@ -47,7 +47,7 @@ func (s *Store) Measure(ctx context.Context, now time.Time) (u ledger.Usage, err
 		})
 		queueThreads(batch, &u.Threads)
 		batch.Queue("SELECT (SELECT count(DISTINCT sender) FROM manifest WHERE expires > $1), "+
-			"(SELECT count(*) FROM (SELECT sender FROM event UNION SELECT recipient FROM event WHERE recipient <> '' "+
+			"(SELECT count(*) FROM (SELECT did FROM party WHERE id IN (SELECT sender FROM event UNION SELECT recipient FROM event) "+
 			"UNION SELECT client FROM thread UNION SELECT party FROM participant) who), last FROM head", at).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&u.Agents, &u.Identities, &u.Seq) })
 		queueSize(batch, &u.DatabaseBytes)
@@ -76,8 +76,9 @@ func (s *Store) Top(
 		order = "3"
 	}
 	err = s.measuring(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, "SELECT convert_from("+column+", 'UTF8'), count(*), sum(length(body)), "+unasked+
-			" FROM event WHERE expires > $1 AND "+column+" <> '' GROUP BY "+column+" ORDER BY "+order+" DESC, 1 LIMIT $2",
+		rows, err := tx.Query(ctx, "SELECT convert_from(p.did, 'UTF8'), e.events, e.bytes, e.unasked FROM (SELECT "+column+" AS id, count(*) AS events, "+
+			"sum(length(body)) AS bytes, "+unasked+" AS unasked FROM event WHERE expires > $1 GROUP BY "+column+") e "+
+			"JOIN party p ON p.id = e.id ORDER BY "+order+" DESC, 1 LIMIT $2",
 			nanos(now), limit)
 		if err != nil {
 			return err

@@ -10,22 +10,18 @@ import (
 
 // The statements of Write. Each gets all its rows as arrays, one for each column.
 const (
-	addEvents = "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, charged, " +
-		"network, body, leaf, salt) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bytea[], " +
-		"$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bytea[], " +
-		"$14::bigint[], $15::bytea[])"
-	addMessages = "INSERT INTO message (seq, sender, id, forget) " +
-		"SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[])"
 	addThreads = "INSERT INTO thread (n, id, client, due, open, state, record) SELECT * FROM " +
 		"unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[], $5::boolean[], $6::smallint[], $7::bytea[])"
 	updateThreads = "UPDATE thread t SET due = k.due, open = k.open, state = k.state, record = k.record FROM " +
 		"unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::smallint[], $5::bytea[]) k (n, due, open, state, record) " +
 		"WHERE t.n = k.n"
-	addParticipants = "INSERT INTO participant (id, party, role, thread) SELECT * FROM " +
-		"unnest($1::bytea[], $2::bytea[], $3::smallint[], $4::bigint[]) ON CONFLICT DO NOTHING"
+	// addParticipants has no ON CONFLICT, because that costs one more record of the write-ahead log for each row.
+	addParticipants = "INSERT INTO participant (key, party, role, thread) SELECT * FROM " +
+		"unnest($1::uuid[], $2::bytea[], $3::smallint[], $4::bigint[]) k (key, party, role, thread) WHERE NOT EXISTS " +
+		"(SELECT 1 FROM participant p WHERE p.key = k.key AND p.role = k.role AND p.thread = k.thread)"
 	dropThreads      = "DELETE FROM thread t USING unnest($1::bigint[]) k (n) WHERE t.n = k.n"
-	dropParticipants = "DELETE FROM participant p USING unnest($1::bytea[], $2::bytea[], $3::bigint[]) k (id, party, thread) " +
-		"WHERE p.id = k.id AND p.party = k.party AND p.role IN (0, 1) AND p.thread = k.thread"
+	dropParticipants = "DELETE FROM participant p USING unnest($1::uuid[], $2::bigint[]) k (key, thread) " +
+		"WHERE p.key = k.key AND p.role IN (0, 1) AND p.thread = k.thread"
 	addManifests = "INSERT INTO manifest (n, sender, id, seq, ts, expires, recipient, text, intents) SELECT k.seq, k.* FROM " +
 		"unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[], $8::bytea[]) " +
 		"k (sender, id, seq, ts, expires, recipient, text, intents) " +
@@ -46,6 +42,7 @@ const (
 func (w *writer) Write(c ledger.Changes) error {
 	w.begin()
 	w.writeThreads(c.Threads)
+	w.countThreads(c.Threads, c.Removed)
 	w.writeEvents(c.Events)
 	if err := w.writeManifests(c.Events); err != nil {
 		return err
@@ -67,7 +64,8 @@ func (w *writer) writeThreads(changes []ledger.Change) {
 		open                []bool
 		state               []int16
 	}
-	var ids, parties [][]byte
+	var keys [][16]byte
+	var parties [][]byte
 	var roles []int16
 	var numbers []int64
 	for _, t := range changes {
@@ -84,7 +82,7 @@ func (w *writer) writeThreads(changes []ledger.Change) {
 			if p.Works {
 				role = 0
 			}
-			ids, parties = append(ids, []byte(t.ID)), append(parties, []byte(p.DID))
+			keys, parties = append(keys, pairKey(p.DID, t.ID)), append(parties, []byte(p.DID))
 			roles, numbers = append(roles, role), append(numbers, t.Number)
 		}
 	}
@@ -94,8 +92,8 @@ func (w *writer) writeThreads(changes []ledger.Change) {
 	if u := updated; len(u.n) > 0 {
 		w.batch.Queue(updateThreads, u.n, u.due, u.open, u.state, u.records)
 	}
-	if len(ids) > 0 {
-		w.batch.Queue(addParticipants, ids, parties, roles, numbers)
+	if len(keys) > 0 {
+		w.batch.Queue(addParticipants, keys, parties, roles, numbers)
 	}
 }
 
@@ -108,29 +106,25 @@ func (w *writer) writeEvents(events []ledger.Event) {
 	for s := &w.store.sweeper; s.ready < int64(events[n-1].Seq)/s.size; s.ready++ {
 		w.batch.Queue(addPartition, s.ready+1)
 	}
-	bytea := func() [][]byte { return make([][]byte, 0, n) }
-	bigint := func() []int64 { return make([]int64, 0, n) }
-	seq, threads, ts, received, expires := bigint(), bigint(), bigint(), bigint(), bigint()
-	forget, charged, network := bigint(), bigint(), bigint()
-	sender, id, recipient, kind, body := bytea(), bytea(), bytea(), bytea(), bytea()
-	leaf, salt := make([]*int64, n), make([][]byte, n) // nil: NULL
+	var r eventRows
 	for i, e := range events {
 		m := e.Envelope
+		var leaf *int64 // nil: NULL
+		var salt []byte
 		if e.Leaf != nil {
-			leaf[i], salt[i] = &events[i].LeafIndex, e.Leaf.Salt[:]
+			leaf, salt = &events[i].LeafIndex, e.Leaf.Salt[:]
 		}
-		seq, threads = append(seq, int64(e.Seq)), append(threads, e.Thread)
-		ts, received = append(ts, nanos(e.TS)), append(received, nanos(e.Received))
+		r.leaf, r.salt = append(r.leaf, leaf), append(r.salt, salt)
+		r.seq, r.thread = append(r.seq, int64(e.Seq)), append(r.thread, e.Thread)
+		r.ts, r.received = append(r.ts, nanos(e.TS)), append(r.received, nanos(e.Received))
 		// After the clock was set back, a new event could count as removed already.
-		expires, forget = append(expires, nanos(e.Expires)), append(forget, max(nanos(e.Forget), w.swept+1))
-		charged, network = append(charged, e.Charge), append(network, e.Network)
-		sender, id = append(sender, []byte(m.Sender.ID)), append(id, []byte(m.ID))
-		recipient, kind = append(recipient, []byte(m.Recipient)), append(kind, []byte(m.Type))
-		body = append(body, e.Body)
+		r.expires, r.forget = append(r.expires, nanos(e.Expires)), append(r.forget, max(nanos(e.Forget), w.swept+1))
+		r.charged, r.network = append(r.charged, e.Charge), append(r.network, e.Network)
+		r.sender, r.id = append(r.sender, []byte(m.Sender.ID)), append(r.id, []byte(m.ID))
+		r.recipient, r.kind = append(r.recipient, []byte(m.Recipient)), append(r.kind, []byte(m.Type))
+		r.body = append(r.body, e.Body)
 	}
-	w.batch.Queue(addEvents, seq, sender, id, recipient, kind, threads, ts, received, expires, forget, charged, network,
-		body, leaf, salt)
-	w.batch.Queue(addMessages, seq, sender, id, forget)
+	r.queue(w.batch, w.parties)
 }
 
 // writeManifests puts the listings of events into the directory, and records when the agents in it were heard from.
@@ -192,15 +186,15 @@ func (w *writer) removeThreads(removed []ledger.Removal) {
 		return
 	}
 	var numbers, of []int64
-	var ids, parties [][]byte
+	var keys [][16]byte
 	for _, r := range removed {
 		numbers = append(numbers, r.Number)
 		for _, did := range r.Participants {
-			ids, parties, of = append(ids, []byte(r.ID)), append(parties, []byte(did)), append(of, r.Number)
+			keys, of = append(keys, pairKey(did, r.ID)), append(of, r.Number)
 		}
 	}
-	if len(ids) > 0 {
-		w.batch.Queue(dropParticipants, ids, parties, of)
+	if len(keys) > 0 {
+		w.batch.Queue(dropParticipants, keys, of)
 	}
 	w.batch.Queue(dropThreads, numbers)
 }

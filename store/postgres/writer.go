@@ -28,7 +28,11 @@ type writer struct {
 	after    relay.Seq // number of the last event when the transaction began
 	last     relay.Seq // number of the last event, including those of the transaction
 	swept    int64     // head.swept
-	locked   bool      // after, last and swept are those of the open transaction
+	spanned  int64     // head.spanned
+	threads  []int64   // head.threads, including the changes of the transaction
+	counted  bool      // the transaction changes threads
+	parties  parties
+	locked   bool // after, last, swept, spanned and threads are those of the open transaction
 	// logBehind says that other nodes have appended more to the log than followLog reads.
 	logBehind bool
 	sweptLog  int64          // counts the sweeps of logs
@@ -39,11 +43,16 @@ type writer struct {
 // connect opens the connection.
 func (w *writer) connect(ctx context.Context) (err error) {
 	w.conn, err = w.store.connectWriter(ctx, func(n *pgconn.Notice) {
-		if n.Severity == "WARNING" {
+		switch n.Severity {
+		case "WARNING":
 			w.warning = n
+		case "NOTICE": // only while the tables are updated
+			w.store.options.Log.Info("updating the tables of PostgreSQL; if this is interrupted, nothing is lost, and it begins again",
+				"progress", n.Message)
 		}
 	})
 	w.reset()
+	w.parties = parties{} // it may be another server
 	if err == nil {
 		w.store.confirmed.renew()
 	}
@@ -61,7 +70,7 @@ func (w *writer) disconnect() {
 }
 
 // reset forgets the transaction.
-func (w *writer) reset() { w.batch, w.begun, w.locked = &pgx.Batch{}, false, false }
+func (w *writer) reset() { w.batch, w.begun, w.locked, w.counted = &pgx.Batch{}, false, false, false }
 
 // run executes jobs until the store is closed. It finishes the group or task that it has started. Callers that still
 // wait get their error from the queue.
@@ -194,6 +203,7 @@ func (w *writer) transact(f func() error) error {
 	if err == nil {
 		return nil
 	}
+	clear(w.parties)
 	w.ledger.Undo(relay.Cursor{}) // the next group counts the inboxes again
 	w.store.sweeper.ready = ready // partitions that the transaction has created are gone
 	if errors.Is(err, errUnknown) {
@@ -229,9 +239,9 @@ func (w *writer) begin() {
 	w.begun = true
 	w.batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	w.batch.Queue("SET LOCAL synchronous_commit = off") // see commit
-	w.batch.Queue("SELECT epoch, last, swept FROM head FOR UPDATE").QueryRow(func(row pgx.Row) error {
+	w.batch.Queue("SELECT epoch, last, swept, spanned, threads FROM head FOR UPDATE").QueryRow(func(row pgx.Row) error {
 		var epoch uint32
-		if err := row.Scan(&epoch, &w.after, &w.swept); err != nil {
+		if err := row.Scan(&epoch, &w.after, &w.swept, &w.spanned, &w.threads); err != nil {
 			return err
 		}
 		if epoch != w.store.epoch {
@@ -275,8 +285,9 @@ func (w *writer) flush() error {
 // message is durable.
 func (w *writer) commit() error {
 	w.begin()
-	if w.last > w.after {
-		w.batch.Queue("UPDATE head SET last = $1", w.last)
+	if w.last > w.after || w.counted {
+		w.queueSpan()
+		w.batch.Queue("UPDATE head SET last = $1, spanned = $2, threads = $3", w.last, w.spanned, w.threads)
 	}
 	committed := queueCommit(w.batch)
 	batch := w.batch

@@ -58,7 +58,7 @@ func (w *writer) writeThread(t ledger.Change) (err error) {
 
 // noteThread adds a thread that changed together with the event seq to the tail.
 func (w *writer) noteThread(seq relay.Seq, t ledger.Change) {
-	note := changedThread{id: t.ID, due: nanos(t.Due), open: t.Open, own: t.New || t.Open != t.WasOpen}
+	note := changedThread{id: t.ID, due: nanos(t.Due), open: t.Open, own: t.New || t.Open != t.Was.Open}
 	roles := map[didkey.DID][]int{}
 	if t.New {
 		roles[""], roles[t.Client] = []int{0}, []int{schema.RoleClient}

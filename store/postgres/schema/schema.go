@@ -170,8 +170,8 @@ func otherNames(ctx context.Context, tx pgx.Tx, extension string) (names string,
 }
 
 // reserved are names that extensions must not have: they begin the names of the store's tables and indexes.
-var reserved = []string{"event", "message", "manifest", "thread", "participant", "agent", "nonce", "head", "setting",
-	"report", "log", "pg"}
+var reserved = []string{"event", "message", "manifest", "thread", "participant", "party", "agent", "nonce", "head", "setting",
+	"report", "log", "span", "pg"}
 
 type querier interface {
 	QueryRow(ctx context.Context, text string, args ...any) pgx.Row

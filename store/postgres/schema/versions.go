@@ -21,8 +21,9 @@ type Program struct {
 	Together []int
 }
 
-// Current is this program. Nodes that know no log would append messages without leaves, so schema 2 needs its own.
-var Current = Program{Files: Files, Together: []int{1, 2}}
+// Current is this program. Nodes that know no log would append messages without leaves, so schema 2 needs its own. Nodes
+// that know no spans would write none, and those that know no parties cannot write events.
+var Current = Program{Files: Files, Together: []int{1, 2, 3, 4}}
 
 // Errors of nodes whose versions do not fit together.
 var (
