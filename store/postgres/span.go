@@ -8,7 +8,8 @@ import (
 // spanSize numbers behind the last one are used, and always when the numbers of a partition are used up.
 const spanSize = 256
 
-// The statements of spans.
+// The statements of spans. They join spans with rows by LATERAL and OFFSET 0, so that PostgreSQL first reads the spans, and
+// then only their rows. By itself it would expect many spans where there is none, and read a whole table first.
 const (
 	addSpan = "INSERT INTO span (first, last, min_ts, max_ts, latest, min_forget, max_forget, due) " +
 		"SELECT $1, $2, min(ts), max(ts), greatest(max(ts), max(received), " +
@@ -21,22 +22,27 @@ const (
 	// dueSpans are those with threads that may be due at $1. The threads behind the last span may be due, too.
 	dueSpans   = "SELECT first, last FROM span WHERE due <= $1 ORDER BY due LIMIT $2"
 	dueThreads = "SELECT 1::bigint, " + threadColumns + " FROM ((" + dueSpans + ") UNION ALL SELECT spanned + 1, last FROM head) s " +
-		"JOIN thread t ON t.n BETWEEN s.first AND s.last WHERE t.due <= $1 LIMIT $3"
+		"CROSS JOIN LATERAL (SELECT * FROM thread WHERE n BETWEEN s.first AND s.last AND due <= $1 OFFSET 0) t LIMIT $3"
+	// eventsOfSpans are the events of the spans k, and idsOfSpans the rows of their ids. An id that was used again belongs to
+	// a later event.
+	eventsOfSpans = "FROM k CROSS JOIN LATERAL (SELECT seq, sender, id, forget FROM event WHERE seq BETWEEN k.first AND k.last " +
+		"OFFSET 0) e "
+	idsOfSpans = "SELECT m.ctid " + eventsOfSpans + "CROSS JOIN LATERAL (SELECT ctid FROM message WHERE key = " +
+		"pair_key((SELECT did FROM party WHERE id = e.sender), e.id) AND seq = e.seq OFFSET 0) m"
 	delaySpans = "UPDATE span s SET due = (SELECT min(due) FROM thread WHERE n BETWEEN s.first AND s.last) " +
 		"FROM (" + dueSpans + ") k WHERE s.last = k.last"
-	// forgetSpans removes the ids of spans whose ids are all due. An id that was used again belongs to a later event.
+	// forgetSpans removes the ids of spans whose ids are all due.
 	forgetSpans = "WITH k AS (SELECT first, last FROM span WHERE max_forget <= $1 ORDER BY max_forget LIMIT $2), " +
-		"gone AS (DELETE FROM message m USING k, event e, party p WHERE e.seq BETWEEN k.first AND k.last " +
-		"AND p.id = e.sender AND m.key = pair_key(p.did, e.id) AND m.seq = e.seq) UPDATE span s SET max_forget = NULL FROM k WHERE s.last = k.last"
+		"gone AS (DELETE FROM message WHERE ctid = ANY(ARRAY(" + idsOfSpans + "))) " +
+		"UPDATE span s SET max_forget = NULL FROM k WHERE s.last = k.last"
 	// ofPartition are the spans with events of a partition. Its number is $1 and its size is $2.
 	ofPartition = "last >= $1::bigint * $2::bigint AND first < ($1::bigint + 1) * $2::bigint AND last <= coalesce((SELECT last " +
 		"FROM span WHERE last >= ($1::bigint + 1) * $2::bigint - 1 ORDER BY last LIMIT 1), 9223372036854775807)"
 	forgetOfPartition = "SELECT max(max_forget) FROM span WHERE " + ofPartition
 	// removeDue removes the events of a partition that are due at $3, from the spans with the earliest ones.
 	removeDue = "WITH k AS (SELECT first, last FROM span WHERE " + ofPartition + " AND min_forget <= $3 ORDER BY min_forget " +
-		"LIMIT $4), ids AS (DELETE FROM message m USING k, event e, party p WHERE e.seq BETWEEN k.first AND k.last " +
-		"AND e.forget <= $3 AND p.id = e.sender AND m.key = pair_key(p.did, e.id) AND m.seq = e.seq), " +
-		"gone AS (DELETE FROM event e USING k WHERE e.seq BETWEEN k.first AND k.last AND e.forget <= $3) " +
+		"LIMIT $4), ids AS (DELETE FROM message WHERE ctid = ANY(ARRAY(" + idsOfSpans + " WHERE e.forget <= $3))), " +
+		"gone AS (DELETE FROM event WHERE seq = ANY(ARRAY(SELECT e.seq " + eventsOfSpans + "WHERE e.forget <= $3))) " +
 		"UPDATE span s SET min_forget = (SELECT min(forget) FROM event WHERE seq BETWEEN s.first AND s.last AND forget > $3) " +
 		"FROM k WHERE s.last = k.last"
 	// dropSpans removes spans before $1 that have no event, id or thread.

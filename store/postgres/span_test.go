@@ -4,6 +4,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -146,4 +148,84 @@ func TestSpans(t *testing.T) {
 	if left != [4]int{} {
 		t.Errorf("threads, events, ids and spans are left: %v", left)
 	}
+}
+
+// TestSweepReadsLittle stores many messages, and lets PostgreSQL count them. The statements of a sweep then read only the
+// rows of the spans that are due, and those behind the last span. The sweep runs each second and holds the lock of all
+// nodes, so it must not pass over whole tables, whatever the planner expects.
+func TestSweepReadsLittle(t *testing.T) {
+	const groups = 60
+	place, now := t.TempDir(), time.Now()
+	s := open(t, place, Options{Now: func() time.Time { return now }})
+	for n := range groups {
+		at := now.Add(time.Duration(n-groups) * time.Second)
+		var entries []relay.Entry
+		for i := range spanSize {
+			m, err := envelope.Draft{Thread: fmt.Sprint("t", n*spanSize+i), Recipient: key(byte(100 + i%50)).DID(),
+				Payload: envelope.Request{RequestID: "r", Intent: "x"}}.Sign(key(byte(1+i%50)), at)
+			must(t, err)
+			entries = append(entries, relay.Entry{Envelope: m, Received: at})
+		}
+		for _, o := range s.AppendAll(t.Context(), entries) {
+			must(t, o.Err)
+		}
+	}
+	direct(t, place, func(conn *pgx.Conn) error {
+		var due, forget int64 // when the first span is due, and when all its ids are
+		if err := conn.QueryRow(t.Context(), "SELECT min(due), min(max_forget) FROM span").Scan(&due, &forget); err != nil {
+			return err
+		}
+		// The node plans its statements once for all arguments, too.
+		if _, err := conn.Exec(t.Context(), session+"; ANALYZE; SET plan_cache_mode = force_generic_plan"); err != nil {
+			return err
+		}
+		for name, statement := range map[string]struct{ text, args string }{
+			"dueThreads":  {dueThreads, fmt.Sprint(due, ", ", expireSpans, ", ", ledger.ExpireThreads)},
+			"delaySpans":  {delaySpans, fmt.Sprint(due, ", ", expireSpans)},
+			"forgetSpans": {forgetSpans, fmt.Sprint(forget, ", ", expireRows/spanSize)},
+			"removeDue":   {removeDue, fmt.Sprint("0, ", 1<<20, ", ", forget, ", ", expireSpans)},
+			"dropParties": {dropParties, fmt.Sprint(due, ", ", expireRows, ", ", due)},
+		} {
+			var plans []scanned
+			err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(t.Context(), "PREPARE "+name+" AS "+statement.text); err != nil {
+					return err
+				}
+				text := "EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE " + name + "(" + statement.args + ")"
+				return errors.Join(tx.QueryRow(t.Context(), text).Scan(&plans), errUndo)
+			})
+			if !errors.Is(err, errUndo) || len(plans) == 0 {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if rows := plans[0].Plan.rows(); rows > 10*spanSize {
+				t.Errorf("%s reads %.0f rows of %d", name, rows, groups*spanSize)
+			}
+		}
+		return nil
+	})
+}
+
+var errUndo = errors.New("undo")
+
+// scanned is what EXPLAIN says of a statement.
+type scanned struct{ Plan scan }
+
+// scan is a node of a plan.
+type scan struct {
+	Relation string  `json:"Relation Name"` // empty: it reads no table
+	Rows     float64 `json:"Actual Rows"`   // that it returns, in each loop
+	Removed  float64 `json:"Rows Removed by Filter"`
+	Loops    float64 `json:"Actual Loops"`
+	Plans    []scan
+}
+
+// rows returns how many rows of tables the plan has read.
+func (s scan) rows() (sum float64) {
+	if s.Relation != "" {
+		sum = (s.Rows + s.Removed) * s.Loops
+	}
+	for _, p := range s.Plans {
+		sum += p.rows()
+	}
+	return sum
 }
