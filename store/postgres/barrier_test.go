@@ -72,6 +72,12 @@ func testCrash(t *testing.T, x site) {
 	proofs.post(t, a, asked)
 	proofs.post(t, b, offer)
 	proofs.check(t, start)
+	for _, s := range []*Store{a, b} { // while the connection that listens is opened again, a read gets no answer
+		for _, err := s.Read(t.Context(), relay.Query{}); errors.Is(err, errNoAnswer); {
+			time.Sleep(10 * time.Millisecond) // nothing tells when it is open
+			_, err = s.Read(t.Context(), relay.Query{})
+		}
+	}
 	want := ids(t, a)
 	for i, s := range []*Store{a, b} {
 		found, n := ids(t, s), int(before)+4

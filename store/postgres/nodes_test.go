@@ -346,7 +346,7 @@ func whileUnreachable(t *testing.T, f func() error) {
 }
 
 // TestMissingEventsAreNoticed takes events away, as the promotion of a standby without them does. The node must not
-// go on with the same cursors.
+// continue with the same cursors.
 func TestMissingEventsAreNoticed(t *testing.T) {
 	place := t.TempDir()
 	s := open(t, place, Options{})
