@@ -427,9 +427,10 @@ func TestWorkKilled(t *testing.T) {
 }
 
 // TestWorkPoison: a job whose program kills the agent each time is begun only a few times (RELAYS R-18).
+// With exec, no other process is left when the system kills the program with its agent.
 func TestWorkPoison(t *testing.T) {
 	w := newWorkTest(t, startRelay(t, time.Now))
-	const script = `echo $AGORA_ATTEMPT >> DIR/attempts; kill -9 $PPID; sleep 1000`
+	const script = `echo $AGORA_ATTEMPT >> DIR/attempts; kill -9 $PPID; exec sleep 1000`
 	cmd, _ := w.process(script, "--attempts", "2")
 	call := w.hire(nil)
 	_ = cmd.Wait() // it was killed
@@ -449,7 +450,7 @@ func TestWorkPoison(t *testing.T) {
 // begun (RELAYS R-18).
 func TestWorkTakesOverState(t *testing.T) {
 	w := newWorkTest(t, startRelay(t, time.Now))
-	const script = `echo $AGORA_ATTEMPT >> DIR/attempts; kill -9 $PPID; sleep 1000`
+	const script = `echo $AGORA_ATTEMPT >> DIR/attempts; kill -9 $PPID; exec sleep 1000`
 	file := w.file("state")
 	cmd, _ := w.process(script, "--state", file)
 	call := w.hire(nil)
