@@ -34,11 +34,6 @@ type asker struct {
 
 func newAsker(t *testing.T, url string) *asker {
 	t.Helper()
-	t.Setenv("AGORA_KEY", "")
-	t.Setenv("AGORA_RELAY", "")
-	if err := errors.Join(os.Unsetenv("AGORA_KEY"), os.Unsetenv("AGORA_RELAY")); err != nil {
-		t.Fatal(err)
-	}
 	key := newKey(t)
 	return &asker{t: t, url: url, key: key, file: keyFile(t, key)}
 }
@@ -161,6 +156,7 @@ const quickly = "--settle=50ms"
 
 // TestAskOutcomes runs agora ask to each of its ends.
 func TestAskOutcomes(t *testing.T) {
+	t.Parallel()
 	s := startServe(t, "--data", filepath.Join(t.TempDir(), "data"))
 	alice := newAsker(t, s.relay)
 	serveAgent(t, s.relay, "free", 0, client.Handler{Quote: free})
@@ -344,6 +340,7 @@ func TestAskSealed(t *testing.T) {
 
 // TestAskTimeouts checks what a request says that the relay has ended at a deadline.
 func TestAskTimeouts(t *testing.T) {
+	t.Parallel()
 	s := startServe(t, "--data", filepath.Join(t.TempDir(), "data"), "--pending-timeout", "1s", "--active-timeout", "1s")
 	alice := newAsker(t, s.relay)
 	serveAgent(t, s.relay, "priced", 0.005, client.Handler{})
@@ -408,6 +405,7 @@ func openThread(t *testing.T, from *asker, id string, flags ...string) (requestI
 
 // TestAskChoosesAmongRivals lets several agents offer, change their offers and take them back.
 func TestAskChoosesAmongRivals(t *testing.T) {
+	t.Parallel()
 	s := startServe(t, "--data", filepath.Join(t.TempDir(), "data"))
 	alice := newAsker(t, s.relay)
 	a, b, c := newRival(t, s.relay), newRival(t, s.relay), newRival(t, s.relay)
@@ -489,6 +487,7 @@ func TestAskChoosesAmongRivals(t *testing.T) {
 
 // TestAskWaitsForBetterOffers checks that a too expensive offer does not end the waiting if there is a limit.
 func TestAskWaitsForBetterOffers(t *testing.T) {
+	t.Parallel()
 	s := startServe(t, "--data", filepath.Join(t.TempDir(), "data"))
 	alice, a, b := newAsker(t, s.relay), newRival(t, s.relay), newRival(t, s.relay)
 	ended := make(chan asked, 1)
@@ -506,6 +505,7 @@ func TestAskWaitsForBetterOffers(t *testing.T) {
 
 // TestAskChoose lets a person choose.
 func TestAskChoose(t *testing.T) {
+	t.Parallel()
 	s := startServe(t, "--data", filepath.Join(t.TempDir(), "data"))
 	alice := newAsker(t, s.relay)
 	alice.terminal = true

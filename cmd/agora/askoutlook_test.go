@@ -74,6 +74,7 @@ func TestAskLooksAhead(t *testing.T) {
 
 // TestAskExplainsSilence checks that agora ask says why there may be no offer while it still waits.
 func TestAskExplainsSilence(t *testing.T) {
+	t.Parallel()
 	s := startServe(t, "--data", filepath.Join(t.TempDir(), "data"))
 	alice := newAsker(t, s.relay)
 	announce(t, s.relay, "picky", 0)

@@ -49,6 +49,7 @@ func lyingFront(t *testing.T, relay string) *httptest.Server {
 // TestCaughtIsRemembered: agora ask catches a relay with wrong proofs, and continues at another one. A later command
 // does not use that relay, until it is forgiven (RELAYS R-17).
 func TestCaughtIsRemembered(t *testing.T) {
+	t.Parallel()
 	a, b := startRelayProcess(t), startRelayProcess(t)
 	front := lyingFront(t, a.URL)
 	n, err := client.NewNetwork([]string{front.URL, b.URL}, newKey(t),

@@ -227,6 +227,7 @@ func deliveriesOf(t *testing.T, bob, eve, gate didkey.Key) (pages []string) {
 
 // TestChannelAgent runs the commands of an agent with an inbox.
 func TestChannelAgent(t *testing.T) {
+	t.Parallel()
 	bob, gate, eve := newKey(t), newKey(t), newKey(t)
 	const inbox = `{"id":"in_1","label":"ops","owner":"BOB","createdAt":"2026-03-20T10:00:00Z"}`
 	owned := strings.ReplaceAll(inbox, "BOB", string(bob.DID()))

@@ -205,6 +205,7 @@ func (h *acceptHolder) set(hold bool) {
 // TestMCPKilled kills the hirer between the reservation and the ACCEPT, and the worker and the relay between the ACCEPT
 // and the RESULT. Nothing may be lost, and nothing spent twice.
 func TestMCPKilled(t *testing.T) {
+	t.Parallel()
 	relay := startRelayProcess(t)
 	target, err := url.Parse(relay.URL)
 	if err != nil {
@@ -276,6 +277,7 @@ func TestMCPKilled(t *testing.T) {
 // TestMCPSeveral hires and works over two relays, of which the first dies before the job and comes back with the last
 // message. An agent announces itself at all of them (RELAYS R-10). Only one process can take jobs with a key.
 func TestMCPSeveral(t *testing.T) {
+	t.Parallel()
 	a, b := startRelayProcess(t), startRelayProcess(t)
 	folder := t.TempDir()
 	bobKey := filepath.Join(folder, "bob.key")

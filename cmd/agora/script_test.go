@@ -54,9 +54,11 @@ func playPolicy() {
 type withoutLeaks struct{ *testing.M }
 
 func (m withoutLeaks) Run() int {
-	// Tests do not use the profile and the address book of the person who runs them. Most compare output without colours.
+	// Tests do not use the profile, the address book, the key and the relay of the person who runs them. Most compare
+	// output without colours.
 	home, err := os.MkdirTemp("", "agora-test")
-	if err = errors.Join(err, os.Setenv("XDG_CONFIG_HOME", home), os.Setenv("XDG_CACHE_HOME", home), os.Setenv("NO_COLOR", "1")); err != nil {
+	if err = errors.Join(err, os.Unsetenv("AGORA_KEY"), os.Unsetenv("AGORA_RELAY"), os.Setenv("XDG_CONFIG_HOME", home),
+		os.Setenv("XDG_CACHE_HOME", home), os.Setenv("NO_COLOR", "1")); err != nil {
 		panic(err)
 	}
 	defer func() { _ = os.RemoveAll(home) }()

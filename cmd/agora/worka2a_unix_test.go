@@ -30,6 +30,7 @@ func (w *workTest) startA2A(script string, flags ...string) *a2aclient.Client {
 // A-16: agora work --a2a publishes the endpoint, says where it is, and serves it. A-33: with --output lines, each line reaches
 // the caller while the program runs. A-43: the agent signs what it has sent.
 func TestWorkA2ALines(t *testing.T) {
+	t.Parallel()
 	w := newWorkTest(t, startServe(t, "--a2a", "--data", filepath.Join(t.TempDir(), "data")).relay)
 	c := w.startA2A(`read -r text; case $text in
 wait) echo one; until [ -e DIR/go ]; do sleep 0.05; done; printf 'two\n\nend';;
