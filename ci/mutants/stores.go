@@ -70,6 +70,8 @@ var storage = []mutant{
 		ofMerges},
 	{"merge: a batch grows without end", "store/sqlite writer.mergeGroup", "mergeSlice()", with("error(nil)"),
 		ofMerges},
+	{"ids: the filter does not get those of a batch", "store/sqlite writer.startMerge", "addPart()", drop,
+		"./store/sqlite -run IDsOfAllStored"},
 	{"full: records of ended threads are kept", "store/sqlite writer.trim", "row.Record", never,
 		"./store/sqlite -run Recovery"},
 }

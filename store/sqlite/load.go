@@ -117,7 +117,7 @@ func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
 		if err != nil {
 			return err
 		}
-		if sender != 0 { // else none of its messages is stored
+		if sender != 0 && w.mayKnow(hashOf(messageID{sender, m.ID})) { // a sender without a number has no messages
 			messages.add(strconv.FormatInt(sender, 10), m.ID)
 		}
 	}
@@ -125,7 +125,7 @@ func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
 	for _, t := range wanted.Threads {
 		if n := w.store.tail.threadOf(t); n != 0 {
 			changed = append(changed, n)
-		} else {
+		} else if w.mayKnow(hashOf(t)) {
 			threads.add(string(t.Client), t.ID)
 		}
 	}

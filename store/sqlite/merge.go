@@ -141,7 +141,11 @@ func (w *writer) batchSize() int { return int(cmp.Or(int64(w.store.options.merge
 
 // startMerge begins to merge all events of the tail. No batch must be being merged.
 func (w *writer) startMerge() {
+	if f := w.ids.filter; f == nil || f.room < 0 {
+		w.readIDs()
+	}
 	p := w.store.tail.freeze()
+	w.ids.addPart(p)
 	w.merge = &merge{part: p, last: p.rows[len(p.rows)-1].seq, ready: make(chan struct{})}
 	var dues, own []changedKey
 	for n, t := range p.changed {
