@@ -64,25 +64,15 @@ func (s suite) testFaults(t *testing.T, faults []fault) {
 	if s.shares {
 		s.share(t)
 	}
-	for _, waits := range []bool{true, false} { // those that wait longest start first
-		for i, f := range faults {
-			if s.waits(f) != waits || racing.Detector && i%8 != 0 { // the race detector makes them slow
-				continue
-			}
-			t.Run(f.name, func(t *testing.T) {
-				t.Parallel()
-				s.testFault(t, f, *thorough || !racing.Detector && !testing.Short() && i%4 == 0)
-			})
+	for i, f := range faults {
+		if racing.Detector && i%8 != 0 {
+			continue // the race detector makes them slow
 		}
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			s.testFault(t, f, *thorough || !racing.Detector && !testing.Short() && i%4 == 0)
+		})
 	}
-}
-
-// waits reports whether f fails a slow check, which mostly waits.
-func (s suite) waits(f fault) bool {
-	return slices.ContainsFunc(s.slow, func(number string) bool {
-		_, named := f.fails[number]
-		return named
-	})
 }
 
 // share lets faults without a hook share one server, because it takes long to start one.
@@ -123,12 +113,15 @@ func (s suite) testFault(t *testing.T, f fault, withThemes bool) {
 			themes[c.Theme] = withThemes
 		}
 	}
+	waits := false
 	for _, c := range s.checks {
-		if _, named := f.fails[c.Number]; named || themes[c.Theme] && !slices.Contains(s.slow, c.Number) {
+		slow := slices.Contains(s.slow, c.Number)
+		if _, named := f.fails[c.Number]; named || themes[c.Theme] && !slow {
 			only = append(only, c.Number)
+			waits = waits || slow
 		}
 	}
-	if !s.waits(f) && !s.idle {
+	if !waits && !s.idle {
 		takeTurn(t)
 	}
 	report := s.report(t, f, only)
