@@ -12,7 +12,8 @@ import (
 
 // A post asks whether its message and its thread are stored. Most often they are new, and in a large database the search
 // for them reads pages that nothing else needs. So the writer asks a Bloom filter first (STORE S-3). Ids are added before
-// they leave the tail, so the filter and the tail together know all of them.
+// they leave the tail, so the filter and the tail together know all of them. After a start, there is a filter soon after
+// the first batch: a relay with few posts needs none.
 
 // messageID names a message. The sender is a number of the table party.
 type messageID struct {
@@ -59,6 +60,12 @@ func (f *idFilter) add(hash uint64) {
 	}
 }
 
+func (f *idFilter) addAll(hashes []uint64) {
+	for _, hash := range hashes {
+		f.add(hash)
+	}
+}
+
 // has reports whether the hash may have been added. A nil filter knows nothing, so it reports true.
 func (f *idFilter) has(hash uint64) bool {
 	if f == nil {
@@ -76,52 +83,52 @@ func (f *idFilter) has(hash uint64) bool {
 
 // ids is what the writer knows of the ids that have left the tail.
 type ids struct {
-	begun   bool      // the first filter was begun
 	filter  *idFilter // nil: not ready, so each id is looked up
 	reading bool      // a new filter is being made
-	added   []uint64  // since then
+	added   []uint64  // hashes since then
 }
 
-// mayKnow reports whether a message or thread that the tail does not know may be stored.
-func (w *writer) mayKnow(hash uint64) bool {
-	if !w.ids.begun {
-		w.readIDs()
+// add adds the hashes of a batch.
+func (i *ids) add(hashes []uint64) {
+	if i.filter != nil {
+		i.filter.addAll(hashes)
 	}
-	return w.ids.filter.has(hash)
+	if i.reading {
+		i.added = append(i.added, hashes...)
+	}
 }
 
-// addPart adds the ids of a part, which is about to be merged.
-func (i *ids) addPart(p *part) {
-	add := func(hash uint64) {
-		if i.filter != nil {
-			i.filter.add(hash)
-		}
-		if i.reading {
-			i.added = append(i.added, hash)
-		}
-	}
+// hashes returns the hashes of the messages of a part, and of the threads that began in it.
+func (p *part) hashes() (all []uint64) {
 	for _, r := range p.rows {
-		add(hashOf(messageID{r.sender, r.id}))
+		all = append(all, hashOf(messageID{r.sender, r.id}))
 	}
 	for k, roles := range p.roles {
 		for _, r := range roles {
 			if r.role == schema.RoleClient {
-				add(hashOf(thread.Key{Client: k.party, ID: k.id}))
+				all = append(all, hashOf(thread.Key{Client: k.party, ID: k.id}))
 			}
 		}
 	}
+	return all
 }
 
-// readIDs begins to make a filter of the ids that are merged, unless one is being made. The filter before, if there is
-// one, is in use meanwhile.
+// replace ends the making of a filter. It puts it in the place of the one before, unless it is nil.
+func (i *ids) replace(filter *idFilter) {
+	if filter != nil {
+		filter.addAll(i.added)
+		i.filter = filter
+	}
+	i.reading, i.added = false, nil
+}
+
+// readIDs begins to make a filter of the ids that are merged, unless one is being made. If there is a filter, it is used
+// meanwhile.
 func (w *writer) readIDs() {
 	if w.ids.reading {
 		return
 	}
-	w.ids.begun, w.ids.reading = true, true
-	if w.merge != nil { // its rows may be missing in the tables
-		w.ids.addPart(w.merge.part)
-	}
+	w.ids.reading = true
 	w.store.workers.Go(func() {
 		filter, err := w.store.readIDs()
 		if err != nil && w.store.closed() == nil {
@@ -129,13 +136,7 @@ func (w *writer) readIDs() {
 		}
 		// The only error of task is that the store is being closed.
 		_ = w.store.task(context.Background(), func(w *writer) error {
-			if err == nil {
-				for _, hash := range w.ids.added {
-					filter.add(hash)
-				}
-				w.ids.filter = filter
-			}
-			w.ids.reading, w.ids.added = false, nil
+			w.ids.replace(filter)
 			return nil
 		})
 	})
@@ -149,11 +150,11 @@ const idsAtATime = 4096
 
 // readIDs returns a filter of the ids in the tables. It has room for as many again.
 func (s *Store) readIDs() (*idFilter, error) {
-	var events int
-	if err := s.readDB.QueryRow("SELECT ifnull(max(seq) - min(seq), 0) FROM event").Scan(&events); err != nil {
+	var stored int
+	if err := s.readDB.QueryRow(countIDs).Scan(&stored); err != nil {
 		return nil, err
 	}
-	f := newIDFilter(max(minIDs, 4*events)) // an event begins at most one thread
+	f := newIDFilter(max(minIDs, 2*stored))
 	var m messageID
 	err := s.eachID(sentIDs, func(scan scanner) error {
 		err := scan(&m.sender, &m.id)
@@ -172,13 +173,17 @@ func (s *Store) readIDs() (*idFilter, error) {
 		}
 		return err
 	}, func() []any { return []any{t.ID, string(t.Client)} })
-	return f, err
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
-// Statements that read the next ids behind a pair of values.
+// countIDs counts the messages and threads. sentIDs and roleIDs read the next ids behind a pair of values.
 const (
-	sentIDs = "SELECT sender, id FROM event_sent WHERE (sender, id) > (?, ?) ORDER BY sender, id LIMIT ?"
-	roleIDs = "SELECT id, party, max(role = 2) FROM thread_role WHERE (id, party) > (?, ?) GROUP BY id, party LIMIT ?"
+	countIDs = "SELECT (SELECT count(*) FROM event_sent) + (SELECT count(*) FROM thread)"
+	sentIDs  = "SELECT sender, id FROM event_sent WHERE (sender, id) > (?, ?) ORDER BY sender, id LIMIT ?"
+	roleIDs  = "SELECT id, party, max(role = 2) FROM thread_role WHERE (id, party) > (?, ?) GROUP BY id, party LIMIT ?"
 )
 
 // eachID calls f with all rows of sentIDs or roleIDs. last returns the pair of the last row. Errors: those of f and of

@@ -117,7 +117,8 @@ func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
 		if err != nil {
 			return err
 		}
-		if sender != 0 && w.mayKnow(hashOf(messageID{sender, m.ID})) { // a sender without a number has no messages
+		// A sender without a number has no messages.
+		if sender != 0 && w.ids.filter.has(hashOf(messageID{sender, m.ID})) {
 			messages.add(strconv.FormatInt(sender, 10), m.ID)
 		}
 	}
@@ -125,7 +126,7 @@ func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
 	for _, t := range wanted.Threads {
 		if n := w.store.tail.threadOf(t); n != 0 {
 			changed = append(changed, n)
-		} else if w.mayKnow(hashOf(t)) {
+		} else if w.ids.filter.has(hashOf(t)) {
 			threads.add(string(t.Client), t.ID)
 		}
 	}

@@ -30,11 +30,12 @@ const minSlice = 64
 type merge struct {
 	part  *part
 	last  relay.Seq     // of the batch
-	ready chan struct{} // closed when steps is set
+	ready chan struct{} // closed when the fields below are set
 	steps []mergeStep
-	total int // of all steps
-	at    int // how much of total is merged
-	done  int // at after the last commit
+	ids   []uint64 // hashes of the batch's ids
+	total int      // of all steps
+	at    int      // how much of total is merged
+	done  int      // at after the last commit
 }
 
 // mergeStep fills one index, or two with the same order. The list has numbers of events or threads in the order of the
@@ -111,6 +112,7 @@ func (m *merge) sort(dues, own []changedKey) {
 	for _, s := range m.steps {
 		m.total += s.len()
 	}
+	m.ids = m.part.hashes()
 }
 
 func (s mergeStep) len() int { return len(s.list) + len(s.joined) }
@@ -145,7 +147,6 @@ func (w *writer) startMerge() {
 		w.readIDs()
 	}
 	p := w.store.tail.freeze()
-	w.ids.addPart(p)
 	w.merge = &merge{part: p, last: p.rows[len(p.rows)-1].seq, ready: make(chan struct{})}
 	var dues, own []changedKey
 	for n, t := range p.changed {
@@ -270,6 +271,7 @@ func (w *writer) mergeCommitted() {
 	}
 	if m.done = m.at; m.done > 0 && m.done == m.total {
 		w.merged, w.merge = m.last, nil
+		w.ids.add(m.ids)
 		w.store.tail.drop()
 	}
 }

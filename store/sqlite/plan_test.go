@@ -170,16 +170,20 @@ func TestPlans(t *testing.T) {
 	})
 }
 
-// TestPlansOfThreads checks that the table of due times yields the due threads in order, and that counting threads by state
-// reads only this index.
+// TestPlansOfThreads checks that the table of due times yields the due threads in order, that counting threads by state
+// reads only this index, and that ids are read along their indexes.
 func TestPlansOfThreads(t *testing.T) {
 	s := openNew(t)
 	var stmts statements
 	for text, want := range map[string]string{
 		stmts.all()[&stmts.dueThreads]: "SEARCH thread_due USING PRIMARY KEY (due<?)",
 		selectThreadCounts():           "SCAN thread USING COVERING INDEX thread_by_state",
+		sentIDs:                        "SEARCH event_sent USING PRIMARY KEY ((sender,id)>(?,?))",
+		roleIDs:                        "SEARCH thread_role USING PRIMARY KEY ((id,party)>(?,?))",
+		countIDs: "SCAN CONSTANT ROW\nSCALAR SUBQUERY\nSCAN event_sent\n" +
+			"SCALAR SUBQUERY\nSCAN thread USING COVERING INDEX thread_by_state",
 	} {
-		if got := explain(t, s, text, 1, 1); got != want {
+		if got := explain(t, s, text, 1, 1, 1); got != want {
 			t.Errorf("%s\nis run by\n%s\nwant\n%s", text, got, want)
 		}
 	}

@@ -33,8 +33,8 @@ type writer struct {
 	merged  relay.Seq            // number of the last event that is in all indexes
 	merge   *merge               // the batch that is being merged; nil: none
 	list    []byte               // buffer of fill
-	ids     ids
-	commit  time.Duration // duration of the last commit
+	ids     ids                  // what of the indexes need not be searched
+	commit  time.Duration        // duration of the last commit
 
 	maxPages  int64 // limit of the database's size, see limitSize
 	mergeRoom int64 // pages beyond maxPages that are left for merges
