@@ -16,7 +16,7 @@ lint fuzz interop mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 # Without a symbol table, the programs of the tests are linked in two thirds of the time.
 test check race postgres js python faults simulate witness a2a cluster operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off -ldflags=-s
 
-.PHONY: run test check lint race postgres postgres-gateways build fmt fuzz interop js python packages page faults simulate witness a2a cluster operations nightly mutants reproducible sbom perf profile pgo bench-guard bench-log deb rpm release install-test
+.PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults simulate witness a2a cluster operations nightly mutants reproducible sbom perf profile pgo bench-guard bench-log deb rpm release install-test
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --demo --pending-timeout 24h --active-timeout 24h
@@ -56,10 +56,9 @@ race:
 	bash ci/race
 
 # Runs the tests that need PostgreSQL 15 and PgBouncer, and with PostgreSQL the tests of the relay, of one gateway and of
-# what all gateways share, see store/storetest/engine. make nightly also runs those of GATEWAYS. PACKAGES=./gateway/jobs
-# runs only those.
+# what all gateways share, see store/storetest/engine. PACKAGES=./gateway/jobs runs only those. make nightly runs
+# ./gateway/....
 PACKAGES ?= ./store/postgres ./gateway/hub ./relay/httpapi ./relay ./gateway ./gateway/deliver ./store/transfer
-GATEWAYS = ./gateway/jobs ./gateway/channel ./gateway/a2a
 tests_with = ^($$(grep -l '^//go:build $(1)' $(2)/*_test.go | xargs grep -ho '^func Test\w*' | cut -c6- | paste -sd'|'))$$
 # The tests of the store end sessions of their server, so no other tests use it.
 OF_STORES = $(filter ./store/%,$(PACKAGES))
@@ -68,8 +67,6 @@ postgres:
 	$(if $(OF_STORES),bash ci/postgres $(TEST) $(OF_STORES))
 	$(if $(SUITES),AGORA_TEST_STORE=postgres bash ci/postgres $(TEST) $(SUITES))
 	bash ci/postgres $(TEST) -run "$(call tests_with,postgres,cmd/agora)" ./cmd/agora
-postgres-gateways:
-	AGORA_TEST_STORE=postgres bash ci/postgres $(TEST) $(GATEWAYS)
 
 # Runs three nodes over three PostgreSQL servers, ends and separates them, and checks that no message is lost. Also does
 # what docs/CLUSTER.md says about a lost primary. Takes a minute, half of it on the CPU. Needs PostgreSQL 15.
