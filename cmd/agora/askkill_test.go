@@ -253,7 +253,7 @@ func TestAskSecondInterrupt(t *testing.T) {
 }
 
 // TestAskOutlivesTheRelay restarts the relay while agora ask waits for offers and for the result, and cuts the answers
-// to its ACCEPT. The command goes on by itself.
+// to its ACCEPT. The command continues by itself.
 func TestAskOutlivesTheRelay(t *testing.T) {
 	t.Parallel()
 	relay := startRelayProcess(t)

@@ -426,8 +426,8 @@ func TestWorkKilled(t *testing.T) {
 	}
 }
 
-// TestWorkPoison: a job whose program kills the agent each time is begun only a few times (RELAYS R-18).
-// With exec, no other process is left when the system kills the program with its agent.
+// TestWorkPoison: a job whose program kills the agent each time is begun only a few times (RELAYS R-18). The system ends
+// the program with its agent. With exec, the program is one process, so none is left.
 func TestWorkPoison(t *testing.T) {
 	w := newWorkTest(t, startRelay(t, time.Now))
 	const script = `echo $AGORA_ATTEMPT >> DIR/attempts; kill -9 $PPID; exec sleep 1000`
