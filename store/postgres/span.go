@@ -39,7 +39,7 @@ const (
 	ofPartition = "last >= $1::bigint * $2::bigint AND first < ($1::bigint + 1) * $2::bigint AND last <= coalesce((SELECT last " +
 		"FROM span WHERE last >= ($1::bigint + 1) * $2::bigint - 1 ORDER BY last LIMIT 1), 9223372036854775807)"
 	forgetOfPartition = "SELECT max(max_forget) FROM span WHERE " + ofPartition
-	// removeDue removes the events of a partition that are due at $3, from the spans with the earliest ones.
+	// removeDue removes events of a partition that are due at $3. It looks at $4 spans, those with the earliest first.
 	removeDue = "WITH k AS (SELECT first, last FROM span WHERE " + ofPartition + " AND min_forget <= $3 ORDER BY min_forget " +
 		"LIMIT $4), ids AS (DELETE FROM message WHERE ctid = ANY(ARRAY(" + idsOfSpans + " WHERE e.forget <= $3))), " +
 		"gone AS (DELETE FROM event WHERE seq = ANY(ARRAY(SELECT e.seq " + eventsOfSpans + "WHERE e.forget <= $3))) " +

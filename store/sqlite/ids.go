@@ -27,7 +27,8 @@ func hashOf[ID messageID | thread.Key](id ID) uint64 { return maphash.Comparable
 
 var hashSeed = maphash.MakeSeed()
 
-// idFilter is a Bloom filter. It has the hashes that were added, and 1 % of others if it is full.
+// idFilter is a Bloom filter. It always recognizes a hash that was added. When it is full, it takes 1 % of the other
+// hashes for added ones.
 type idFilter struct {
 	blocks []idBlock
 	room   int // how many more hashes it is made for
@@ -85,7 +86,7 @@ func (f *idFilter) has(hash uint64) bool {
 type ids struct {
 	filter  *idFilter // nil: not ready, so each id is looked up
 	reading bool      // a new filter is being made
-	added   []uint64  // hashes since then
+	added   []uint64  // hashes of the batches that were merged since reading began
 }
 
 // add adds the hashes of a batch.
@@ -113,7 +114,8 @@ func (p *part) hashes() (all []uint64) {
 	return all
 }
 
-// replace ends the making of a filter. It puts it in the place of the one before, unless it is nil.
+// replace is called when a new filter is made. filter takes the place of the one before. If filter is nil, it could not
+// be made, and the one before stays.
 func (i *ids) replace(filter *idFilter) {
 	if filter != nil {
 		filter.addAll(i.added)
@@ -142,7 +144,7 @@ func (w *writer) readIDs() {
 	})
 }
 
-// minIDs is how many ids a filter has room for at least. So it takes 1.3 MB.
+// minIDs is how many ids a filter has room for at least. Such a filter takes 1.3 MB.
 const minIDs = 1 << 20
 
 // idsAtATime is how many ids readIDs reads with one statement. So it holds no snapshot for long.

@@ -33,7 +33,7 @@ type writer struct {
 	merged  relay.Seq            // number of the last event that is in all indexes
 	merge   *merge               // the batch that is being merged; nil: none
 	list    []byte               // buffer of fill
-	ids     ids                  // what of the indexes need not be searched
+	ids     ids                  // which ids need no search in the indexes
 	commit  time.Duration        // duration of the last commit
 
 	maxPages  int64 // limit of the database's size, see limitSize
