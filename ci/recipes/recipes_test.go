@@ -202,12 +202,31 @@ func newReader(t *testing.T, w way, variables []string) *reader {
 	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AGORA_") })
 	r.environment = slices.Concat(own, []string{"PATH=" + binFolder + ":" + os.Getenv("PATH"), "AGORA_SRC=" + source,
 		"XDG_CONFIG_HOME=" + t.TempDir()}, variables) // the folder of profiles and names
+	t.Cleanup(func() { r.showLogs(t) })
 	relay := start(t, r.folder, r.environment, "exec agora serve --demo --addr 127.0.0.1:0 --log-level warn --hub --channel --jobs --a2a")
 	relay.await(t, "listening on …")
 	r.url = regexp.MustCompile(`listening on (\S+)`).FindStringSubmatch(relay.output.String())[1]
 	r.environment = append(r.environment, "AGORA_RELAY="+r.url)
 	r.shell = w.shell(t, r.folder, r.environment)
 	return r
+}
+
+// showLogs prints what the programs of a section that fails have written to their logs.
+func (r *reader) showLogs(t *testing.T) {
+	if !t.Failed() {
+		return
+	}
+	logs, err := filepath.Glob(filepath.Join(r.folder, "*.log"))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, name := range logs {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Error(err)
+		}
+		t.Logf("%s:\n%s", filepath.Base(name), text[max(0, len(text)-4000):])
+	}
 }
 
 // ownPort matches the ports at which a section itself starts relays.
