@@ -81,7 +81,7 @@ nightly:
 fuzz:
 	@FUZZTIME=$(FUZZTIME) bash ci/fuzz
 
-# Puts faults into a copy of the source, one at a time, and checks that a test fails for each. Takes 15 minutes.
+# Puts faults into a copy of the source, and checks that a test fails for each. Takes half an hour.
 mutants:
 	go run ./ci/mutants
 

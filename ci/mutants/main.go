@@ -2,11 +2,12 @@
 // tests that should fail, and reports the faults that no test has noticed. It ends with an error if there is such a
 // fault, or if a fault does not fit the code any more.
 //
-//	go run ./ci/mutants [-run REGEXP] [-list] [-build] [-timeout 4m]
+//	go run ./ci/mutants [-run REGEXP] [-list] [-build] [-parallel 2] [-timeout 4m]
 //
 // A fault names a declaration, some names in it, and an edit of the syntax tree; see the type mutant. So formatting,
 // comments and other edits of the same function do not affect it. The source files are not changed: the go command
-// gets the faulty file with -overlay. Faults run one at a time. Each takes some seconds to a minute.
+// gets the faulty file with -overlay. Each fault takes some seconds to a minute. The order of the faults is drawn anew
+// for each run, so that a run that is stopped early has tried faults of all packages.
 package main
 
 import (
@@ -15,13 +16,17 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -46,16 +51,17 @@ func main() {
 	chosen := flag.String("run", "", "use only the faults whose name matches `REGEXP`")
 	list := flag.Bool("list", false, "run nothing; print the faults and check that each fits the code")
 	build := flag.Bool("build", false, "run nothing; check that the code compiles with each fault")
+	parallel := flag.Int("parallel", runtime.NumCPU(), "try this many faults at the same time")
 	timeout := flag.Duration("timeout", 4*time.Minute,
 		"stop the tests of a fault after this `time`; it counts as noticed")
 	flag.Parse()
-	if err := run(*chosen, *list, *build, *timeout); err != nil {
+	if err := run(*chosen, *list, *build, max(*parallel, 1), *timeout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(chosen string, list, build bool, timeout time.Duration) error {
+func run(chosen string, list, build bool, parallel int, timeout time.Duration) error {
 	match, err := regexp.Compile(chosen)
 	if err != nil {
 		return err
@@ -87,19 +93,18 @@ func run(chosen string, list, build bool, timeout time.Duration) error {
 	if err := errors.Join(problems...); list || build || err != nil {
 		return err
 	}
-	survived := 0
-	for _, m := range selected {
-		began := time.Now()
-		killed, why, err := m.try(dir, timeout)
+	survived, tried := 0, make(chan outcome)
+	go tryAll(selected, dir, parallel, timeout, tried)
+	for o := range tried {
 		verdict := "killed  "
-		if err != nil {
+		if o.err != nil {
 			verdict = "FAILED  "
-			problems = append(problems, err)
-		} else if !killed {
+			problems = append(problems, o.err)
+		} else if !o.killed {
 			verdict = "SURVIVED"
 			survived++
 		}
-		fmt.Printf("%s %-55s %5.1fs %s\n", verdict, m.name, time.Since(began).Seconds(), why)
+		fmt.Printf("%s %-55s %5.1fs %s\n", verdict, o.name, o.took.Seconds(), o.why)
 	}
 	if survived > 0 {
 		problems = append(problems, fmt.Errorf("no test notices %d of the %d faults", survived, len(selected)))
@@ -109,6 +114,39 @@ func run(chosen string, list, build bool, timeout time.Duration) error {
 	}
 	fmt.Printf("the tests noticed all %d faults\n", len(selected))
 	return nil
+}
+
+// outcome is what try has returned for a fault.
+type outcome struct {
+	name   string
+	killed bool
+	why    string
+	took   time.Duration
+	err    error
+}
+
+// tryAll tries faults in any order, some at the same time, each with a folder in dir. It sends what came out and closes
+// the channel.
+func tryAll(all []mutant, dir string, parallel int, timeout time.Duration, tried chan<- outcome) {
+	defer close(tried)
+	next := make(chan mutant)
+	var workers sync.WaitGroup
+	for i := range parallel {
+		own := filepath.Join(dir, strconv.Itoa(i))
+		workers.Go(func() {
+			for m := range next {
+				began, o := time.Now(), outcome{name: m.name}
+				o.killed, o.why, o.err = m.try(own, timeout)
+				o.took = time.Since(began)
+				tried <- o
+			}
+		})
+	}
+	for _, i := range rand.Perm(len(all)) {
+		next <- all[i]
+	}
+	close(next)
+	workers.Wait()
 }
 
 // allFaults returns the faults of the list and the repetitions. Each name must be there once.
@@ -145,12 +183,13 @@ func (m mutant) runGo(ctx context.Context, dir string, args ...string) (out stri
 	}
 	instead, list := filepath.Join(dir, "faulty"), filepath.Join(dir, "overlay.json")
 	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {sound: instead}})
-	err = errors.Join(err, os.WriteFile(instead, []byte(faulty), 0o600), os.WriteFile(list, overlay, 0o600))
+	err = errors.Join(err, os.MkdirAll(dir, 0o700), os.WriteFile(instead, []byte(faulty), 0o600), os.WriteFile(list, overlay, 0o600))
 	if err != nil {
 		return "", nil, err
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("GOFLAGS=%s '-overlay=%s'", os.Getenv("GOFLAGS"), list))
+	// With the profile of cmd/agora, each fault would have almost all packages compiled once more.
+	cmd.Env = append(os.Environ(), fmt.Sprintf("GOFLAGS=%s -pgo=off '-overlay=%s'", os.Getenv("GOFLAGS"), list))
 	cmd.WaitDelay = 5 * time.Second
 	text, failure := cmd.CombinedOutput()
 	return string(text), failure, nil
