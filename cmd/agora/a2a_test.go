@@ -25,7 +25,7 @@ type exposing struct {
 	t       *testing.T
 	args    []string
 	process *exec.Cmd
-	log     bytes.Buffer
+	log     logText
 	printed map[string]string // what it has printed, by the name in front
 }
 

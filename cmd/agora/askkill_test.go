@@ -94,10 +94,14 @@ func (g *gate) stop(r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-func (g *gate) open() {
+func (g *gate) open() { g.set(nil, nil, nil) }
+
+func (g *gate) set(before func(*http.Request, string) bool, after func(r *http.Request, body, answer string) bool,
+	change func(r *http.Request, body, answer string) string,
+) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.before, g.after, g.change = nil, nil, nil
+	g.before, g.after, g.change = before, after, change
 }
 
 // askProcess is agora ask in its own process.
@@ -171,7 +175,7 @@ func TestAskEndsAtEveryMoment(t *testing.T) {
 				a := *alice
 				a.t = t
 				g := newGate(t, s.relay)
-				g.before, g.after = m.before, m.after
+				g.set(m.before, m.after, nil)
 				args := []string{"echo", "--params", `"hello"`, "--max-cost", "1", quickly, "--thread", id}
 				p := a.start(g.URL, args...)
 				<-g.reached
@@ -212,13 +216,13 @@ func TestAskInterruptedPost(t *testing.T) {
 		return envelope.Result{}, nil
 	}})
 	defer close(working)
-	g.before = func(r *http.Request, body string) bool {
+	g.set(func(r *http.Request, body string) bool {
 		if isPost(r, body, "ACCEPT") {
 			g.reached <- struct{}{}
 			<-release
 		}
 		return false
-	}
+	}, nil, nil)
 	p := alice.start(g.URL, "slow", "--max-cost", "1", quickly, "--thread", "t1")
 	<-g.reached
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
@@ -235,7 +239,7 @@ func TestAskInterruptedPost(t *testing.T) {
 func TestAskSecondInterrupt(t *testing.T) {
 	s := startServe(t, "--data", filepath.Join(t.TempDir(), "data"))
 	alice, g := newAsker(t, s.relay), newGate(t, s.relay)
-	g.before = func(r *http.Request, body string) bool { return isPost(r, body, "REQUEST") }
+	g.set(func(r *http.Request, body string) bool { return isPost(r, body, "REQUEST") }, nil, nil)
 	p := alice.start(g.URL, "echo")
 	<-g.reached
 	began := time.Now()
@@ -260,7 +264,7 @@ func TestAskOutlivesTheRelay(t *testing.T) {
 	alice := newAsker(t, relay.URL)
 	g := newGate(t, relay.URL)
 	accepts, bodies := 0, map[string]bool{}
-	g.change = func(r *http.Request, body, answer string) string {
+	g.set(nil, nil, func(r *http.Request, body, answer string) string {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if isPost(r, body, "ACCEPT") {
@@ -270,7 +274,7 @@ func TestAskOutlivesTheRelay(t *testing.T) {
 			}
 		}
 		return answer
-	}
+	})
 	p := alice.start(g.URL, "echo", "--params", "7", "--max-cost", "1", quickly, "--thread", "t1")
 	alice.awaitSent("t1", envelope.TypeRequest)
 	relay.restart()
@@ -313,7 +317,7 @@ func TestAskDistrustsTheRelay(t *testing.T) {
 	run := func(id string, change func(r *http.Request, body, answer string) string) asked {
 		t.Helper()
 		g := newGate(t, s.relay)
-		g.change = change
+		g.set(nil, nil, change)
 		a := *alice
 		a.url = g.URL
 		r := a.ask("echo", "--params", "7", "--max-cost", "1", "--thread", id, quickly, "--timeout", "20s")

@@ -46,11 +46,10 @@ func startHub(t *testing.T) string {
 
 // killer is a proxy in front of a hub. It kills a command of agora when the command has come to a chosen point.
 type killer struct {
-	t      *testing.T
-	hub    string
-	url    string
-	proxy  *httptest.Server
-	random *rand.Rand
+	t     *testing.T
+	hub   string
+	url   string
+	proxy *httptest.Server
 
 	mu     sync.Mutex
 	passed int         // points that the command has passed
@@ -60,7 +59,7 @@ type killer struct {
 }
 
 func newKiller(t *testing.T) *killer {
-	k := &killer{t: t, hub: startHub(t), random: rand.New(rand.NewPCG(1, 2))}
+	k := &killer{t: t, hub: startHub(t)}
 	k.proxy = httptest.NewServer(k)
 	t.Cleanup(func() {
 		k.proxy.CloseClientConnections()
@@ -77,7 +76,7 @@ func (k *killer) point() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.passed++; k.passed == k.last && k.victim != nil {
-		time.Sleep(time.Duration(k.random.IntN(4000)) * time.Microsecond) // what the command does meanwhile is cut off somewhere
+		time.Sleep(time.Duration(rand.IntN(4000)) * time.Microsecond) // what the command does meanwhile is cut off somewhere
 		_ = k.victim.Kill()
 		return true
 	}
@@ -307,7 +306,7 @@ func TestKilledInbox(t *testing.T) {
 	alice, bob := k.register("alice"), k.register("bob")
 	send := func(n int) {
 		k.call(alice, http.MethodPost, "/messages", fmt.Sprintf(`{"receiver_id":"bob","envelope":{"chorus_version":"0.4","sender_id":"alice@relay.example",`+
-			`"original_text":"message %d %s","sender_culture":"en"}}`, n, strings.Repeat("x", k.random.IntN(9000))))
+			`"original_text":"message %d %s","sender_culture":"en"}}`, n, strings.Repeat("x", rand.IntN(9000))))
 	}
 	printed := ""
 	n := 0

@@ -29,9 +29,6 @@ func atHome(t *testing.T) (folder string) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Setenv("TERM", "xterm")
 	t.Setenv("NO_COLOR", "")
-	zone := time.Local
-	time.Local = time.FixedZone("CET", 3600)
-	t.Cleanup(func() { time.Local = zone })
 	folder, err := profile.Folder()
 	if err != nil {
 		t.Fatal(err)

@@ -54,14 +54,15 @@ func playPolicy() {
 type withoutLeaks struct{ *testing.M }
 
 func (m withoutLeaks) Run() int {
-	// Tests do not use the profile, the address book, the key and the relay of the person who runs them. Most compare
-	// output without colours.
+	// Tests do not use the profile, the address book, the key, the relay and the time zone of the person who runs them.
+	// Most compare output without colours.
 	home, err := os.MkdirTemp("", "agora-test")
 	if err = errors.Join(err, os.Unsetenv("AGORA_KEY"), os.Unsetenv("AGORA_RELAY"), os.Setenv("XDG_CONFIG_HOME", home),
 		os.Setenv("XDG_CACHE_HOME", home), os.Setenv("NO_COLOR", "1")); err != nil {
 		panic(err)
 	}
 	defer func() { _ = os.RemoveAll(home) }()
+	time.Local = time.FixedZone("CET", 3600)
 	code := m.M.Run()
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)

@@ -271,7 +271,7 @@ func (s toSite) RoundTrip(r *http.Request) (*http.Response, error) {
 	to := *r
 	to.URL, to.Host = &url.URL{}, ""
 	*to.URL = *r.URL
-	to.URL.Scheme, to.URL.Host = "http", strings.TrimPrefix(s.f.URL, "http://")
+	to.URL.Scheme, to.URL.Host = "http", s.f.Host()
 	return s.f.Client.Transport.RoundTrip(&to)
 }
 

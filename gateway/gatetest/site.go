@@ -55,6 +55,7 @@ type Site struct {
 	Client *http.Client
 	Stop   func() // nil: the site does not run
 
+	host  atomic.Value // a string
 	t     testing.TB
 	apis  []apidocs.Part // of the OpenAPI document
 	logMu sync.Mutex
@@ -183,6 +184,7 @@ func (s *Site) serve(store engine.Store, served Served, log *slog.Logger) {
 	options.Wrap = s.documented(served, own.Addr())
 	s.Front = httpapi.New(s.Relay, options)
 	s.URL, s.Own = "http://"+main.Addr().String(), "http://"+own.Addr().String()
+	s.host.Store(main.Addr().String())
 	ctx, cancel := context.WithCancel(context.Background())
 	working, end := context.WithCancel(context.Background())
 	var serving, work sync.WaitGroup
@@ -227,6 +229,9 @@ func (s *Site) documented(served Served, own net.Addr) func(http.Handler) http.H
 		return path, true
 	})
 }
+
+// Host returns the host and port of URL. Unlike URL, it may be read while Restart runs.
+func (s *Site) Host() string { return s.host.Load().(string) }
 
 func (s *Site) report(err error) {
 	if err != nil {

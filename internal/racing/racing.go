@@ -8,11 +8,11 @@ import (
 )
 
 // Skip skips a test in make race, which must be fast. why says why it would find no race there: it does one thing after
-// another, or takes long. ci/race rest, which runs at night, sets AGORA_RACE=all. Then, without -short, and without race
+// another, or takes long. ci/race rest, which runs at night, sets RACING=all. Then, without -short, and without race
 // detection, the test runs.
 func Skip(t testing.TB, why string) {
 	t.Helper()
-	if Detector && testing.Short() && os.Getenv("AGORA_RACE") != "all" {
+	if Detector && testing.Short() && os.Getenv("RACING") != "all" {
 		t.Skip("not in make race:", why)
 	}
 }
