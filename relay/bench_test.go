@@ -44,7 +44,7 @@ func (p *announcingStore) Expire(context.Context, time.Time, relay.Notices) erro
 	return nil
 }
 
-func (p *announcingStore) Watch(ctx context.Context, _ relay.Cursor, publish func([]relay.Posted)) error {
+func (p *announcingStore) Watch(ctx context.Context, _ relay.Cursor, _ func() relay.Wanted, publish func([]relay.Posted)) error {
 	p.watching <- publish
 	<-ctx.Done()
 	return ctx.Err()

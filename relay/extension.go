@@ -266,5 +266,5 @@ func (r *Relay) View(ctx context.Context, from Peer, f func(Querier) error) (err
 // Watch calls f with every event that is stored after the given cursor, in order, until ctx ends. It works like
 // Store.Watch.
 func (r *Relay) Watch(ctx context.Context, after Cursor, f func([]Posted)) error {
-	return r.store.Watch(ctx, after, f)
+	return r.store.Watch(ctx, after, nil, f)
 }

@@ -26,7 +26,7 @@ func (*sweepStore) Read(context.Context, relay.Query) (relay.Page, error) { retu
 func (s *sweepStore) Expire(context.Context, time.Time, relay.Notices) error {
 	return *s.err.Load()
 }
-func (*sweepStore) Watch(ctx context.Context, _ relay.Cursor, _ func([]relay.Posted)) error {
+func (*sweepStore) Watch(ctx context.Context, _ relay.Cursor, _ func() relay.Wanted, _ func([]relay.Posted)) error {
 	<-ctx.Done()
 	return ctx.Err()
 }

@@ -104,6 +104,22 @@ func (h *hub) publish(events []Posted) {
 	}
 }
 
+// maxWanted bounds the recipients that wanted names.
+const maxWanted = 100
+
+// wanted returns a set with all events that may match a waiter.
+func (h *hub) wanted() (w Wanted) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for k := range h.waiters {
+		if k.field != broadcastKey.field || len(w.Recipients) == maxWanted {
+			return Wanted{All: true}
+		}
+		w.Recipients = append(w.Recipients, didkey.DID(k.value))
+	}
+	return w
+}
+
 // isCopy reports whether e was copied from another relay, so that it belongs to no thread. Only a copied REQUEST has
 // another home.
 func (h *hub) isCopy(e *envelope.Envelope) bool { return e.Home != nil && e.Home.DID != h.did }

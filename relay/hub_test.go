@@ -2,6 +2,8 @@ package relay
 
 import (
 	"context"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -38,6 +40,40 @@ func TestIndexWakesPermittedReadersOnly(t *testing.T) {
 			}
 			h.remove(w)
 		}
+	}
+}
+
+// TestWanted checks which events a node must read for its polls: only those for the recipients that they name, unless
+// one poll waits for something else, or they name too many.
+func TestWanted(t *testing.T) {
+	h := newHub("")
+	if got := h.wanted(); got.All || len(got.Recipients) > 0 {
+		t.Errorf("without polls: %v", got)
+	}
+	h.add(Filter{Recipient: "alice", Broadcast: true}, Peer{})
+	h.add(Filter{Recipient: "alice", Thread: "t"}, Peer{})
+	w := h.add(Filter{Recipient: "bob"}, Peer{})
+	got := h.wanted()
+	slices.Sort(got.Recipients)
+	if got.All || !slices.Equal(got.Recipients, []didkey.DID{"", "alice", "bob"}) {
+		t.Errorf("two inboxes and broadcasts: %v", got)
+	}
+	h.remove(w)
+	if got := h.wanted(); len(got.Recipients) != 2 {
+		t.Errorf("after bob has left: %v", got)
+	}
+	for _, f := range []Filter{{}, {Thread: "t"}, {Sender: "alice"}, {Type: envelope.TypeResult}} {
+		w := h.add(f, Peer{})
+		if !h.wanted().All {
+			t.Errorf("%+v: not all events are wanted", f)
+		}
+		h.remove(w)
+	}
+	for i := range maxWanted {
+		h.add(Filter{Recipient: didkey.DID(strconv.Itoa(i))}, Peer{})
+	}
+	if !h.wanted().All {
+		t.Error("more recipients than one query takes")
 	}
 }
 

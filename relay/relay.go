@@ -186,7 +186,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var tasks sync.WaitGroup
-	tasks.Go(func() { cancel(r.store.Watch(ctx, r.startCursor, r.hub.publish)) })
+	tasks.Go(func() { cancel(r.store.Watch(ctx, r.startCursor, r.hub.wanted, r.hub.publish)) })
 	tasks.Go(func() { r.sweep(ctx) })
 	tasks.Go(func() { r.gate.Run(ctx) })
 	if r.siblings != nil {

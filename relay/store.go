@@ -68,7 +68,16 @@ type Store interface {
 
 	// Watch calls f with every event after the given cursor, in order, until ctx ends. Each call has events that became
 	// durable together. They come from all nodes. Watch returns ctx's error. f must not block.
-	Watch(ctx context.Context, after Cursor, f func([]Posted)) error
+	//
+	// wanted returns which of the events f needs at the moment; nil: all. So that a node need not read the others from the
+	// database, Watch may leave them out if a Read that begins after the call of wanted shows them. wanted must not block.
+	Watch(ctx context.Context, after Cursor, wanted func() Wanted, f func([]Posted)) error
+}
+
+// Wanted is a set of events. The zero value is the empty set.
+type Wanted struct {
+	All        bool
+	Recipients []didkey.DID // the events for these recipients; "" stands for broadcasts
 }
 
 // Notices returns the envelopes that tell the parties of t that t has timed out. request is when the REQUEST of t

@@ -179,7 +179,7 @@ func (s *site) start() {
 		}
 	})
 	tasks.Go(func() { m.Run(ctx) })
-	tasks.Go(func() { _ = store.Watch(ctx, end.Cursor, s.note) })
+	tasks.Go(func() { _ = store.Watch(ctx, end.Cursor, nil, s.note) })
 	s.net.put(s.host, httpapi.New(s.relay, httpapi.Options{Log: quiet}).Handler(false))
 	s.stop = func() {
 		s.net.put(s.host, nil)

@@ -385,7 +385,7 @@ func (s *memory) Agents(_ context.Context, q relay.AgentQuery) (relay.AgentPage,
 }
 
 // Watch implements relay.Store.
-func (s *memory) Watch(ctx context.Context, after relay.Cursor, f func([]relay.Posted)) error {
+func (s *memory) Watch(ctx context.Context, after relay.Cursor, _ func() relay.Wanted, f func([]relay.Posted)) error {
 	for {
 		s.mu.Lock()
 		if after != (relay.Cursor{}) && (after.Epoch != s.epoch || after.Seq > s.last) {

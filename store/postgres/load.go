@@ -80,7 +80,7 @@ func (w *writer) Load(wanted ledger.Wanted) (found ledger.Found, err error) {
 	return found, err
 }
 
-func byteStrings(texts []string) [][]byte {
+func byteStrings[T ~string](texts []T) [][]byte {
 	all := make([][]byte, len(texts))
 	for i, text := range texts {
 		all[i] = []byte(text)

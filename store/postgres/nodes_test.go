@@ -66,7 +66,7 @@ func watchAll(t *testing.T, s *Store) *seen {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- s.Watch(ctx, relay.Cursor{}, func(events []relay.Posted) {
+		ended <- s.Watch(ctx, relay.Cursor{}, nil, func(events []relay.Posted) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			for _, e := range events {
@@ -96,6 +96,177 @@ func (w *seen) until(t *testing.T, n int) []relay.Seq {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of %d events have come", len(got), n)
 		}
+	}
+}
+
+// polls stands for the polls that wait at a node: they wait for events to these recipients.
+type polls struct {
+	mu      sync.Mutex
+	waiting map[didkey.DID]chan struct{} // gets a value when the event has come
+	passed  int                          // events that were passed on
+}
+
+func (p *polls) wanted() (w relay.Wanted) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for did := range p.waiting {
+		w.Recipients = append(w.Recipients, did)
+	}
+	return w
+}
+
+func (p *polls) publish(events []relay.Posted) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.passed += len(events)
+	for _, e := range events {
+		if c := p.waiting[e.Envelope.Recipient]; c != nil {
+			signal(c)
+		}
+	}
+}
+
+func (p *polls) begin(did didkey.DID) chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := make(chan struct{}, 1)
+	p.waiting[did] = c
+	return c
+}
+
+func (p *polls) end(did didkey.DID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.waiting, did)
+}
+
+// watch lets p watch a node.
+func (p *polls) watch(t *testing.T, s *Store) {
+	p.waiting = map[didkey.DID]chan struct{}{}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Watch(ctx, relay.Cursor{}, p.wanted, p.publish) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("watch: %v", err)
+		}
+	})
+}
+
+func message(t testing.TB, by didkey.Key, to didkey.DID) relay.Entry {
+	t.Helper()
+	return signed(t, by, envelope.Draft{Recipient: to, Payload: envelope.Manifest{Name: "m", Description: "m"}})
+}
+
+// TestUnwantedEventsAreNotRead checks that a node does not read the events of other nodes that no poll waits for, that it
+// counts them as passed on, and that it does read broadcasts and those for recipients who wait.
+func TestUnwantedEventsAreNotRead(t *testing.T) {
+	place := t.TempDir()
+	writing, reading := open(t, place, Options{}), open(t, place, Options{})
+	var p polls
+	p.watch(t, reading)
+	alice, bob := key(1).DID(), key(2).DID()
+	post := func(to didkey.DID) relay.Seq {
+		t.Helper()
+		r, err := writing.Append(t.Context(), message(t, key(3), to))
+		must(t, err)
+		return r.Cursor.Seq
+	}
+	count := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.passed
+	}
+	until := func(seq relay.Seq) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); reading.tail.position() < seq; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("events were passed on up to %d, not %d", reading.tail.position(), seq)
+			}
+		}
+	}
+	come := p.begin(alice)
+	post(alice)
+	<-come // Watch has read what was stored before
+	p.end(alice)
+	none := func() int {
+		before := count()
+		for range 5 {
+			post(bob)
+		}
+		until(post(alice))
+		return count() - before
+	}
+	one := func(to didkey.DID) func() int {
+		return func() int {
+			before, come := count(), p.begin(to)
+			defer p.end(to)
+			post(bob)
+			post(alice)
+			until(post(""))
+			<-come
+			until(post(bob))
+			return count() - before
+		}
+	}
+	for _, c := range []struct {
+		name string
+		run  func() int
+		want int
+	}{{"nobody", none, 0}, {"alice", one(alice), 1}, {"broadcasts", one(""), 1}} {
+		got := c.run()
+		// Once a second a node reads all, in case a notification was lost.
+		for range 4 {
+			if got != c.want {
+				got = c.run()
+			}
+		}
+		if got != c.want {
+			t.Errorf("%d events were passed on for %s, want %d", got, c.name, c.want)
+		}
+	}
+}
+
+// TestPollsMissNothing lets polls begin at one node while their messages are posted at another one. A poll first waits,
+// and then reads what is stored. It must find its message in one of the two ways.
+func TestPollsMissNothing(t *testing.T) {
+	place := t.TempDir()
+	writing, reading := open(t, place, Options{}), open(t, place, Options{})
+	var p polls
+	p.watch(t, reading)
+	woken := 0
+	for i := range 300 {
+		to := key(byte(i%250 + 1)).DID()
+		entry := message(t, key(byte(i/250+251)), to)
+		var posting sync.WaitGroup
+		var posted relay.Receipt
+		posting.Go(func() {
+			var err error
+			if posted, err = writing.Append(t.Context(), entry); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(time.Duration(i%50) * 100 * time.Microsecond)
+		come := p.begin(to)
+		page, err := reading.Read(t.Context(), relay.Query{Filter: relay.Filter{Recipient: to, Sender: entry.Envelope.Sender.ID}, Limit: 1})
+		must(t, err)
+		if len(page.Events) == 0 {
+			woken++
+			select {
+			case <-come:
+			case <-time.After(time.Minute):
+				t.Fatalf("the poll of recipient %d has missed its message", i)
+			}
+		}
+		p.end(to)
+		posting.Wait()
+		if posted.Cursor.Seq == 0 {
+			t.Fatal("nothing was posted")
+		}
+	}
+	if woken == 0 || woken == 300 {
+		t.Errorf("%d of 300 polls were woken; the test must see both ways", woken)
 	}
 }
 
@@ -355,7 +526,7 @@ func TestMissingEventsAreNoticed(t *testing.T) {
 		must(t, err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- s.Watch(t.Context(), relay.Cursor{}, func([]relay.Posted) {}) }()
+	go func() { ended <- s.Watch(t.Context(), relay.Cursor{}, nil, func([]relay.Posted) {}) }()
 	direct(t, place, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(t.Context(), "BEGIN; UPDATE head SET last = 2; DELETE FROM event WHERE seq = 3; COMMIT")
 		return err

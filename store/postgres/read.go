@@ -51,7 +51,12 @@ func (s *Store) readingFor(ctx context.Context, limit time.Duration, f func(cont
 }
 
 // Read implements relay.Store.
-func (s *Store) Read(ctx context.Context, q relay.Query) (page relay.Page, err error) {
+func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
+	return s.readFor(ctx, q, nil)
+}
+
+// readFor is Read for events to some recipients; "" stands for broadcasts. nil: to all.
+func (s *Store) readFor(ctx context.Context, q relay.Query, recipients []didkey.DID) (page relay.Page, err error) {
 	if q.After != (relay.Cursor{}) && q.After.Epoch != s.epoch {
 		if err := s.closed(); err != nil {
 			return relay.Page{}, err
@@ -60,7 +65,7 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (page relay.Page, err e
 	}
 	err = s.showing(ctx, func(ctx context.Context, conn *pgx.Conn) (seen relay.Seq, err error) {
 		began := time.Now()
-		page, err = s.read(ctx, conn, q)
+		page, err = s.read(ctx, conn, q, recipients)
 		page.Took = time.Since(began)
 		return newest(page, q), err
 	})
@@ -81,7 +86,7 @@ func newest(page relay.Page, q relay.Query) (seq relay.Seq) {
 	return seq
 }
 
-func (s *Store) read(ctx context.Context, conn *pgx.Conn, q relay.Query) (relay.Page, error) {
+func (s *Store) read(ctx context.Context, conn *pgx.Conn, q relay.Query, recipients []didkey.DID) (relay.Page, error) {
 	after := q.After.Seq
 	if q.Limit <= 0 {
 		h, err := readHead(ctx, conn)
@@ -98,7 +103,7 @@ func (s *Store) read(ctx context.Context, conn *pgx.Conn, q relay.Query) (relay.
 	if err != nil {
 		return relay.Page{}, err
 	}
-	events, head, err := s.events(ctx, conn, q, scanAll)
+	events, head, err := s.events(ctx, conn, q, recipients, scanAll)
 	switch {
 	case err != nil:
 		return relay.Page{}, err
@@ -130,10 +135,10 @@ func (s *Store) read(ctx context.Context, conn *pgx.Conn, q relay.Query) (relay.
 }
 
 // events runs the statement of q. It returns up to q.Limit+1 events, and the number of the last event in the store.
-func (s *Store) events(ctx context.Context, conn *pgx.Conn, q relay.Query, scanAll bool) (
+func (s *Store) events(ctx context.Context, conn *pgx.Conn, q relay.Query, recipients []didkey.DID, scanAll bool) (
 	events []relay.Event, head relay.Seq, err error,
 ) {
-	text, args := selectEvents(q, s.policy.Window.Skew, scanAll)
+	text, args := selectEvents(q, recipients, s.policy.Window.Skew, scanAll)
 	rows, err := conn.Query(ctx, text, args...)
 	if err != nil {
 		return nil, 0, err

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -55,10 +56,11 @@ func (s *selection) order(q relay.Query) string {
 
 const ownThread = "(SELECT n FROM thread WHERE pair_key(client, id) = ?)"
 
-// selectEvents returns the statement for q. skew is the policy's; scanAll is explained at accessPaths. Each row begins
-// with the last number of the store. If no event matches, there is one row whose other columns are null. q.After and
-// q.Until are the limits of a range of the sequence, whatever the direction is; Until 0 means the last number.
-func selectEvents(q relay.Query, skew time.Duration, scanAll bool) (text string, args []any) {
+// selectEvents returns the statement for q. recipients are those of readFor, skew is the policy's; scanAll is explained
+// at accessPaths. Each row begins with the last number of the store. If no event matches, there is one row whose other
+// columns are null. q.After and q.Until are the limits of a range of the sequence, whatever the direction is; Until 0
+// means the last number.
+func selectEvents(q relay.Query, recipients []didkey.DID, skew time.Duration, scanAll bool) (text string, args []any) {
 	body := "body"
 	if q.Headers {
 		body = "NULL::bytea AS body"
@@ -66,6 +68,10 @@ func selectEvents(q relay.Query, skew time.Duration, scanAll bool) (text string,
 	var texts []string
 	for _, s := range accessPaths(q, skew, scanAll) {
 		s.add("forget > h.swept")
+		if recipients != nil {
+			s.add("(recipient IN (SELECT id FROM party WHERE did = ANY(?)) OR recipient = 0 AND ?)", byteStrings(recipients),
+				slices.Contains(recipients, ""))
+		}
 		texts = append(texts, "(SELECT seq, id, ts, received, expires, length(body) AS size, "+body+" FROM event WHERE "+
 			strings.Join(s.where, " AND ")+" ORDER BY "+s.order(q)+" LIMIT ?)")
 		args = append(append(args, s.args...), q.Limit+1)

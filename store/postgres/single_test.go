@@ -24,7 +24,9 @@ func TestSingle(t *testing.T) {
 		must(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		passed, ended := 0, make(chan error, 1)
-		go func() { ended <- s.Watch(ctx, relay.Cursor{}, func(posted []relay.Posted) { passed += len(posted) }) }()
+		go func() {
+			ended <- s.Watch(ctx, relay.Cursor{}, nil, func(posted []relay.Posted) { passed += len(posted) })
+		}()
 		for want := range 3 {
 			_, err := s.Append(t.Context(), request(t, key(1), fmt.Sprint("t", want)))
 			must(t, err)

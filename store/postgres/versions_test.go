@@ -101,7 +101,7 @@ func TestNewerSchemaIsNoticed(t *testing.T) {
 	place, now := t.TempDir(), len(schema.Current.Together)
 	s := open(t, place, Options{})
 	ended := make(chan error, 1)
-	go func() { ended <- s.Watch(t.Context(), relay.Cursor{}, func([]relay.Posted) {}) }()
+	go func() { ended <- s.Watch(t.Context(), relay.Cursor{}, nil, func([]relay.Posted) {}) }()
 	s.lease.mu.Lock() // its goroutine waits for this, so the node cannot come back yet
 	conn := connection(t, place)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {

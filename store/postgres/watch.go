@@ -131,7 +131,7 @@ func (s *Store) catchUp(ctx context.Context) (more bool, err error) {
 	}
 	// Only this goroutine reads, so nobody else passes these events on, except for groups of this node.
 	q := relay.Query{After: s.cursor(after), Until: until, Expired: true, Limit: relay.MaxPage, MaxBytes: relay.PageBytes}
-	page, err := s.Read(ctx, q)
+	page, err := s.readWanted(ctx, q)
 	switch {
 	case errors.Is(err, relay.ErrUnknownCursor):
 		s.breakWith(errMissing)
@@ -159,6 +159,22 @@ func (s *Store) catchUp(ctx context.Context) (more bool, err error) {
 	}
 	s.passPending()
 	return page.More || len(t.pending) > 0, nil
+}
+
+// readWanted reads a page of events for the watchers. It leaves out events that no watcher wants, if it knows that all
+// events up to q.Until are durable: a poll that begins later finds them in the database.
+func (s *Store) readWanted(ctx context.Context, q relay.Query) (relay.Page, error) {
+	wanted := relay.Wanted{All: true}
+	if q.Until > 0 {
+		wanted = s.watchers.Wanted()
+	}
+	switch {
+	case wanted.All:
+		return s.Read(ctx, q)
+	case len(wanted.Recipients) == 0:
+		return relay.Page{Cursor: s.cursor(q.Until)}, s.closed()
+	}
+	return s.readFor(ctx, q, wanted.Recipients)
 }
 
 // channel is the name for NOTIFY. It has the name of the schema, because notifications reach all of a database.
@@ -267,7 +283,7 @@ func (s *Store) notify() {
 }
 
 // Watch implements relay.Store. While the database cannot be reached, it waits.
-func (s *Store) Watch(ctx context.Context, after relay.Cursor, f func([]relay.Posted)) error {
+func (s *Store) Watch(ctx context.Context, after relay.Cursor, wanted func() relay.Wanted, f func([]relay.Posted)) error {
 	read := func(q relay.Query) (page relay.Page, err error) {
 		q.MaxBytes = relay.PageBytes
 		for {
@@ -281,7 +297,7 @@ func (s *Store) Watch(ctx context.Context, after relay.Cursor, f func([]relay.Po
 			}
 		}
 	}
-	if err := s.watchers.Watch(ctx, after, s.broken, read, f); err != nil {
+	if err := s.watchers.Watch(ctx, after, wanted, s.broken, read, f); err != nil {
 		return err
 	}
 	return s.reason

@@ -108,7 +108,7 @@ func TestFull(t *testing.T) {
 			}
 			var watched []string
 			ctx, cancel := context.WithCancel(t.Context())
-			err = s.Watch(ctx, relay.Cursor{}, func(posted []relay.Posted) {
+			err = s.Watch(ctx, relay.Cursor{}, nil, func(posted []relay.Posted) {
 				for _, p := range posted {
 					watched = append(watched, p.ID)
 				}

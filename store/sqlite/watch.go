@@ -15,8 +15,8 @@ func (s *Store) publish(events []relay.Posted) {
 	s.watchers.Publish(events)
 }
 
-// Watch implements relay.Store.
-func (s *Store) Watch(ctx context.Context, after relay.Cursor, f func([]relay.Posted)) error {
+// Watch implements relay.Store. It leaves out no events, because all of them are in memory.
+func (s *Store) Watch(ctx context.Context, after relay.Cursor, _ func() relay.Wanted, f func([]relay.Posted)) error {
 	read := func(q relay.Query) (relay.Page, error) { return s.Read(ctx, q) }
-	return s.watchers.Watch(ctx, after, nil, read, f)
+	return s.watchers.Watch(ctx, after, nil, nil, read, f)
 }

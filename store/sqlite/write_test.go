@@ -78,7 +78,7 @@ func TestFailingEntry(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- s.Watch(ctx, relay.Cursor{}, func(events []relay.Posted) {
+		ended <- s.Watch(ctx, relay.Cursor{}, nil, func(events []relay.Posted) {
 			for _, e := range events {
 				published <- e
 			}

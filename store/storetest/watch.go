@@ -30,7 +30,7 @@ type watch struct {
 func startWatch(f *fixture, after relay.Cursor, first func()) *watch {
 	ctx, cancel := context.WithTimeout(f.Context(), watchTimeout)
 	w := &watch{cancel: cancel, first: first, ended: make(chan error, 1), signal: make(chan struct{}, 1)}
-	go func() { w.ended <- f.Watch(ctx, after, w.receive) }()
+	go func() { w.ended <- f.Watch(ctx, after, nil, w.receive) }()
 	return w
 }
 
@@ -179,12 +179,12 @@ func testWatch(t *testing.T, open Opener) {
 		end := f.post(alice, manifest("m")).Cursor
 		fail := func([]relay.Posted) { f.Errorf("Watch delivered events, want none") }
 		if err := f.Watch(t.Context(),
-			relay.Cursor{Epoch: end.Epoch + 1, Seq: 1}, fail); !errors.Is(err, relay.ErrUnknownCursor) {
+			relay.Cursor{Epoch: end.Epoch + 1, Seq: 1}, nil, fail); !errors.Is(err, relay.ErrUnknownCursor) {
 			t.Errorf("watch after an unknown cursor: %v, want ErrUnknownCursor", err)
 		}
 		ctx, cancel := canceled(f)
 		defer cancel()
-		if err := f.Watch(ctx, end, fail); !errors.Is(err, context.Canceled) {
+		if err := f.Watch(ctx, end, nil, fail); !errors.Is(err, context.Canceled) {
 			t.Errorf("watch with a canceled context: %v, want the error of the context", err)
 		}
 	})

@@ -22,6 +22,8 @@ type watcher struct {
 	queue []relay.Posted // guarded by Watchers.mu
 	busy  sync.Mutex     // held from the moment events are taken from the queue or read, until f has returned
 	woken chan struct{}  // has room for one
+
+	wanted func() relay.Wanted // as in relay.Store.Watch
 }
 
 // wait waits until no call of the function of Watch is running.
@@ -65,13 +67,28 @@ func (all *Watchers) Forget(removed []relay.Seq) {
 	}
 }
 
-// Watch calls f with all events after a cursor, in order, as relay.Store.Watch does. read reads a page of stored events.
+// Wanted returns the events that calls of Watch need at the moment.
+func (all *Watchers) Wanted() (wanted relay.Wanted) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for w := range all.all {
+		if w.wanted == nil {
+			return relay.Wanted{All: true}
+		}
+		some := w.wanted()
+		wanted.All = wanted.All || some.All
+		wanted.Recipients = append(wanted.Recipients, some.Recipients...)
+	}
+	return wanted
+}
+
+// Watch calls f with the events after a cursor, in order, as relay.Store.Watch does. read reads a page of stored events.
 // Watch returns nil when ended is closed. Errors: ctx's, and those of read.
 func (all *Watchers) Watch(
-	ctx context.Context, after relay.Cursor, ended <-chan struct{}, read func(relay.Query) (relay.Page, error),
-	f func([]relay.Posted),
+	ctx context.Context, after relay.Cursor, wanted func() relay.Wanted, ended <-chan struct{},
+	read func(relay.Query) (relay.Page, error), f func([]relay.Posted),
 ) error {
-	w := &watcher{woken: make(chan struct{}, 1)}
+	w := &watcher{woken: make(chan struct{}, 1), wanted: wanted}
 	all.add(w)
 	defer all.remove(w)
 	// From here on new events go into the queue. The loop reads the events stored before. Events in both are skipped by
