@@ -206,7 +206,7 @@ func (l literal) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 // neverNotifies is a store that never reports new events.
 type neverNotifies struct{ relay.Store }
 
-func (neverNotifies) Watch(ctx context.Context, _ relay.Cursor, _ func([]relay.Posted)) error {
+func (neverNotifies) Watch(ctx context.Context, _ relay.Cursor, _ func() relay.Wanted, _ func([]relay.Posted)) error {
 	<-ctx.Done()
 	return ctx.Err()
 }

@@ -61,6 +61,7 @@ var reading = []mutant{
 			return w
 		}()`), ofReading},
 	{"poll: every event wakes every poll", "relay hub.publish", "Match()", never, "./relay -run Index|Publish"},
+	{"poll: no node wants events for polls of threads", "relay hub.wanted", "k.field !=", never, "./relay -run Wanted"},
 	{"since: it counts expired events", "relay sinceReader.takeSnapshot", "q.Limit", after("q.Expired = true"),
 		"./relay -run ExpiredMail"},
 	{"since: a page ends between events with the same ts", "relay sinceReader.mayEndPage", "later.Events ==",
