@@ -147,7 +147,7 @@ faults:
 	go test -tags faults -count=1 -timeout 5m -run "$(call tests_with,faults,ci/faults)" ./ci/faults
 
 # Simulates 100 whole systems, in two processes, because each uses one core. A failing seed is printed. make nightly
-# simulates 3000.
+# simulates more.
 simulate:
 	go test -c -o bin/sim.test ./ci/sim
 	cd ci/sim && printf '%s\n' 1 51 | xargs -P 2 -I SEED ../../bin/sim.test -test.run TestSystems -systems 50 -seed SEED
