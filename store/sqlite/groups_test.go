@@ -45,9 +45,14 @@ func conversations(b *testing.B, first, n int) []relay.Entry {
 	return all[:n]
 }
 
-// appendGroups appends entries in groups of one size and returns the times of the groups, sorted.
-func appendGroups(b *testing.B, s *Store, entries []relay.Entry, size int) (times []time.Duration) {
+// appendGroups appends entries in groups of one size. It returns the times of the groups, sorted, and how many pages
+// they have written to the log.
+func appendGroups(b *testing.B, s *Store, entries []relay.Entry, size int) (times []time.Duration, pages int) {
 	err := s.task(b.Context(), func(w *writer) error {
+		_, length, _, err := w.checkpoint(w.stmts.logStatus)
+		if err != nil {
+			return err
+		}
 		for len(entries) > 0 {
 			n := min(size, len(entries))
 			group := make([]ledger.Job, n)
@@ -63,12 +68,20 @@ func appendGroups(b *testing.B, s *Store, entries []relay.Entry, size int) (time
 				}
 			}
 			entries = entries[n:]
+			before := length
+			if _, length, _, err = w.checkpoint(w.stmts.logStatus); err != nil {
+				return err
+			}
+			if before > length { // the log has begun again
+				before = 0
+			}
+			pages += length - before
 		}
 		return nil
 	})
 	must(b, err)
 	slices.Sort(times)
-	return times
+	return times, pages
 }
 
 // written returns how many bytes this process has written to files so far, 0 if it is unknown.
@@ -97,10 +110,11 @@ func BenchmarkGroups(b *testing.B) {
 			entries := conversations(b, *stored, b.N)
 			cpu, before := bench.OwnCPU(), written()
 			b.ResetTimer()
-			times := appendGroups(b, s, entries, size)
+			times, pages := appendGroups(b, s, entries, size)
 			b.StopTimer()
 			b.ReportMetric(float64(bench.OwnCPU()-cpu)/1e3/float64(b.N), "cpu-µs/op")
 			b.ReportMetric(float64(written()-before)/1024/float64(b.N), "KB/op")
+			b.ReportMetric(float64(pages)*pageSize/1024/float64(b.N), "log-KB/op")
 			last := len(times) - 1
 			for name, at := range map[string]int{"p50": last / 2, "p99.9": last * 999 / 1000, "longest": last} {
 				b.ReportMetric(float64(times[at].Microseconds())/1e3, name+"-ms")
