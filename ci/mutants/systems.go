@@ -45,7 +45,7 @@ var models = []mutant{
 	{"model: a later ACCEPT gets no outcome", "internal/deal Book.Accept", "j.Outcome !=", never, ofModel},
 	{"model: an outcome is not recorded", "internal/deal Book.Finish", "j.Outcome =", drop, ofModel},
 	{"model: a lost thread stays", "internal/deal Order.Due", "l.Lost", never, ofModel},
-	{"model: silence is not noticed", "internal/deal Leg.silent", "l.unread.IsZero()", never, ofModel},
+	{"model: silence is not noticed", "internal/deal Leg.silent", "l.unread.IsZero()", never, "./internal/deal"},
 	{"model: a job is continued for ever", "internal/deal Order.Due", "MaxContinued", never, ofModel},
 	{"model: a higher price is accepted", "internal/deal Order.Decide", "price > o.Price", never, ofModel},
 	{"model: a refused REQUEST gets another ACCEPT", "internal/deal Order.Decide", "l.Refused", never, ofModel},
