@@ -2,12 +2,12 @@
 // tests that should fail, and reports the faults that no test has noticed. It ends with an error if there is such a
 // fault, or if a fault does not fit the code any more.
 //
-//	go run ./ci/mutants [-run REGEXP] [-list] [-build] [-parallel 2] [-timeout 4m]
+//	go run ./ci/mutants [-run REGEXP] [-list] [-build] [-count 150] [-parallel 2] [-timeout 4m]
 //
 // A fault names a declaration, some names in it, and an edit of the syntax tree; see the type mutant. So formatting,
 // comments and other edits of the same function do not affect it. The source files are not changed: the go command
-// gets the faulty file with -overlay. Each fault takes some seconds to a minute. The order of the faults is drawn anew
-// for each run, so that a run that is stopped early has tried faults of all packages.
+// gets the faulty file with -overlay. Each fault takes some seconds to a minute. The order is drawn anew for each run,
+// so with -count, each run tries other faults.
 package main
 
 import (
@@ -51,17 +51,18 @@ func main() {
 	chosen := flag.String("run", "", "use only the faults whose name matches `REGEXP`")
 	list := flag.Bool("list", false, "run nothing; print the faults and check that each fits the code")
 	build := flag.Bool("build", false, "run nothing; check that the code compiles with each fault")
+	count := flag.Int("count", 0, "try only this many faults, drawn by lot; 0: all")
 	parallel := flag.Int("parallel", runtime.NumCPU(), "try this many faults at the same time")
 	timeout := flag.Duration("timeout", 4*time.Minute,
 		"stop the tests of a fault after this `time`; it counts as noticed")
 	flag.Parse()
-	if err := run(*chosen, *list, *build, max(*parallel, 1), *timeout); err != nil {
+	if err := run(*chosen, *list, *build, *count, max(*parallel, 1), *timeout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(chosen string, list, build bool, parallel int, timeout time.Duration) error {
+func run(chosen string, list, build bool, count, parallel int, timeout time.Duration) error {
 	match, err := regexp.Compile(chosen)
 	if err != nil {
 		return err
@@ -92,6 +93,10 @@ func run(chosen string, list, build bool, parallel int, timeout time.Duration) e
 	}
 	if err := errors.Join(problems...); list || build || err != nil {
 		return err
+	}
+	rand.Shuffle(len(selected), func(i, j int) { selected[i], selected[j] = selected[j], selected[i] })
+	if count > 0 {
+		selected = selected[:min(count, len(selected))]
 	}
 	survived, tried := 0, make(chan outcome)
 	go tryAll(selected, dir, parallel, timeout, tried)
@@ -125,8 +130,7 @@ type outcome struct {
 	err    error
 }
 
-// tryAll tries faults in any order, some at the same time, each with a folder in dir. It sends what came out and closes
-// the channel.
+// tryAll tries faults, some at the same time, each with a folder in dir. It sends what came out and closes the channel.
 func tryAll(all []mutant, dir string, parallel int, timeout time.Duration, tried chan<- outcome) {
 	defer close(tried)
 	next := make(chan mutant)
@@ -142,8 +146,8 @@ func tryAll(all []mutant, dir string, parallel int, timeout time.Duration, tried
 			}
 		})
 	}
-	for _, i := range rand.Perm(len(all)) {
-		next <- all[i]
+	for _, m := range all {
+		next <- m
 	}
 	close(next)
 	workers.Wait()
