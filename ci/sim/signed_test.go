@@ -9,11 +9,19 @@ import (
 
 // signed is what the programs have signed and sent. No relay needs to have it.
 type signed struct {
-	jobs    map[string]int                 // of threads, by id
-	roots   map[envelope.Hash]int          // the jobs of first REQUESTs
-	agents  map[int]didkey.DID             // by job: for whom an ACCEPT was signed
-	accepts map[string]accept              // by thread
-	prices  map[int]map[didkey.DID]float64 // of OFFERs, by job and agent
+	jobs    map[string]int           // of threads, by id
+	first   map[string]envelope.Hash // of threads, by id: the first REQUEST of the job
+	roots   map[envelope.Hash]int    // the jobs of first REQUESTs
+	agents  map[int]didkey.DID       // by job: for whom an ACCEPT was signed
+	accepts map[string]accept        // by thread
+	prices  map[offered]float64      // of OFFERs
+}
+
+// offered is an agent's OFFERs for the threads that continue one REQUEST. A client that crashed may have forgotten its
+// REQUEST. For an agent, its next one is another job.
+type offered struct {
+	first envelope.Hash
+	agent didkey.DID
 }
 
 type accept struct {
@@ -22,8 +30,8 @@ type accept struct {
 }
 
 func newSigned() signed {
-	return signed{map[string]int{}, map[envelope.Hash]int{}, map[int]didkey.DID{}, map[string]accept{},
-		map[int]map[didkey.DID]float64{}}
+	return signed{map[string]int{}, map[string]envelope.Hash{}, map[envelope.Hash]int{}, map[int]didkey.DID{},
+		map[string]accept{}, map[offered]float64{}}
 }
 
 // sends checks a message that a program sends.
@@ -55,9 +63,9 @@ func (c *checker) sendsRequest(e *envelope.Envelope) {
 	if err := e.DecodePayload(&r); err != nil || json.Unmarshal(r.Params, &job) != nil {
 		c.Errorf("the REQUEST %s has wrong params: %v", e.ID, err)
 	}
-	c.signed.jobs[e.Thread] = job
+	c.signed.jobs[e.Thread], c.signed.first[e.Thread] = job, e.Continues
 	if e.Continues == (envelope.Hash{}) {
-		c.signed.roots[e.Hash()] = job
+		c.signed.roots[e.Hash()], c.signed.first[e.Thread] = job, e.Hash()
 	} else if of := c.signed.roots[e.Continues]; of != job {
 		c.Errorf("a REQUEST of job %d continues job %d (R-15)", job, of)
 	}
@@ -73,15 +81,11 @@ func (c *checker) sendsOffer(e *envelope.Envelope, job int) {
 		c.Errorf("the OFFER %s has no price: %v", e.ID, err)
 		return
 	}
-	prices := c.signed.prices[job]
-	if prices == nil {
-		prices = map[didkey.DID]float64{}
-		c.signed.prices[job] = prices
-	}
-	if before, ok := prices[e.Sender.ID]; ok && before != o.Price.Amount {
+	of := offered{c.signed.first[e.Thread], e.Sender.ID}
+	if before, ok := c.signed.prices[of]; ok && before != o.Price.Amount {
 		c.Errorf("an agent asks for %v and later for %v for job %d (R-18)", before, o.Price.Amount, job)
 	}
-	prices[e.Sender.ID] = o.Price.Amount
+	c.signed.prices[of] = o.Price.Amount
 }
 
 func (c *checker) sendsAccept(e *envelope.Envelope, job int, life *wire) {
