@@ -59,13 +59,21 @@ func protocol() tables {
 		Codes: envelope.Codes(), AgentCodes: envelope.AgentCodes(), Limits: relay.LimitTable(), Filters: relay.FilterTable(),
 		DefaultTTL: envelope.DefaultTTL.Seconds(), DraftTTL: envelope.DraftTTL.Seconds(),
 	}
-	for _, row := range t.Types {
-		if row.Before != nil {
-			t.StepTypes = append(t.StepTypes, row.Type)
-		}
+	for _, kind := range threadTypes(t) {
+		t.StepTypes = append(t.StepTypes, envelope.Type(kind))
 	}
 	t.StepTypes = append(t.StepTypes, thread.TypeTimeout, thread.TypeRemoved)
 	return t
+}
+
+// threadTypes returns the types of the messages that belong to threads.
+func threadTypes(t tables) (types []string) {
+	for _, row := range t.Types {
+		if row.Before != nil {
+			types = append(types, string(row.Type))
+		}
+	}
+	return types
 }
 
 // part is a text between two markers of a file, or the values of an enum of a JSON schema, or its allOf.
@@ -93,6 +101,7 @@ func parts(t tables) []part {
 		{file: openAPI, name: "step types", values: stringsOf(t.StepTypes)},
 		{file: openAPI, name: "codes", values: codes},
 		{file: schemas + "envelope.json", name: "types", values: types},
+		{file: schemas + "vectors-threads.json", name: "thread types", values: threadTypes(t)},
 		{file: schemas + "envelope.json", name: "payloads", allOf: texts(types, payloadSchema)},
 		{file: "docs/PROTOCOL.md", name: "types", text: typesMarkdown(t)},
 		{file: "docs/PROTOCOL.md", name: "codes", text: codesMarkdown(t)},
