@@ -444,7 +444,7 @@ func TestVersion(t *testing.T) {
 }
 
 // TestPlacesToChange checks the table "Where do I change…" in CONTRIBUTING.md: every file that it names exists, and
-// every identifier that it names occurs in the source.
+// every identifier that it or the tour of the code names occurs in the source.
 func TestPlacesToChange(t *testing.T) {
 	_, table, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "## Where do I change")
 	table, _, _ = strings.Cut(table, "\n## ")
@@ -459,17 +459,18 @@ func TestPlacesToChange(t *testing.T) {
 		t.Errorf("found only %d paths", paths)
 	}
 	words := sourceWords(t)
-	identifiers := 0
-	for _, m := range regexp.MustCompile("`([A-Za-z]+(?:\\.[A-Za-z]+)?)`").FindAllStringSubmatch(table, -1) {
-		identifiers++
-		for name := range strings.SplitSeq(m[1], ".") {
-			if !words[name] {
-				t.Errorf("CONTRIBUTING.md names %s, but %s does not occur in the source", m[1], name)
+	for page, text := range map[string]string{"CONTRIBUTING.md": table, "docs/TOUR.md": read(t, "docs/TOUR.md")} {
+		identifiers := regexp.MustCompile("`([A-Za-z]+(?:\\.[A-Za-z]+)?)`").FindAllStringSubmatch(text, -1)
+		if len(identifiers) < 15 {
+			t.Errorf("%s: found only %d identifiers", page, len(identifiers))
+		}
+		for _, m := range identifiers {
+			for name := range strings.SplitSeq(m[1], ".") {
+				if !words[name] {
+					t.Errorf("%s names %s, but %s does not occur in the source", page, m[1], name)
+				}
 			}
 		}
-	}
-	if identifiers < 15 {
-		t.Errorf("found only %d identifiers", identifiers)
 	}
 }
 

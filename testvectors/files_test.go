@@ -107,7 +107,7 @@ func TestEveryCodeHasAVector(t *testing.T) {
 	}
 }
 
-// TestReadmeNamesEveryFile checks that README.md names all files and has the right counts.
+// TestReadmeNamesEveryFile checks that README.md names all files, except the schemas of payloads, and has the right counts.
 func TestReadmeNamesEveryFile(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
@@ -118,7 +118,8 @@ func TestReadmeNamesEveryFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range schemas {
-		if !bytes.Contains(readme, []byte(filepath.Base(name))) {
+		kind := envelope.Type(strings.ToUpper(strings.TrimSuffix(filepath.Base(name), ".json")))
+		if !kind.Known() && !bytes.Contains(readme, []byte(filepath.Base(name))) {
 			t.Errorf("README.md does not name %s", name)
 		}
 	}

@@ -21,8 +21,8 @@ func schemas(t *testing.T) map[string]*jsonschema.Schema {
 	t.Helper()
 	compiler := jsonschema.NewCompiler()
 	names, err := fs.Glob(testvectors.Files(), "schema/*.json")
-	if err != nil || len(names) != 19 {
-		t.Fatalf("%d schemas, %v; want 19", len(names), err)
+	if err != nil || len(names) < 19 {
+		t.Fatalf("%d schemas, %v; want at least 19", len(names), err)
 	}
 	for _, name := range names {
 		text, err := fs.ReadFile(testvectors.Files(), name)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,9 +25,9 @@ func message(v testvectors.ThreadMessage) *envelope.Envelope {
 	e := &envelope.Envelope{ID: "m", Type: envelope.Type(v.Type), Sender: envelope.Party{ID: didkey.DID(v.By)},
 		Recipient: didkey.DID(v.To), Thread: "t"}
 	e.RequestID = map[string]string{"": "req", "other": "another", "none": ""}[v.RequestID]
-	e.Payload = []byte(`{"code":"C","intent":"i","message":"m","status":"s"}`)
-	if v.Payload == "incomplete" {
-		e.Payload = []byte(`{}`)
+	e.Payload = []byte("{}")
+	if row, _ := e.Type.Info(); v.Payload != "incomplete" && row.Needs != nil {
+		e.Payload = []byte(`{"` + strings.Join(row.Needs, `":"x","`) + `":"x"}`)
 	}
 	return e
 }

@@ -37,33 +37,6 @@ type Peer struct {
 // IsClient reports whether p is a client. The zero Peer is one; the relay itself and its operator are not.
 func (p Peer) IsClient() bool { return !p.Operator && (!p.Local || p.Addr.IsValid()) }
 
-// Limits bound what one client may ask of a relay (PROTOCOL §5). A field that is zero means its default.
-type Limits struct {
-	PostsPerAddress Rate // requests by any method that may change something, valid or not
-	ReadsPerAddress Rate // all other requests
-	PostsPerAgent   Rate // messages signed by one DID
-	// BroadcastsPerAddress limits the REQUESTs without a recipient. The reason is that every agent that offers a
-	// service reads all of them.
-	BroadcastsPerAddress     Rate
-	NewConnectionsPerAddress Rate
-	// Limits on concurrent connections, requests and polls. Unlimited: any number.
-	ConnectionsPerAddress int // including idle ones
-	RequestsPerAddress    int
-	PollsPerAddress       int // only those that wait
-	Polls                 int // waiting polls of all addresses together
-	// WritesPerAddress limits the messages, and the changes at gateways, that are being stored at a time. Here an address is
-	// one IPv4 address or one IPv6 /48. Others wait for their turn.
-	WritesPerAddress int
-	BulksPerAddress  int            // concurrent bulk requests
-	BulkFrom         []netip.Prefix // networks whose lines of bulk requests do not count as posts of their address
-}
-
-// Rate limits how often something may be done: Burst times at once, and then PerSecond times a second.
-type Rate struct {
-	PerSecond float64 // Unlimited: any number
-	Burst     int     // 0: twice PerSecond, or four times PerSecond for BroadcastsPerAddress
-}
-
 // Unlimited, in place of a number, means that there is no limit.
 const Unlimited = -1
 

@@ -3,10 +3,38 @@ package admission
 import (
 	"cmp"
 	"math"
+	"net/netip"
 	"slices"
 
 	"github.com/agora-relay/agora/envelope"
 )
+
+// Limits bound what one client may ask of a relay (PROTOCOL §5). A field that is zero means its default.
+type Limits struct {
+	PostsPerAddress Rate // requests by any method that may change something, valid or not
+	ReadsPerAddress Rate // all other requests
+	PostsPerAgent   Rate // messages signed by one DID
+	// BroadcastsPerAddress limits the REQUESTs without a recipient. The reason is that every agent that offers a
+	// service reads all of them.
+	BroadcastsPerAddress     Rate
+	NewConnectionsPerAddress Rate
+	// Limits on concurrent connections, requests and polls. Unlimited: any number.
+	ConnectionsPerAddress int // including idle ones
+	RequestsPerAddress    int
+	PollsPerAddress       int // only those that wait
+	Polls                 int // waiting polls of all addresses together
+	// WritesPerAddress limits the messages, and the changes at gateways, that are being stored at a time. Here an address is
+	// one IPv4 address or one IPv6 /48. Others wait for their turn.
+	WritesPerAddress int
+	BulksPerAddress  int            // concurrent bulk requests
+	BulkFrom         []netip.Prefix // networks whose lines of bulk requests do not count as posts of their address
+}
+
+// Rate limits how often something may be done: Burst times at once, and then PerSecond times a second.
+type Rate struct {
+	PerSecond float64 // Unlimited: any number
+	Burst     int     // 0: twice PerSecond, or four times PerSecond for BroadcastsPerAddress
+}
 
 // LimitInfo is a row of the table of limits.
 type LimitInfo struct {
@@ -20,7 +48,7 @@ type LimitInfo struct {
 	Count func(*Limits) *int  `json:"-"` // the field of Limits, if there is one and it is a number
 }
 
-// limitTable has the limits that a Gate enforces. relay.LimitTable adds those that the store enforces. The documents and
+// limitTable has the limits that a Gate enforces, those of the fields of Limits. relay.LimitTable adds those that the store enforces. The documents and
 // the well-known document get them from there.
 var limitTable = []LimitInfo{
 	{Name: envelope.LimitPostsPerAddress, Default: 50, BurstFactor: 2, Text: "POSTs a second",

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/agora-relay/agora/envelope"
@@ -58,20 +59,29 @@ func protocol() tables {
 		Codes: envelope.Codes(), AgentCodes: envelope.AgentCodes(), Limits: relay.LimitTable(), Filters: relay.FilterTable(),
 		DefaultTTL: envelope.DefaultTTL.Seconds(), DraftTTL: envelope.DraftTTL.Seconds(),
 	}
-	for _, row := range t.Types {
-		if row.Before != nil {
-			t.StepTypes = append(t.StepTypes, row.Type)
-		}
+	for _, kind := range threadTypes(t) {
+		t.StepTypes = append(t.StepTypes, envelope.Type(kind))
 	}
 	t.StepTypes = append(t.StepTypes, thread.TypeTimeout, thread.TypeRemoved)
 	return t
 }
 
-// part is a text between two markers of a file, or the values of an enum of a JSON schema.
+// threadTypes returns the types of the messages that belong to threads.
+func threadTypes(t tables) (types []string) {
+	for _, row := range t.Types {
+		if row.Before != nil {
+			types = append(types, string(row.Type))
+		}
+	}
+	return types
+}
+
+// part is a text between two markers of a file, or the values of an enum of a JSON schema, or its allOf.
 type part struct {
 	file, name string
 	text       string   // for a text
 	values     []string // for an enum
+	allOf      []string // for an allOf: its elements
 }
 
 // parts returns everything that is filled from t.
@@ -91,6 +101,8 @@ func parts(t tables) []part {
 		{file: openAPI, name: "step types", values: stringsOf(t.StepTypes)},
 		{file: openAPI, name: "codes", values: codes},
 		{file: schemas + "envelope.json", name: "types", values: types},
+		{file: schemas + "vectors-threads.json", name: "thread types", values: threadTypes(t)},
+		{file: schemas + "envelope.json", name: "payloads", allOf: texts(types, payloadSchema)},
 		{file: "docs/PROTOCOL.md", name: "types", text: typesMarkdown(t)},
 		{file: "docs/PROTOCOL.md", name: "codes", text: codesMarkdown(t)},
 		{file: "docs/PROTOCOL.md", name: "filters", text: filtersMarkdown(t)},
@@ -133,18 +145,24 @@ func generate(root string) (map[string][]byte, error) {
 	return files, nil
 }
 
+// payloadSchema returns the element of the allOf in envelope.json for the payload of one type.
+func payloadSchema(kind string) string {
+	return fmt.Sprintf(`{
+      "if": {"properties": {"type": {"const": "%s"}}, "required": ["type"]},
+      "then": {"properties": {"payload": {"$ref": "%s.json"}}}
+    }`, kind, strings.ToLower(kind))
+}
+
 // fill replaces p in the text of its file. A text stands between the lines with the markers "<protocol: NAME>" and
-// "</protocol>". An enum follows a member "$comment" with the value "protocol.json: NAME"; there may be several.
+// "</protocol>". An enum or an allOf follows a member "$comment" with the value "protocol.json: NAME"; there may be several
+// enums. The lines of an allOf begin with two spaces.
 func (p part) fill(old []byte) ([]byte, error) {
+	if p.allOf != nil {
+		return p.replaceOnly(old, `("\$comment": "protocol\.json: `+p.name+`",\n  "allOf": \[\n).*?(\n  \])`,
+			"    "+strings.Join(p.allOf, ",\n    "))
+	}
 	if p.values == nil {
-		pattern := regexp.MustCompile(`(?s)([^\n]*<protocol: ` + p.name + `>[^\n]*\n).*?([^\n]*</protocol>)`)
-		if len(pattern.FindAllIndex(old, -1)) != 1 {
-			return nil, fmt.Errorf("there must be one text between <protocol: %s> and </protocol>", p.name)
-		}
-		return pattern.ReplaceAllFunc(old, func(found []byte) []byte {
-			lines := pattern.FindSubmatch(found)
-			return bytes.Join([][]byte{lines[1], []byte(p.text), lines[2]}, nil)
-		}), nil
+		return p.replaceOnly(old, `([^\n]*<protocol: `+p.name+`>[^\n]*\n).*?([^\n]*</protocol>)`, p.text)
 	}
 	pattern := regexp.MustCompile(`("\$comment": "protocol\.json: ` + p.name + `",\s*"enum": \[)(\s*)[^\]]*?(\s*)\]`)
 	if !pattern.Match(old) {
@@ -158,6 +176,16 @@ func (p part) fill(old []byte) ([]byte, error) {
 		}
 		return bytes.Join([][]byte{m[1], m[2], []byte(`"` + strings.Join(p.values, separator) + `"`), m[3], []byte("]")}, nil)
 	}), nil
+}
+
+// replaceOnly puts a text between the two groups of the only match of a pattern.
+func (p part) replaceOnly(old []byte, pattern, text string) ([]byte, error) {
+	matches := regexp.MustCompile("(?s)"+pattern).FindAllSubmatchIndex(old, -1)
+	if len(matches) != 1 {
+		return nil, fmt.Errorf("there must be one place for protocol: %s, not %d", p.name, len(matches))
+	}
+	start, end := matches[0][3], matches[0][4]
+	return slices.Concat(old[:start], []byte(text), old[end:]), nil
 }
 
 // texts returns the text of each row.

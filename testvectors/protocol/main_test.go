@@ -33,8 +33,11 @@ func TestFill(t *testing.T) {
 		{part{name: "x", values: []string{"C"}}, enum, `{"$comment": "protocol.json: x",` + "\n" + `"enum": ["C"]}`},
 		{part{name: "x", values: []string{"C", "D"}}, "\"$comment\": \"protocol.json: x\", \"enum\": [\n  \"A\"\n]",
 			"\"$comment\": \"protocol.json: x\", \"enum\": [\n  \"C\",\n  \"D\"\n]"},
+		{part{name: "x", allOf: []string{"1", "2"}}, "  \"$comment\": \"protocol.json: x\",\n  \"allOf\": [\n    [\n    ]\n  ],\n  \"b\": [\n  ]",
+			"  \"$comment\": \"protocol.json: x\",\n  \"allOf\": [\n    1,\n    2\n  ],\n  \"b\": [\n  ]"},
 		{part{name: "y", text: "new\n"}, "<protocol: x>\n</protocol>\n", ""},
 		{part{name: "y", values: []string{"C"}}, enum, ""},
+		{part{name: "y", allOf: []string{"1"}}, enum, ""},
 	} {
 		got, err := c.p.fill([]byte(c.old))
 		if string(got) != c.want || (err != nil) != (c.want == "") {

@@ -18,6 +18,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/a2a"
 	"github.com/agora-relay/agora/gateway/channel"
 	"github.com/agora-relay/agora/gateway/hub"
 	"github.com/agora-relay/agora/gateway/jobs"
@@ -25,7 +26,7 @@ import (
 )
 
 // parts are those of a relay with all gateways.
-var parts = []apidocs.Part{gateway.API, hub.API, channel.API, jobs.API}
+var parts = []apidocs.Part{gateway.API, hub.API, channel.API, jobs.API, a2a.API}
 
 // relays are the relays for which the documents are tested.
 var relays = map[string]apidocs.Relay{
@@ -76,7 +77,7 @@ func TestOpenAPI31(t *testing.T) {
 
 // TestOnlyGatewaysThatAreOn checks that the paths of a gateway are in the document only if the gateway is on.
 func TestOnlyGatewaysThatAreOn(t *testing.T) {
-	prefixes := map[string][]string{"no gateway": {}, "all": {"/channel/", "/hub/", "/jobs/"}, "jobs": {"/jobs/"}}
+	prefixes := map[string][]string{"no gateway": {}, "all": {"/a2a/", "/channel/", "/hub/", "/jobs/"}, "jobs": {"/jobs/"}}
 	for name, r := range relays {
 		document := parsed(t, openAPI(t, r))
 		found := map[string]bool{}

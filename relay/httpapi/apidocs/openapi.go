@@ -39,9 +39,18 @@ func core() (Part, error) {
 // envelopeSchemas returns the schemas of an envelope and of its payloads. They refer to each other by the names of their
 // files there, and by the names of the schemas here.
 func envelopeSchemas() (map[string][]byte, error) {
-	files := map[string]string{"envelope.json": "Envelope"}
-	for _, kind := range []string{"Request", "Offer", "Accept", "Result", "Error", "Cancel", "Manifest"} {
-		files[strings.ToLower(kind)+".json"] = kind + "Payload"
+	found, err := schema.Files.ReadDir(".")
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{}
+	for _, f := range found {
+		switch kind := strings.TrimSuffix(f.Name(), ".json"); {
+		case kind == "envelope":
+			files[f.Name()] = "Envelope"
+		case !strings.HasPrefix(kind, "vectors-"):
+			files[f.Name()] = strings.ToUpper(kind[:1]) + kind[1:] + "Payload"
+		}
 	}
 	const here = "#/components/schemas/"
 	replace := []string{`"$ref": "#/`, `"$ref": "` + here + `Envelope/`}

@@ -5,7 +5,7 @@ import {
 } from '../agora.js';
 import { contentHash, verifyChain } from '../chain.js';
 import { verifyEvidence, verifyProof } from '../proof.js';
-import { checkFresh, checkMeant, expiry, Ledger } from '../../../testvectors/interop/node/rules.mjs';
+import { checkFresh, checkMeant, expiry, Ledger, REQUIRED } from '../../../testvectors/interop/node/rules.mjs';
 
 const bytes = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 const hex = (b) => Array.from(b, (byte) => byte.toString(16).padStart(2, '0')).join('');
@@ -72,7 +72,7 @@ const runners = {
       ...(m.to && { recipient: { id: m.to } }),
       payload: {
         ...(m.requestId !== 'none' && { request_id: m.requestId || 'r' }),
-        ...(m.payload !== 'incomplete' && { intent: 'i', status: 's', code: 'c', message: 'm' }),
+        ...(m.payload !== 'incomplete' && Object.fromEntries((REQUIRED[m.type] ?? []).map((name) => [name, 'x']))),
       },
     }, now);
     for (const m of v.history) post(m, 0n);

@@ -5,7 +5,7 @@ import { canonicalText, instant, Refused, threadOf } from '../../../sdk/js/index
 
 const SECOND = 1_000_000_000n, PENDING_TIMEOUT = 300n * SECOND, ACTIVE_TIMEOUT = 3600n * SECOND, MEMORY = 1800n * SECOND;
 const MAX_OFFERS = 100;
-const REQUIRED = { REQUEST: ['intent'], RESULT: ['status'], ERROR: ['code', 'message'] };
+export const REQUIRED = { REQUEST: ['intent'], RESULT: ['status'], ERROR: ['code', 'message'] };
 const CLOSENESS = { FORBIDDEN: 1, INVALID_REQUEST: 2 }; // how near a refusal is to acceptance; other codes: 3
 const refuse = (code, what) => { throw new Refused(code, what); };
 

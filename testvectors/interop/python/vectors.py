@@ -15,7 +15,7 @@ from agora_relay import (
     Identity, Refused, canonicalize, check_read, content_hash, covered, instant, key_of, open_payload, parse, place,
     read_envelope, read_token, seal, sign, verify, verify_chain, verify_evidence, verify_proof, x25519_private, x25519_public,
 )
-from rules import SECOND, Ledger, check_fresh, check_meant, expiry
+from rules import REQUIRED, SECOND, Ledger, check_fresh, check_meant, expiry
 
 
 class Disagreement(Exception):
@@ -83,7 +83,7 @@ def threads(v):
         if m.get("requestId") != "none":
             e["payload"]["request_id"] = m.get("requestId") or "r"
         if m.get("payload") != "incomplete":
-            e["payload"] |= {"intent": "i", "status": "s", "code": "c", "message": "m"}
+            e["payload"] |= dict.fromkeys(REQUIRED.get(m["type"], []), "x")
         return ledger.take(e, now)
 
     for number, m in enumerate(v["history"]):
