@@ -29,8 +29,9 @@ type NetworkOptions struct {
 
 	// State remembers the positions, the handled events, the jobs and the caught relays. nil: they are in memory.
 	State *State
-	// Discover lets the client contact relays that verified manifests and homes of threads name, too: with https, at
-	// public addresses, at most 16 new ones an hour (RELAYS R-13). Else it contacts only the relays it was given.
+	// Discover lets the client contact further relays: those that verified manifests and the homes of threads name. It
+	// uses https and public addresses only, and contacts at most 16 new relays an hour (RELAYS R-13). Otherwise it
+	// contacts only the relays that it was given.
 	Discover bool
 	// Caught is called when a relay is caught, after State has it, with the reason. nil: not called.
 	Caught func(relay didkey.DID, reason string)
