@@ -384,7 +384,8 @@ func (b *beginning) askAll() error {
 	return in.Err
 }
 
-// loginName returns the name of the user, if it can be a name of the address book. That of root says nothing.
+// loginName returns the name of the user, if it can be a name of the address book. It returns nothing for root, because
+// that is not a person's name.
 func loginName() string {
 	u, err := user.Current()
 	if err != nil || u.Uid == "0" || profile.CheckPerson(u.Username) != nil {

@@ -154,7 +154,7 @@ func (a *asking) adviseAfter(how Outcome, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.Ctx), DescribePatience)
 	defer cancel()
 	state, open := a.describe(ctx)
-	if open || how != OutcomeFailed { // that of an agent that has failed is clear
+	if open || how != OutcomeFailed { // if the agent has failed, the state is clear
 		a.env.Say("%s", state)
 	}
 	if !open {
