@@ -126,7 +126,7 @@ type Outbox struct {
 	// receiver may have come back since. Set it before Run. If Gone is nil, the plan is followed.
 	Gone func(q relay.Querier, lane int64) (bool, error)
 
-	share *turns.Queue[string] // payers take turns; nil: there is no limit beside that of out
+	share *turns.Queue[string] // payers take turns; nil: only the limit of out applies
 	payer func(Job) string
 
 	core    *Core

@@ -18,7 +18,7 @@ import (
 // caller is who sent a request.
 type caller struct {
 	kind      callerKind
-	principal int64      // its number; 0: this DID has no account and no agent yet
+	principal int64      // the number of the principal; 0: this DID has no account and no agent yet
 	did       didkey.DID // empty: the principal has a key
 }
 

@@ -155,7 +155,7 @@ func (c *Client) Remove(ctx context.Context, name string) (kind string, err erro
 }
 
 // Event is something that was said or reported in a channel. JSON is the whole event as the gateway sent it. The other
-// fields are those of its members that its type has.
+// fields are members of the event. Those that its type does not have are empty.
 type Event struct {
 	Seq     int64     `json:"seq"`
 	ID      string    `json:"id"`
