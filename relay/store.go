@@ -69,8 +69,9 @@ type Store interface {
 	// Watch calls f with every event after the given cursor, in order, until ctx ends. Each call has events that became
 	// durable together. They come from all nodes. Watch returns ctx's error. f must not block.
 	//
-	// wanted returns which of the events f needs at the moment; nil: all. So that a node need not read the others from the
-	// database, Watch may leave them out if a Read that begins after the call of wanted shows them. wanted must not block.
+	// wanted returns which events f needs at the moment; nil: all. Watch may leave out other events, so that a node
+	// need not read them from the database. But each of these must be visible to a Read that begins after the call of
+	// wanted. wanted must not block.
 	Watch(ctx context.Context, after Cursor, wanted func() Wanted, f func([]Posted)) error
 }
 

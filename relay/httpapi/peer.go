@@ -159,8 +159,8 @@ func (f *Front) exemptsLoopback(info listenerInfo) bool {
 	return info.loopback && f.options.PublicURL == "" && !f.options.LimitLocal
 }
 
-// exempts reports whether connections from addr are not counted. Those of a trusted proxy are not, because they carry
-// the requests of many clients. Those of this machine are not if its requests are not limited.
+// exempts reports whether connections from addr are not counted. Connections of a trusted proxy do not count, because
+// they carry the requests of many clients. Connections of this machine do not count if its requests have no limits.
 func (f *Front) exempts(addr netip.Addr, info listenerInfo) bool {
 	return info.trusted || f.trustsListener(info) || f.trusts(addr) || addr.IsLoopback() && f.exemptsLoopback(info)
 }
