@@ -29,7 +29,7 @@ export interface StateStore {
 export type Protocol = 'hub' | 'jobs' | 'channel' | 'a2a';
 
 export interface JoinOptions extends Abortable {
-  /** All that the relay has, if there are none. */
+  /** By default, all gateways that the relay has. */
   protocols?: Protocol[];
   /** Each intent becomes a skill in the registry of jobs and in the A2A card. */
   manifest: JsonObject & { intents: { id: string; name?: string }[] };
@@ -88,9 +88,9 @@ export interface ClientOptions<Me extends Identity | undefined = Identity | unde
    *  why. Texts of others in the line are safe to print. By default it writes to the console. */
   log?: (text: string, err?: unknown) => void;
   /** 'prefer' by default. A post whose proof does not hold throws NoProof. An agent reads the proof of each ACCEPT;
-   *  with 'prefer' only if the relay has the feature proofs. If it does not hold, the agent does not work, and the
-   *  client gets the ERROR UNAVAILABLE. If there is none, or it names no REQUEST, 'prefer' logs that, and the agent
-   *  works. */
+   *  with 'prefer' only if the relay has the feature proofs. If a proof does not hold, the agent does not work, and the
+   *  client gets the ERROR UNAVAILABLE. With 'prefer', a missing proof, or a proof that names no REQUEST, is only
+   *  logged, and the agent works. */
   proofs?: Proofs;
 }
 
@@ -342,7 +342,7 @@ export interface A2ATurn {
 export type A2AHandler = (turn: A2ATurn, context: { signal: AbortSignal }) =>
   Awaitable<A2AEnd | string | undefined | void>;
 
-/** Those of serve. work and quote are for the other intents. */
+/** The options of serve. work and quote are for the other intents. */
 export interface ServeA2AOptions extends Omit<ServeOptions, 'work'> {
   intents?: string | string[];
   work?: ServeOptions['work'];
@@ -397,12 +397,12 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   gatewayOf(name: Protocol, options?: Abortable): Promise<{ url: string; origin: string }>;
   /** The names of the relay's gateways. */
   gatewayNames(options?: Abortable): Promise<Protocol[]>;
-  /** Registers the agent at gateways of the relay, and returns the places at which it can be reached now. What it has
-   *  registered before, by the state, it registers again after a day, or if it has changed. Serve HUB_INTENT,
+  /** Registers the agent at gateways of the relay, and returns the places at which it can be reached now. A
+   *  registration that the state remembers is repeated after a day, or if it has changed. Serve HUB_INTENT,
    *  'chorus.channel.message' and 'a2a.message' to take what arrives; jobs have the agent's own intents.
    *
-   *  Errors: TypeError; those of gatewayOf; Refused with NO_GATEWAY; the RelayError of a gateway. Their member places
-   *  has the places that were joined before. */
+   *  Errors: TypeError; the errors of gatewayOf; Refused with NO_GATEWAY; the RelayError of a gateway. The member
+   *  places of an error has the places that were joined before it. */
   join(options: JoinOptions): Promise<Place[]>;
   /** Removes what join has registered, by the state, and returns the places. Errors: the RelayError of a gateway. */
   leave(state: StateStore, options?: Abortable): Promise<Place[]>;
@@ -422,9 +422,9 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   /** Reads the proof that the relay has this message in its log, and checks it. Throws Refused with INVALID_PROOF if it
    *  does not hold; RelayError, most often NOT_FOUND. */
   proof(message: Envelope, options?: Abortable): Promise<VerifiedProof & { text: string }>;
-  /** Posts messages that are signed already, in this order, with few requests. It resolves to what became of each, as
-   *  Promise.allSettled does; the reasons are errors of postEnvelope, or that of the signal. Receipts have mostly no
-   *  cursor and no thread.
+  /** Posts messages that are signed already, in this order, with few requests. It resolves to what became of each
+   *  message, as Promise.allSettled does. Each reason is an error of postEnvelope, or the reason of the signal.
+   *  Receipts have mostly no cursor and no thread.
    *
    *  It repeats requests as postEnvelope does. If the relay refuses a message only for the moment, it sends that again,
    *  and with it the refused messages behind it, because they may depend on it. At a relay that takes no bulk requests,

@@ -117,11 +117,11 @@ export async function atEach(clients, act) {
   throw Object.assign(errors.length === 1 ? errors[0] : new AggregateError(errors, why), { places });
 }
 
-// Removes a registration. One that does not exist any more is no error.
+// Removes a registration. It is no error if it does not exist any more.
 async function remove(client, { name, path }, id, signal) {
   try { await call(client, name, path(id), { method: 'DELETE', signal }); } catch (err) {
     const isGone = err.status === 404 || err.status === 410 || err.code === `NO_${name.toUpperCase()}` ||
-      name === 'channel' && err.status === 403; // a relay does not say whether others have an inbox
+      name === 'channel' && err.status === 403; // this is also the answer if there is no such inbox
     if (!isGone) throw Object.assign(err, { message: `leaving ${name}: ${err.message}` });
   }
 }

@@ -58,7 +58,7 @@ export class NetworkCall extends Call {
   #root; // of the REQUESTs
   #ends = Infinity; // when the first REQUEST expires, by the clock of the network
   #legs = []; // the threads, oldest first
-  #price; // that of the offer that was accepted
+  #price; // the price of the accepted offer
   #retry = 0; // when another relay is looked for again
   #changed = () => {};
 
@@ -215,8 +215,8 @@ export class NetworkCall extends Call {
     }
   }
 
-  // Throws the error of a thread if it ends the job. That of a thread which the job has left does not. If the relay has
-  // lost the thread, the job continues elsewhere.
+  // Throws the error of a thread if it ends the job. The error of a thread that the job has left does not end it. If
+  // the relay has lost the thread, the job continues elsewhere.
   #ended(leg, err) {
     const declines = err instanceof AgentError && err.from === (this.named ?? this.#to) && !leg.call.named;
     if (declines) throw err;

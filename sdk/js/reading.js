@@ -47,8 +47,8 @@ async function opened(client, e) {
 }
 
 /** Takes the elements of an answer one by one, so only one of them is in memory before it is checked. take returns the
- *  verified event, with its payload opened, or undefined if it is not valid or not wanted. find gets the envelope in an
- *  element, and make what to keep. log writes one line about those that were left out. */
+ *  verified event, with its payload opened, or undefined if it is not valid or not wanted. find gets the envelope from
+ *  an element, and make gets what to keep. log writes one line about those that were left out. */
 export function checker(client, wanted, { find = (element) => element, make = (event) => event } = {}) {
   let skipped = 0, first;
   return {
