@@ -108,8 +108,8 @@ func (j *A2AJob) Update(parts ...A2APart) error {
 // of this artifact.
 func (j *A2AJob) Send(event A2AProgress) error { return j.send(event, false) }
 
-// Artifact begins an artifact. about is what it has beside its parts; an empty ArtifactID is numbered by turn and order,
-// such as 2.1. Nothing is sent before the first parts.
+// Artifact begins an artifact. about has its members except for the parts. If its ArtifactID is empty, the artifact is
+// numbered by turn and order, such as 2.1. Nothing is sent before the first parts.
 func (j *A2AJob) Artifact(about A2AArtifact) *A2AOutput {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -359,8 +359,8 @@ func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, 
 
 // Post signs d and posts it. A draft with a home goes to that relay. A REQUEST without one goes to the home that RELAYS
 // R-11 chooses. A MANIFEST goes to all given relays, with the same bytes; if its payload names no relays, it names those
-// that answer now. Any other draft goes to the first given relay that answers. Errors: those of Client.Post; of a
-// MANIFEST, that of the last relay, if no relay has taken it.
+// that answer now. Any other draft goes to the first given relay that answers. Errors: those of Client.Post. If
+// no relay has taken a MANIFEST, the error is from the last relay.
 func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
 	if d.Home != nil {
 		p, err := n.at(ctx, *d.Home)

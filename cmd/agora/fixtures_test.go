@@ -191,7 +191,7 @@ func (x fixture) serve(t *testing.T, data string, store relay.Extender) (url str
 	}
 }
 
-// answers checks that a relay answers as that of the fixture did. It may answer more.
+// answers checks that a relay answers as the relay of the fixture did. An answer may have more members.
 func (x fixture) answers(t *testing.T, client, url string) {
 	t.Helper()
 	lines := json.NewDecoder(bytes.NewReader(x.read(t, "answers.jsonl")))

@@ -171,8 +171,8 @@ func (b *beginning) makeKey() error {
 	return nil
 }
 
-// nameIsFree returns an error if a new key cannot have the name, because it is that of somebody else. So no key is made
-// in vain.
+// nameIsFree returns an error if the name belongs to somebody else, so that a new key cannot have it. It is called
+// before the key is made.
 func (b *beginning) nameIsFree(newKey bool) error {
 	book, err := profile.NewNames(b.folder).Read()
 	if err != nil {

@@ -197,7 +197,7 @@ async function joinJobs(client, options, before, signal) {
   });
 }
 
-// Makes an inbox, unless the agent has that of before still.
+// Makes an inbox, unless the agent still has the earlier one.
 async function joinChannel(client, { agent }, before, signal) {
   if (before.id) {
     const { inboxes } = await call(client, 'channel', '/inboxes', { signal });

@@ -100,7 +100,7 @@ func (c manyCall) moves() bool  { return c.Agent() != "" }
 func (c manyCall) proved() bool { return c.Proved() }
 
 // recordPatience is how long one try of a tool waits for the record of a thread, while its home is silent. The next try
-// goes on, and the time of silence goes on too.
+// continues, and the time of silence counts on.
 const recordPatience = 10 * time.Second
 
 // Record is NetworkCall.Record, which would wait as long as ctx lasts.

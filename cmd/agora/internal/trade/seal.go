@@ -45,8 +45,8 @@ func (t threaded) shouldSeal(r role) (bool, error) {
 	return false, errSealUnknown
 }
 
-// prepare applies the flags to a resumed call. If the REQUEST cannot be read back, because it is sealed to the agent or
-// the relay no longer has it, the flags have to repeat its limits.
+// prepare applies the flags to a resumed call. The REQUEST cannot be read back if it is sealed to the agent, or if the
+// relay no longer has it. Then the flags have to repeat its limits.
 func (c sendAccept) prepare(call *client.Call, requestShown bool) error {
 	call.AllowPlain = c.AllowPlain
 	switch unreadable := call.Seal || !requestShown; {
