@@ -52,7 +52,7 @@ type Outcome int
 const (
 	Retry Outcome = iota // there will be another attempt
 	Done                 // the job is removed
-	Dead                 // the job failed for good; it is kept for 7 days, and the lane goes on
+	Dead                 // the job failed for good; it is kept for 7 days, and the lane continues
 )
 
 // Verdict is what an attempt has led to.
@@ -200,7 +200,7 @@ func (o *Outbox) AddSince(tx relay.ExtTx, lane, ref int64, since time.Time) erro
 }
 
 // Remove removes the live jobs of ref, because they are no longer needed. Call Wake after the Update. If an attempt is
-// being made, it goes on, and its answer is still judged and settled.
+// being made, it continues, and its answer is still judged and settled.
 func (o *Outbox) Remove(tx relay.ExtTx, ref int64) error {
 	_, err := tx.Exec("DELETE FROM gate_outbox WHERE gateway = ? AND ref = ? AND dead = 0", o.gateway, ref)
 	return err

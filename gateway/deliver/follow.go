@@ -16,8 +16,8 @@ import (
 // This file reads the events of the relay from a position on. The position moves in the transaction of each effect, see
 // once. So an effect happens once, also after a crash (B-4).
 
-// columns are those of the table that has a gateway's position: one row, whose seq is the last event of the relay whose
-// effects are stored.
+// columns are the columns of the table with a gateway's position. It has one row. Its seq is the last event of the
+// relay whose effects are stored.
 const columns = "id, seq"
 
 // PositionTable describes the table that has the position of a gateway, such as "hub", for `agora check`.
