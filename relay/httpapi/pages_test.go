@@ -250,8 +250,8 @@ func TestForeignPagesDoNotPost(t *testing.T) {
 	}
 }
 
-// TestReboundRawRequests sends raw requests, many of which no HTTP library would send, to a relay that listens on its
-// own machine only.
+// TestReboundRawRequests sends raw requests to a relay that listens on its own machine only. HTTP libraries would not
+// send many of them.
 func TestReboundRawRequests(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
 	l, _ := serveOn(t, loopback, r, httpapi.Options{Log: quiet})
