@@ -7,7 +7,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// signed is what the programs have signed and sent. No relay needs to have it.
+// signed has what the programs have signed and sent. Perhaps no relay has it.
 type signed struct {
 	jobs    map[string]int                 // of threads, by id
 	roots   map[envelope.Hash]int          // the jobs of first REQUESTs
