@@ -53,7 +53,7 @@ func main() {
 	build := flag.Bool("build", false, "run nothing; check that the code compiles with each fault")
 	parallel := flag.Int("parallel", runtime.NumCPU(), "try this many faults at the same time")
 	timeout := flag.Duration("timeout", 4*time.Minute,
-		"stop the tests of a fault after this `time`; it counts as noticed")
+		"stop the tests of a fault after this `time`; the fault then counts as noticed")
 	flag.Parse()
 	if err := run(*chosen, *list, *build, max(*parallel, 1), *timeout); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -302,7 +302,7 @@ func a2aFirstEvent(h *a2aProbe) {
 func a2aLastEvent(h *a2aProbe) {
 	for _, b := range h.server.bindings {
 		r, events := h.ofTask(b)
-		h.Expect("the last event, and no other, shows the state of the task, %s, which is over or asks", stateOf(r.task))
+		h.Expect("the last event has the task's state, %s, and no other event ends the task or asks", stateOf(r.task))
 		for i, e := range events {
 			last, ends := i == len(events)-1, isOver(e.state()) || isAsking(e.state())
 			if last != ends || last && e.state() != stateOf(r.task) {

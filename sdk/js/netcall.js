@@ -22,8 +22,8 @@ export async function openCall(network, intent, params, { to, seal = false, allo
   const payload = payloadOf(intent, params, options, network.now());
   const homes = await network.homes(to, { signal });
   if (homes.length === 0) {
-    throw new Unacceptable('no relay can be the home of this request: those of the recipient, or the given ones, do ' +
-      'not answer, do not have the recipient, or lack the feature home', { retryable: true });
+    throw new Unacceptable('no relay can be the home of this request: the relays of the recipient, or the given ' +
+      'ones, do not answer, do not have the recipient, or lack the feature home', { retryable: true });
   }
   const call = new NetworkCall(network, payload, { to, seal, allowPlain, ttl });
   try { await call.open(homes[0], { to, thread: options.thread, signal }); } catch (err) {
