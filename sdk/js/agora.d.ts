@@ -343,7 +343,7 @@ export class Relay<Me extends Identity | undefined = Identity | undefined> {
   now(): number;
   /** The relay's document: who it is, its limits, and who may read. */
   about(options?: Abortable): Promise<any>;
-  /** Throws if the relay accepts no messages. version is that of the protocol. */
+  /** Throws if the relay accepts no messages. version is the version of the protocol. */
   health(options?: Abortable): Promise<{ ok: true; version: string; [name: string]: Json | undefined }>;
   /** One page of events, which are not verified. query has the parameters of GET /events. */
   page(query?: Record<string, string | number | boolean | undefined>, options?: Abortable): Promise<Page>;

@@ -2,7 +2,7 @@
 // API of a relay. It is one module without dependencies. It uses only globals that both have, such as WebCrypto and
 // fetch. All input from others is parsed strictly and verified before it is used. agora.d.ts documents the types.
 //
-// Section numbers (§) are those of docs/PROTOCOL.md.
+// Section numbers (§) refer to docs/PROTOCOL.md.
 
 /** A refusal by the rules of the protocol. code is one of its codes. The message has no text of the input. */
 export class Refused extends Error {
@@ -350,7 +350,7 @@ function write(value, level) {
   must(level < 1000, 'INVALID_REQUEST', 'the value is nested too deep');
   if (value === null) return 'null';
   if (Array.isArray(value)) return `[${Array.from(value, (element) => write(element, level + 1)).join()}]`;
-  const prototype = Object.getPrototypeOf(value); // such as that of Date or Map, which JSON does not have
+  const prototype = Object.getPrototypeOf(value); // such as the prototype of Date or Map, which JSON does not have
   const plain = prototype === null || Object.getPrototypeOf(prototype) === null;
   must(plain, 'INVALID_REQUEST', 'a value that JSON does not have');
   const names = Object.keys(value).filter((name) => value[name] !== undefined).sort(); // by UTF-16 code units

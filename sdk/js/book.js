@@ -47,7 +47,7 @@ export class Book {
     return crowd.length > 0 && !oldestOf(crowd) ? 'full' : 'new';
   }
 
-  /** Records an OFFER. expires is when the REQUEST does. The terms of the first OFFER stay. */
+  /** Records an OFFER. expires is when the REQUEST expires. The terms of the first OFFER stay. */
   offered(key, terms, expires) {
     const job = this.get(key) ?? this.#add(key);
     job.offer ??= terms;

@@ -79,8 +79,8 @@ export interface HubMessage {
 
 /** The intent of the REQUESTs with which a relay delivers the messages of its hub. */
 export const HUB_INTENT: 'chorus.hub.message';
-/** The output of a RESULT that answers a message of the hub. text has 1 to 10,000 UTF-16 code units; culture is that of
- *  the agent's card by default; context has 10 to 500 code units. */
+/** The output of a RESULT that answers a message of the hub. text has 1 to 10,000 UTF-16 code units; culture is by
+ *  default the one in the agent's card; context has 10 to 500 code units. */
 export function hubOutput(reply: { text: string; culture?: string; context?: string }): JsonObject;
 
 export interface ClientOptions<Me extends Identity | undefined = Identity | undefined> extends RelayOptions<Me> {
@@ -286,7 +286,7 @@ export interface A2AMessage {
   [member: string]: any;
 }
 
-/** How a turn ends; a text is that of the last message. */
+/** How a turn ends. A text becomes the text of the last message. */
 export interface A2AEnd {
   /** TASK_STATE_COMPLETED by default. */
   state?: 'TASK_STATE_COMPLETED' | 'TASK_STATE_INPUT_REQUIRED' | 'TASK_STATE_AUTH_REQUIRED' | 'TASK_STATE_REJECTED' |
@@ -507,7 +507,7 @@ export class Result {
   readonly metrics?: Json;
 }
 
-/** The envelope as it was signed. Only an envelope whose payload was opened has another form than that. */
+/** The envelope as it was signed. It differs from e only if the payload of e was opened. */
 export function signedForm(e: Envelope): Envelope;
 /** Whether the payload of e is sealed, or was before it was opened. */
 export function wasSealed(e: Envelope): boolean;

@@ -103,7 +103,7 @@ export async function leave(client, state, { signal } = {}) {
   return left;
 }
 
-/** Does the same at each relay, and throws AggregateError if some fail. Its places are those of the others. */
+/** Does the same at each relay. Throws AggregateError if some fail; its places has the places of the others. */
 export async function atEach(clients, act) {
   const places = [], errors = [];
   for (const client of clients) {

@@ -24,7 +24,7 @@ export const newSeen = () => new Recent(SEEN);
 
 const signedForms = new WeakMap(); // by the envelope that was opened
 
-/** The envelope as it was signed. Only an envelope whose payload was opened has another form than that. */
+/** The envelope as it was signed. It differs from e only if the payload of e was opened. */
 export const signedForm = (e) => signedForms.get(e) ?? e;
 
 /** Whether the payload of e is or was sealed. */

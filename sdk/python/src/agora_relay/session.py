@@ -255,7 +255,7 @@ class Session:
         self._fetched_at = None
 
     async def _token(self, target: str, show_online: bool) -> tuple[str, bool]:
-        """The Authorization header for a GET of target; empty: send none. The second is whether it grants access."""
+        """The Authorization header for a GET of target; empty: send none. The second value: the token grants access."""
         if target.partition("?")[0] in (WELL_KNOWN, HEALTH) or self.me is None and not self.require_parties:
             return "", False
         audience = await self._find_audience()
