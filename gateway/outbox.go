@@ -76,7 +76,7 @@ type Courier interface {
 	Judge(j Job, r Response, err error) Verdict
 	// Settle writes the gateway's rows, in the Update that stores what becomes of the job. It may be called twice. If
 	// it returns an error, the same Update is tried again later, and the lane waits. The outcome is Dead for a job that
-	// has died of age. Then Judge was not called, and the failure is that of the last attempt.
+	// has died of age. Then Judge was not called, and the failure is the one of the last attempt.
 	Settle(tx relay.ExtTx, j Job, v Verdict) error
 	// Settled is called after that Update is on disk.
 	Settled(j Job, v Verdict)

@@ -23,7 +23,7 @@ func (t *task) add(o *gateway.Op, e event) error {
 	return insertEvent(o.ExtTx, e)
 }
 
-// setStatus gives a task another status. message is nil, or the status message. flags are those of the event.
+// setStatus gives a task another status. message is nil, or the status message. flags are the flags of the event.
 func (t *task) setStatus(o *gateway.Op, s wire.State, message *wire.Message, flags int64) error {
 	e := event{kind: status, state: s, flags: flags}
 	if message != nil {

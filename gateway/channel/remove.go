@@ -21,7 +21,7 @@ var required = map[string][]string{
 	typeStatus: {"status"}, typeLifecycle: {"status"},
 }
 
-// Remove removes the texts of an event for the operator. id is that of the event, such as msg_…, or the id of its channel,
+// Remove removes the texts of an event for the operator. id is the event's id, such as msg_…, or the id of its channel,
 // a slash and its seq. The event stays in its channel, with texts that say so, and is not delivered any more. An agent
 // that is just getting it may still get its text. Errors: CodeNotFound.
 func (g *Gateway) Remove(ctx context.Context, id string) error {

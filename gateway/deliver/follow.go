@@ -117,8 +117,8 @@ func (d *Deliveries) handleAll(ctx context.Context, events []relay.Posted) error
 	return nil
 }
 
-// together returns how many of the first events can be prepared at the same time: they are of different threads, because
-// an effect depends on those before in its thread.
+// together returns how many of the first events can be prepared at the same time. They must be of different threads,
+// because an effect depends on the earlier effects in its thread.
 func together(events []relay.Posted) (n int) {
 	threads := map[string]bool{}
 	for n < min(len(events), maxTogether) && !threads[events[n].Envelope.Thread] {

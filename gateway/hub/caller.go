@@ -87,7 +87,8 @@ func (h *Hub) caller(ctx context.Context, from relay.Peer, r *http.Request, requ
 	return c, h.update(context.WithoutCancel(ctx), from, func(o *op) error { return o.check(c) })
 }
 
-// signedCaller returns the caller with a DID. The agent is that of the parameter agent_id, or the only one of the DID.
+// signedCaller returns the caller with a DID. The agent is the one in the parameter agent_id, or the only one of the
+// DID.
 func (h *Hub) signedCaller(
 	ctx context.Context, from relay.Peer, r *http.Request, did didkey.DID, required bool,
 ) (c caller, err error) {

@@ -70,7 +70,7 @@ type request struct {
 	w      http.ResponseWriter
 	from   relay.Peer
 	caller caller
-	base   string // the base URL that the caller has used: that of the gateway, or the one with the caller's key
+	base   string // the base URL that the caller has used: the gateway's URL, or the one with the caller's key
 	body   []byte // as sent
 }
 

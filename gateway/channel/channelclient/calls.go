@@ -245,7 +245,7 @@ type FollowOptions struct {
 }
 
 // Follow passes the events of a channel to show, in the order of their seq. It needs a member's key or the channel's.
-// Errors: that of show, except ErrEnough; the error of ctx; *Error if the gateway refuses the request.
+// Errors: show's error, except ErrEnough; ctx's error; *Error if the gateway refuses the request.
 func (c *Client) Follow(ctx context.Context, o FollowOptions, show func(Event) error) error {
 	shown := 0
 	var pause exchange.Backoff
