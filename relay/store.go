@@ -277,7 +277,7 @@ type Listing struct {
 type Receipt struct {
 	ID        string
 	Cursor    Cursor
-	Duplicate bool // it was stored before; ID, Cursor, ExpiresAt and Thread are those of the first receipt
+	Duplicate bool // it was stored before; ID, Cursor, ExpiresAt and Thread are as in the first receipt
 	ExpiresAt time.Time
 	Thread    thread.Key   // zero for a MANIFEST
 	State     thread.State // of that thread now; Post leaves it empty if the sender may not see it

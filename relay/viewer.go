@@ -128,9 +128,9 @@ func (r *Relay) VerifyRead(ctx context.Context, token, method, target string) (d
 }
 
 // VerifyCall returns who signed the call token of a request to a gateway. It accepts each token once, also on an open
-// relay. target is the request's path and query as sent, and body its body as sent. The checks are those of VerifyRead.
-// VerifyCall also checks, before the signature, that the token is for this body. The transport must have admitted the
-// request, see Gate. Refusals: as VerifyRead.
+// relay. target is the request's path and query as sent, and body its body as sent. The checks are the same as in
+// VerifyRead. VerifyCall also checks, before the signature, that the token is for this body. The transport must have
+// admitted the request, see Gate. Refusals: as VerifyRead.
 func (r *Relay) VerifyCall(ctx context.Context, token, method, target string, body []byte) (didkey.DID, error) {
 	now := r.now()
 	call, err := envelope.ParseCall(token)

@@ -282,7 +282,7 @@ func TestReboundRawRequests(t *testing.T) {
 	}
 }
 
-// TestGuardHost checks that a further listener on loopback, such as that of the metrics, answers only at its own names.
+// TestGuardHost checks that a further listener on loopback, such as the one for metrics, answers only at its own names.
 func TestGuardHost(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -41,7 +41,7 @@ func (s *site) peer(r *http.Request) relay.Peer {
 }
 
 // client returns the address of the client that sent a request. It starts with the address of the connection. While the
-// address is that of a trusted proxy, it continues with the address that this proxy has added to X-Forwarded-For, which
+// address belongs to a trusted proxy, it continues with the address that this proxy has added to X-Forwarded-For, which
 // it reads from right to left. The entries that remain on the left are ignored, because the client can invent them.
 func (s *site) client(r *http.Request) netip.Addr {
 	addr := remoteAddr(r.RemoteAddr)
@@ -185,9 +185,9 @@ func (f *Front) ownName(host string) bool {
 		slices.ContainsFunc(f.options.Hosts, func(own string) bool { return hostname.Map(own) == hostname.WithoutPort(host) })
 }
 
-// GuardHost is the handler next of a further listener, such as that of the metrics. It refuses what the relay's own
-// listeners refuse because of the Host: a web page must not read the answers after it has made its own name point to this
-// machine (DNS rebinding).
+// GuardHost is the handler next of a further listener, such as the one for metrics. It refuses what the relay's own
+// listeners refuse because of the Host: a web page must not read the answers after it has made its own name point to
+// this machine (DNS rebinding).
 func (f *Front) GuardHost(l net.Listener, next http.Handler) http.Handler {
 	info := Listener{Listener: l}.info()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -228,7 +228,7 @@ func (s *site) foreignPage(r *http.Request) bool {
 	return len(origins) > 1
 }
 
-// sameHost reports whether an origin is that of a request with this Host header.
+// sameHost reports whether an origin is the origin of a request with this Host header.
 func sameHost(origin, host string) bool {
 	for _, scheme := range []string{"http", "https"} {
 		if own, err := relay.ParseOrigin(scheme + "://" + host); err == nil && own == origin {

@@ -24,7 +24,7 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi/apidocs"
 )
 
-// parts are those of a relay with all gateways.
+// parts are the parts of a relay with all gateways.
 var parts = []apidocs.Part{gateway.API, hub.API, channel.API, jobs.API}
 
 // relays are the relays for which the documents are tested.

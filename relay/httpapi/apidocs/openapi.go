@@ -2,7 +2,7 @@
 // guide for language models.
 //
 // The relay's own routes are described in core.json. Each gateway describes its routes in its own file, see Part.
-// Nothing is written twice: the schemas of envelopes are those of testvectors/schema.
+// Nothing is written twice: the schemas of envelopes come from testvectors/schema.
 package apidocs
 
 import (
