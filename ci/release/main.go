@@ -53,7 +53,7 @@ func main() {
 	}
 }
 
-// run builds everything. Its folder is that of the module.
+// run builds everything. It runs in the folder of the module.
 func (r *release) run(targets []string) (err error) {
 	for _, format := range r.formats {
 		if !slices.Contains([]string{"archive", "deb", "rpm"}, format) {
