@@ -16,8 +16,8 @@ export interface CursorStore {
 export interface StateStore {
   /** Whether it is kept when the program ends. */
   readonly isDurable: boolean;
-  /** Reads the file, if that was not done. Throws an error with the code INVALID_STATE if the file is damaged, or that
-   *  of another identity. */
+  /** Reads the file, if that was not done. Throws an error with the code INVALID_STATE if the file is damaged, or
+   *  belongs to another identity. */
   load(did: string): Promise<void>;
   /** Why the relay with this DID is not used any more; undefined: it may be used. */
   caught(relay: string): string | undefined;
@@ -33,8 +33,8 @@ export interface JoinOptions extends Abortable {
   protocols?: Protocol[];
   /** Each intent becomes a skill in the registry of jobs and in the A2A card. */
   manifest: JsonObject & { intents: { id: string; name?: string }[] };
-  /** The agent's name at the hub, before the @; by default that of the manifest. Characters that an address cannot have
-   *  become hyphens. If somebody else has the address, six characters of the DID are added. */
+  /** The agent's name at the hub, before the @; by default the name in the manifest. Characters that an address cannot
+   *  have become hyphens. If somebody else has the address, six characters of the DID are added. */
   name?: string;
   /** A language tag; en by default. */
   culture?: string;
@@ -199,10 +199,10 @@ export interface CallState {
   deadline?: Date;
 }
 
-/** Limits for offers, in place of those of the request. maxCost is in USD; Infinity: no limit. */
+/** Limits for offers, in place of the request's limits. maxCost is in USD; Infinity: no limit. */
 export interface Limits { maxCost?: number; deadline?: Date | string }
 
-/** What Call.best calls a rule. A function compares two offers like that of Array.sort. */
+/** What Call.best calls a rule. A function compares two offers, as for Array.sort. */
 export type Rule = 'cheapest' | 'fastest' | 'first' | ((a: Offer, b: Offer) => number);
 
 /** The client's side of a thread. Use one method at a time. Another process can continue the call if it knows
@@ -361,8 +361,8 @@ export interface ServeOptions<Params = any, Output = unknown> extends Abortable 
   /** Returns the offer for a job, or only its price. If it returns nothing or throws, a broadcast REQUEST gets no
    *  answer, and a directed one an ERROR. It may be called again for the same REQUEST. */
   quote?: (job: Job<Params>, context: { signal: AbortSignal }) => Awaitable<Quote | number | null | undefined | void>;
-  /** Is posted at the start, and again before it expires. id ('main') and intents have defaults. pricing is that of
-   *  price; with quote and without price, nothing is announced. */
+  /** Is posted at the start, and again before it expires. id ('main') and intents have defaults. pricing comes from
+   *  price; with quote and without price, no price is announced. */
   manifest?: JsonObject;
   /** Keeps the position across restarts. Without it, all events that the relay still has are read again after a
    *  restart, which takes time, but loses nothing. */
@@ -473,8 +473,8 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   /** Runs an agent: answers REQUESTs for its intents with OFFERs, and does the work when a client accepts. Run only one
    *  for each identity. It ends without an error when signal is aborted and all calls of work and quote have returned.
    *
-   *  A directed REQUEST for another intent gets INTENT_NOT_SUPPORTED, and one whose budget is below the price
-   *  INSUFFICIENT_BUDGET; broadcasts like that are ignored. Sealed messages get sealed answers. If one cannot be
+   *  A directed REQUEST for another intent gets INTENT_NOT_SUPPORTED. A directed REQUEST with a budget below the price
+   *  gets INSUFFICIENT_BUDGET. Broadcasts like that are ignored. Sealed messages get sealed answers. If one cannot be
    *  opened, the answer is INVALID_REQUEST.
    *
    *  Work is done once for a job, also if its client continues it in another thread: the outcome goes to the newest
@@ -532,7 +532,7 @@ export class AgentError extends CallError {
 }
 /** The call was cancelled by its own client. */
 export class Cancelled extends CallError { constructor() }
-/** Why an offer cannot be accepted, or that there is none which can. */
+/** Says why an offer cannot be accepted, or that no offer can. */
 export class Unacceptable extends CallError { constructor(message: string, options?: { retryable?: boolean }) }
 /** The agent has answered a sealed request in plaintext. If that was an ERROR, cause is the AgentError. */
 export class Plain extends CallError { constructor(type: string, cause?: AgentError) }

@@ -7,7 +7,7 @@ import type { A2AHandler, AskOptions, Call, CallResult, Client, ClientOptions, H
 /** A fetch for the relay at an origin that somebody else has named. dialler of agora-relay/node is one. */
 export type Dialler = (origin: string) => typeof globalThis.fetch;
 
-/** That a job was continued at another relay, in a new thread. why is 'is silent', 'was caught' or 'shows no offer'. */
+/** A job was continued at another relay, in a new thread. why is 'is silent', 'was caught' or 'shows no offer'. */
 export interface Move { from: Home; to: Home; thread: string; why: string }
 
 export interface NetworkOptions extends Omit<ClientOptions<Identity>, 'fetch' | 'origin'> {

@@ -21,8 +21,8 @@ function must(ok, message) {
 }
 
 /** Checks the proof text: that a leaf is in the log of a relay, that the relay has signed this, and that signatures by
- *  the witnesses, if there are any, are valid. With message, the proof must be that of this message by this relay; the
- *  caller has verified the message. Throws Refused with INVALID_PROOF. */
+ *  the witnesses, if there are any, are valid. With message, the proof must be for this message, and by this relay. The
+ *  caller must verify the message first. Throws Refused with INVALID_PROOF. */
 export async function verifyProof(text, { message, relay, witnesses = [] } = {}) {
   const proof = readProof(text), { checkpoint, index } = proof;
   const known = await Promise.all(witnesses.map(readWitness));

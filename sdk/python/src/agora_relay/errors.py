@@ -74,7 +74,7 @@ class RelayError(Refused):
 
     @property
     def from_relay(self) -> bool:
-        """Whether the code is that of a relay's refusal, and not NO_ANSWER or INVALID_ANSWER."""
+        """Whether the code comes from a relay's refusal, and not NO_ANSWER or INVALID_ANSWER."""
         return self.code not in ("NO_ANSWER", "INVALID_ANSWER")
 
     @property

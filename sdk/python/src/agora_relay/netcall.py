@@ -211,7 +211,7 @@ class NetworkCall(Call):
         self._reading.add(self._network.keep(self._read(leg)))
 
     def _show(self, leg: _Leg) -> None:
-        """Makes the members of Call those of a thread."""
+        """Sets the members of Call from a thread."""
         self.thread, self.request_id, self._client = leg.call.thread, leg.call.request_id, leg.client
 
     async def _insist(self, client: Client, post: Callable[[Callable[[], None]], Awaitable[T]]) -> T:
