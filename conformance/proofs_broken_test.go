@@ -59,7 +59,7 @@ func relaysWithTwoTrees(l, other liar) []fault {
 	}
 }
 
-// relaysWithLies returns relays whose proofs are not those of the message.
+// relaysWithLies returns relays whose proofs are for something else than the message.
 func relaysWithLies(l, other liar) []fault {
 	return []fault{
 		{name: "names a wrong index", front: provesOtherwise(shiftsIndex),

@@ -10,7 +10,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// maxSleep is after what time Run looks at the clock of the relay again, which may have been set.
+// maxSleep is how long Run sleeps at most. Then it looks at the clock of the relay again, which may have been set.
 const maxSleep = time.Minute
 
 // lane is what the outbox keeps in memory of a lane. All else is read from the database when the lane is due.

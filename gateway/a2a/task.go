@@ -71,7 +71,7 @@ func (t *task) addArtifact(o *gateway.Op, a wire.ArtifactUpdate) error {
 	return t.add(o, e)
 }
 
-// splitArtifact returns the JSON of an artifact without its parts, and that of the parts, with commas between them.
+// splitArtifact returns the JSON of an artifact without its parts, and the JSON of the parts, with commas between them.
 func splitArtifact(a wire.Artifact) (body, parts string) {
 	var members map[string]json.RawMessage
 	_ = json.Unmarshal(jsontext.Compact(a), &members) // it is an object

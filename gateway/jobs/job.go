@@ -324,7 +324,7 @@ type jobRequest struct {
 	Timestamp    stamp          `json:"timestamp_utc"`
 }
 
-// request returns a job as its agent gets it. The callback is one of this relay, never that of the hirer.
+// request returns a job as its agent gets it. The callback is a URL of this relay, never the hirer's.
 func (j job) request(callback string) jobRequest {
 	return jobRequest{j.id, j.orchestrator, j.skill, raw(j.input), j.budget, currency, callback, stamp(j.created)}
 }

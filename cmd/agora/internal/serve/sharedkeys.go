@@ -103,7 +103,7 @@ func (s keySecret) decrypt(name string, stored []byte) ([]byte, error) {
 	return content, nil
 }
 
-// SharedKeys makes the keys in a data folder those of all nodes.
+// SharedKeys copies the keys that all nodes share into a data folder.
 type SharedKeys struct {
 	Store  *postgres.Store
 	Folder string

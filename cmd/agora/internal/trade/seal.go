@@ -62,8 +62,8 @@ func (c sendAccept) prepare(call *client.Call, requestShown bool) error {
 	return nil
 }
 
-// maxThreads is for how many threads follow remembers to which agents a sealed REQUEST was sent. When there are more,
-// follow forgets all of them and asks the relay again.
+// maxThreads is the number of threads for which follow remembers which agents got a sealed REQUEST. When there are
+// more, follow forgets all of them and asks the relay again.
 const maxThreads = 10_000
 
 // plainAnswers recognizes answers to sealed requests that are not sealed.
