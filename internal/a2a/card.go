@@ -158,7 +158,7 @@ func (e Endpoint) interfaces() []Interface {
 	return []Interface{{e.URL + "/rpc", BindingRPC, Version}, {e.URL, BindingHTTP, Version}}
 }
 
-// place makes the card that of an endpoint.
+// place turns the card into the card of an endpoint.
 func (e Endpoint) place(c *Card, a Access) {
 	c.SupportedInterfaces = e.interfaces()
 	c.Capabilities.Streaming, c.Capabilities.PushNotifications = true, true

@@ -199,7 +199,7 @@ func (f *Front) GuardHost(l net.Listener, next http.Handler) http.Handler {
 	})
 }
 
-// errHost is the refusal of a request that uses another name than those of the relay.
+// errHost is the refusal of a request that uses a name which is not the relay's.
 var errHost = envelope.Errorf(envelope.CodeForbidden, "this relay listens on its own machine only, and the request's Host "+
 	"is neither a loopback name nor that of the public URL; its operator can set a name with --public-url")
 

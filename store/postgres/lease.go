@@ -77,7 +77,7 @@ func (s *Store) Leads() bool {
 	return s.lease.held.Load() && at != nil && (s.options.Single || time.Since(*at) < leaseTrust)
 }
 
-// openLease connects, compares the policy with that of the other nodes, and takes the lease if it is free.
+// openLease connects, compares the policy with the other nodes, and takes the lease if it is free.
 func (s *Store) openLease(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*connectTime)
 	defer cancel()

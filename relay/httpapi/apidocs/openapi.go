@@ -16,8 +16,8 @@ import (
 
 // Part describes some of the routes of a relay, such as those of a gateway.
 type Part struct {
-	// Text is a JSON object with the members tags, paths and components of an OpenAPI 3.1 document. Their names are not
-	// those of another part.
+	// Text is a JSON object with the members tags, paths and components of an OpenAPI 3.1 document. No other part has
+	// the same names.
 	//
 	// The member x-refusals lists the refusals that are possible at all paths with the same beginning. Its keys are
 	// these beginnings. Each value is an object of responses by status. Each operation gets these responses too, but
