@@ -132,8 +132,8 @@ var allowedImports = map[string][]string{
 	"cmd/agora":                             {"client", "cmd/agora/internal/a2acmd", "cmd/agora/internal/chorus", "cmd/agora/internal/cli", "cmd/agora/internal/explorer", "cmd/agora/internal/mcpserver", "cmd/agora/internal/mcpserver/spending", "cmd/agora/internal/operate", "cmd/agora/internal/prove", "cmd/agora/internal/serve", "cmd/agora/internal/settings", "cmd/agora/internal/trade", "conformance", "didkey", "envelope", "gateway/jobs/credits", "internal/bench", "internal/clidoc", "internal/fsync", "internal/profile", "relay", "relay/httpapi"},
 }
 
-// forbiddenImports lists standard packages that a package must not import: these packages have no network and no
-// database of their own.
+// forbiddenImports lists standard packages that a package must not import: these packages must use no network and no
+// database.
 var forbiddenImports = map[string][]string{
 	"relay":        {"internal/hostname", "net/http", "database/sql"},
 	"store/ledger": {"os", "net", "net/http", "database/sql", "io"},
@@ -413,7 +413,7 @@ func TestVulnerabilityCheck(t *testing.T) {
 	}
 }
 
-// TestVersion checks that there is one version: every place that shows it has that of the file VERSION.
+// TestVersion checks that every place that shows the version has the one in the file VERSION.
 func TestVersion(t *testing.T) {
 	if !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(Version()) || read(t, "VERSION") != Version()+"\n" {
 		t.Errorf("VERSION is %q", Version())

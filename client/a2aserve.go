@@ -45,8 +45,8 @@ func A2AText(text string) A2APart { return a2a.TextPart(text) }
 func A2AData(value json.RawMessage) A2APart { return a2a.DataPart(value) }
 
 // A2AHandler works on a turn and says how it ends. For errors and the end of ctx, see Handler.Work. ctx ends too when the
-// caller cancels the task. The handler may run again for the same turn after a crash. Then what it sends replaces what it
-// has sent before, if it begins its artifacts in the same order.
+// caller cancels the task. The handler may run again for the same turn after a crash. Its new output then replaces the
+// output of the earlier run, if it begins the artifacts in the same order.
 type A2AHandler func(ctx context.Context, turn *A2AJob) (A2AEnd, error)
 
 // A2AEnd says how a turn ends. The zero value completes the task without a message. Ask and Done of A2AJob make others.
@@ -58,7 +58,7 @@ type A2AEnd struct {
 
 // A2AJob is a turn that an A2AHandler works on. Its message and history are whole. Its methods are safe for concurrent
 // use. What they send arrives in their order, at most one request every 100 ms, and before the end of the turn. If much
-// waits, they wait. Their errors are those of ctx, and those with which the relay has refused what was sent: then the
+// waits to be sent, they block. They return ctx's error, or the relay's refusal of something that was sent: then the
 // turn has ended, or the task has no room for more.
 type A2AJob struct {
 	A2ATurn
@@ -108,8 +108,8 @@ func (j *A2AJob) Update(parts ...A2APart) error {
 // of this artifact.
 func (j *A2AJob) Send(event A2AProgress) error { return j.send(event, false) }
 
-// Artifact begins an artifact. about is what it has beside its parts; an empty ArtifactID is numbered by turn and order,
-// such as 2.1. Nothing is sent before the first parts.
+// Artifact begins an artifact. about has its members except for the parts. If its ArtifactID is empty, the artifact is
+// numbered by turn and order, such as 2.1. Nothing is sent before the first parts.
 func (j *A2AJob) Artifact(about A2AArtifact) *A2AOutput {
 	j.mu.Lock()
 	defer j.mu.Unlock()

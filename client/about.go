@@ -24,8 +24,8 @@ type about struct {
 // aboutAge is how long a home counts as read (RELAYS R-4).
 const aboutAge = time.Hour
 
-// about returns what the relay says about itself. It reads the document if it has not read it, or longer ago than age;
-// 0: any age will do.
+// about returns what the relay says about itself. It reads the document if it has not read it before, or if that was
+// longer ago than age. If age is 0, it reads it only once.
 func (c *Client) about(ctx context.Context, age time.Duration) (*about, error) {
 	if known := c.known.Load(); known != nil && (age == 0 || time.Since(known.read) < age) {
 		return known, nil

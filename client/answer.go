@@ -44,7 +44,7 @@ const (
 
 var errTooLong = errors.New("the response is too long")
 
-// transport returns the transport of all clients without one of their own. They share it, so they share connections.
+// transport returns the transport of all clients for which none is given. They share it, so they share connections.
 var transport = sync.OnceValue(func() http.RoundTripper {
 	defaultTransport, ok := http.DefaultTransport.(*http.Transport)
 	if !ok {

@@ -298,7 +298,7 @@ func (call *Call) Cancel(ctx context.Context, reason string) error {
 }
 
 // watch reads the events of the thread from the oldest and passes each one to f. It ends when f or checkState returns
-// an error, or when the thread has ended without a RESULT, and returns that error. checkState decides what the state in
+// an error, or when the thread has ended without a RESULT, and returns that error. checkState says what the state in
 // the relay's record means for the caller. It is called when a poll brings no new event, and after an ERROR or a
 // CANCEL.
 //

@@ -163,8 +163,8 @@ const (
 	readPatience = time.Hour       // for a read, and for the manifest of an agent
 )
 
-// Unanswered reports whether err means that the relay did not answer, or not with a decision: no connection, a timeout,
-// a failure of a server, 429, or ErrUnknownOutcome. The same call may succeed later.
+// Unanswered reports whether err means that the relay gave no answer, or an answer without a decision: no connection, a
+// timeout, a failure of a server, 429, or ErrUnknownOutcome. The same call may succeed later.
 func Unanswered(err error) bool {
 	failed, ok := errors.AsType[*failure](err)
 	return errors.Is(err, ErrUnknownOutcome) || ok && failed.temporary()

@@ -248,8 +248,8 @@ func (c *Client) FromGateway(ctx context.Context, request *envelope.Envelope) er
 	return nil
 }
 
-// deliveredBy reads the params of a REQUEST with this intent from the gateway with this name. Errors: an *AgentError if the
-// REQUEST is no such delivery; that of a relay without this gateway; errors of reading the relay's document.
+// deliveredBy reads the params of a REQUEST with this intent from the gateway with this name. Errors: an *AgentError if
+// the REQUEST is no such delivery; the error for a relay without this gateway; errors of reading the relay's document.
 func (c *Client) deliveredBy(ctx context.Context, request *envelope.Envelope, name, intent string, params any) error {
 	if request.Type != envelope.TypeRequest || request.PayloadString("intent") != intent {
 		return &AgentError{Code: envelope.AgentIntentNotSupported, Message: "this is not a REQUEST with the intent " + intent}
@@ -286,8 +286,8 @@ type GatewayCall struct {
 	Limit        int    // bytes of the answer; 0: 64 KiB
 }
 
-// CallA2A sends a signed call to the relay's A2A gateway. Errors: ErrNoA2A; *envelope.Error; an error that says
-// "unknown" means that a call that is not repeatable may have had its effect.
+// CallA2A sends a signed call to the relay's A2A gateway. Errors: ErrNoA2A; *envelope.Error. If the error says
+// "unknown", the call is not repeatable, and may have had its effect.
 func (c *Client) CallA2A(ctx context.Context, call GatewayCall) error {
 	return c.callGateway(ctx, a2aName, call)
 }

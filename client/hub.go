@@ -61,7 +61,7 @@ func (c *Client) HubMessage(ctx context.Context, request *envelope.Envelope) (m 
 	return m, nil
 }
 
-// HubMessage is Client.HubMessage for the gateway of any given relay. Errors: that of the last relay.
+// HubMessage is Client.HubMessage for the gateway of any given relay. Errors: the error of the last relay.
 func (n *Network) HubMessage(ctx context.Context, request *envelope.Envelope) (HubMessage, error) {
 	return ofAny(n, func(c *Client) (HubMessage, error) { return c.HubMessage(ctx, request) })
 }

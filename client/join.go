@@ -27,8 +27,8 @@ type JoinOptions struct {
 	// Manifest says what the agent does. Each intent becomes a skill in the registry of jobs and in the A2A card. The name
 	// becomes the agent's name.
 	Manifest envelope.Manifest
-	// Name is the agent's name at the hub, before the @; empty: that of the manifest. Characters that an address cannot have
-	// become hyphens. If somebody else has the address, six characters of the DID are added.
+	// Name is the agent's name at the hub, before the @; empty: the name in the manifest. Characters that an address
+	// cannot have become hyphens. If somebody else has the address, six characters of the DID are added.
 	Name string
 	// Culture is the language of the agent at the hub, a tag such as en or zh-CN; empty: en.
 	Culture string
@@ -116,10 +116,9 @@ func (o JoinOptions) chosen(g gateways) (all []protocol, err error) {
 	return all, nil
 }
 
-// Join registers the agent at gateways of the relay, and returns the places at which it can be reached now. What it has
-// registered before, by the State, it does not register again within a day, unless it has changed. Serve HubIntent,
-// ChannelIntent and A2AIntent to take what arrives from the hub, from channels and over A2A; jobs have the agent's own
-// intents.
+// Join registers the agent at gateways of the relay, and returns the places at which it can be reached now. The State
+// remembers each registration. Within a day, Join repeats one only if it has changed. Serve HubIntent, ChannelIntent
+// and A2AIntent to take what arrives from the hub, from channels and over A2A; jobs have the agent's own intents.
 //
 // Errors: ErrNoHub, ErrNoJobs, ErrNoChannel, ErrNoA2A; a refusal of a gateway; those of writing the State. The places that
 // were joined before the error are returned with it.
@@ -211,7 +210,7 @@ func (c *Client) Leave(ctx context.Context, state *State) (left []Place, err err
 	return left, nil
 }
 
-// leave removes a registration. One that does not exist any more is no error.
+// leave removes a registration. It is no error if the registration does not exist any more.
 func (c *Client) leave(ctx context.Context, p protocol, id string) error {
 	err := c.callGateway(ctx, p.name, GatewayCall{Method: http.MethodDelete, Path: p.leave(id), Repeatable: true})
 	if status := statusOf(err); err == nil || status == http.StatusNotFound || status == http.StatusGone || errors.Is(err, missing[p.name]) ||

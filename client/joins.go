@@ -138,7 +138,7 @@ func (c *Client) joinJobs(ctx context.Context, o JoinOptions, before joined) (do
 	return joined{}, err
 }
 
-// joinChannel makes an inbox, unless the agent has that of before still.
+// joinChannel makes an inbox, unless the agent still has the earlier one.
 func (c *Client) joinChannel(ctx context.Context, o JoinOptions, before joined) (joined, error) {
 	if before.ID != "" {
 		inboxes, err := c.Inboxes(ctx)

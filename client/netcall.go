@@ -25,7 +25,7 @@ type Move struct {
 }
 
 // NetworkCall is the client's side of a job: one thread, or several if the job was continued at other relays. Its
-// methods are those of Call. While Offers, Collect or Result run, they watch the home of the newest thread, and
+// methods are the methods of Call. While Offers, Collect or Result run, they watch the home of the newest thread, and
 // continue the job elsewhere if the home is silent, caught, or shows no OFFER of the named agent (RELAYS ).
 // Only one goroutine may use it at a time.
 type NetworkCall struct {

@@ -63,8 +63,8 @@ func (n *Network) homes(ctx context.Context, recipient didkey.DID) ([]*peer, err
 	return found, nil
 }
 
-var errNoHome = errors.New("client: no relay can be the home of this request: those of the recipient, or the given " +
-	"ones, do not answer, do not have the recipient, or lack the feature home")
+var errNoHome = errors.New("client: no relay can be the home of this request: the relays of the recipient, or the " +
+	"given ones, do not answer, do not have the recipient, or lack the feature home")
 
 // relaysOf returns the relays in an agent's newest manifest (RELAYS R-10).
 func relaysOf(a Agent) []envelope.Home {

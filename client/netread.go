@@ -80,7 +80,7 @@ func (n *Network) Stored(ctx context.Context, filter Filter) (found []*envelope.
 	return found, all, nil
 }
 
-// ChannelDelivery is Client.ChannelDelivery for the gateway of any given relay. Errors: that of the last relay.
+// ChannelDelivery is Client.ChannelDelivery for the gateway of any given relay. Errors: the error of the last relay.
 func (n *Network) ChannelDelivery(ctx context.Context, request *envelope.Envelope) (ChannelDelivery, error) {
 	return ofAny(n, func(c *Client) (ChannelDelivery, error) { return c.ChannelDelivery(ctx, request) })
 }

@@ -101,7 +101,7 @@ type handlerError struct{ error }
 func (e *handlerError) Unwrap() error { return e.error }
 
 // each runs loop for each given relay, once the relay has said who it is, until ctx ends. It returns when all loops
-// have ended. A relay that refuses its loop is logged, and the others go on; the error is returned if all do.
+// have ended. A relay that refuses its loop is logged, and the others continue; the error is returned if all do.
 func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, didkey.DID) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -232,8 +232,8 @@ func (a *agent) follow(ctx context.Context, home envelope.Home) (*agent, error) 
 }
 
 // manifest returns the agent's MANIFEST as it is posted to all relays, with the same bytes (RELAYS R-10). It signs a
-// new one when the last one is older than half of its lifetime, or does not name the relay at which it is posted now:
-// that relay did not answer before.
+// new one when half of the last one's lifetime is over. It also does so if the last one does not name the relay at
+// which it is posted now, because that relay did not answer before.
 func (n *Network) manifest(ctx context.Context, payload envelope.Payload, at *Client) (*envelope.Envelope, error) {
 	home, now := at.home(ctx), at.now()
 	n.announcing.Lock()
@@ -260,8 +260,8 @@ func (n *Network) manifest(ctx context.Context, payload envelope.Payload, at *Cl
 	return e, err
 }
 
-// freshManifest returns the last MANIFEST; nil: it is too old, or does not name the relay home though it could. home is
-// nil for a relay that is not named. The caller holds n.announcing.
+// freshManifest returns the last MANIFEST. It returns nil if the last one is too old, or does not name the relay home.
+// home is nil for a relay that manifests do not name. The caller holds n.announcing.
 func (n *Network) freshManifest(now time.Time, home *envelope.Home) *envelope.Envelope {
 	e := n.announced
 	if e == nil || now.Sub(e.TS) >= e.TTL/2 {

@@ -29,8 +29,9 @@ type NetworkOptions struct {
 
 	// State remembers the positions, the handled events, the jobs and the caught relays. nil: they are in memory.
 	State *State
-	// Discover lets the client contact relays that verified manifests and homes of threads name, too: with https, at
-	// public addresses, at most 16 new ones an hour (RELAYS R-13). Else it contacts only the relays it was given.
+	// Discover lets the client contact further relays: those that verified manifests and the homes of threads name. It
+	// uses https and public addresses only, and contacts at most 16 new relays an hour (RELAYS R-13). Otherwise it
+	// contacts only the relays that it was given.
 	Discover bool
 	// Caught is called when a relay is caught, after State has it, with the reason. nil: not called.
 	Caught func(relay didkey.DID, reason string)
@@ -358,8 +359,8 @@ func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, 
 
 // Post signs d and posts it. A draft with a home goes to that relay. A REQUEST without one goes to the home that RELAYS
 // R-11 chooses. A MANIFEST goes to all given relays, with the same bytes; if its payload names no relays, it names those
-// that answer now. Any other draft goes to the first given relay that answers. Errors: those of Client.Post; of a
-// MANIFEST, that of the last relay, if no relay has taken it.
+// that answer now. Any other draft goes to the first given relay that answers. Errors: those of Client.Post. If
+// no relay has taken a MANIFEST, the error is from the last relay.
 func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
 	if d.Home != nil {
 		p, err := n.at(ctx, *d.Home)

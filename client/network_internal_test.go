@@ -15,8 +15,8 @@ import (
 	"github.com/agora-relay/agora/proof"
 )
 
-// TestDialer checks that a client that discovers relays connects to no address inside of its network, by whatever name
-// or redirect it was led there (RELAYS R-13).
+// TestDialer checks that a client that discovers relays connects to no address inside of its network, whatever name or
+// redirect leads there (RELAYS R-13).
 func TestDialer(t *testing.T) {
 	netaddr.InterfaceAddrs = func() ([]net.Addr, error) {
 		return []net.Addr{&net.IPNet{IP: net.ParseIP("198.51.99.7"), Mask: net.CIDRMask(24, 32)}}, nil

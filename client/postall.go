@@ -12,7 +12,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// PostResult is what became of one message of PostAll.
+// PostResult is the outcome of one message of PostAll.
 type PostResult struct {
 	Receipt Receipt // zero if Err is not nil; mostly without Cursor and Thread
 	Err     error   // as from PostEnvelope

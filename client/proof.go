@@ -133,8 +133,8 @@ func (c *Client) Proof(ctx context.Context, sender didkey.DID, id string) (text 
 }
 
 // unproved returns the ERROR for the client if the agent must not begin to work, because the relay does not prove the
-// ACCEPT of this REQUEST; nil: it may begin. request may be nil. The error is that of reading the proof; the agent tries
-// again.
+// ACCEPT of this REQUEST; nil: it may begin. request may be nil. If the proof cannot be read, it returns an error, and
+// the agent tries again.
 func (r *run) unproved(accept, request *envelope.Envelope) (*AgentError, error) {
 	c := r.agent.client
 	required := c.opts.Proofs == ProofsRequired

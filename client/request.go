@@ -54,8 +54,9 @@ func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error
 	return call, err
 }
 
-// request is Request for a thread with this home, if it is not nil, and a REQUEST that continues the job with the root
-// continues, if that is not zero. It also returns the Call with each error after the REQUEST was signed.
+// request is Request with two more parameters. home is the home of the thread; nil: it has none. continues is the root
+// of the job that the REQUEST continues; zero: it is a new job. It also returns the Call with each error after the
+// REQUEST was signed.
 func (c *Client) request(
 	ctx context.Context, opts RequestOptions, home *envelope.Home, continues envelope.Hash,
 ) (*Call, error) {

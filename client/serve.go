@@ -42,11 +42,11 @@ type ServeOptions struct {
 	// stored, for example ErrCancelled, and outcome may be nil. Finished is not called for a job that ends with Serve.
 	// It must return quickly. nil: not called.
 	Finished func(job Job, outcome envelope.Payload, err error)
-	// State remembers the jobs, so that work is done once also if the client continues a job elsewhere after a restart of
-	// the agent (RELAYS R-18). nil: the jobs are in memory, and a restart repeats the work that was not finished.
+	// State remembers the jobs across restarts. So the agent does the work once, even if it restarts and the client
+	// continues the job elsewhere (RELAYS R-18). nil: the jobs are in memory, and a restart repeats unfinished work.
 	State *State
-	// Attempts is how often the work of a job is begun at most, if the process ends each time. It needs a State with a
-	// file. After that the client gets an ERROR, INTERNAL_ERROR. 0: 3.
+	// Attempts is how often the agent begins the work of a job at most, if its process ends each time. It needs a State
+	// with a file. After the last attempt the client gets the ERROR INTERNAL_ERROR. 0: 3.
 	Attempts int
 }
 

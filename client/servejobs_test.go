@@ -151,7 +151,7 @@ func TestServeFinished(t *testing.T) {
 }
 
 // TestServeTimeoutNotice: the relay's notice that a thread has timed out ends the work at once. The same message ends no
-// work if the relay's record says that the thread goes on.
+// work if the relay's record says that the thread continues.
 func TestServeTimeoutNotice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)

@@ -43,7 +43,7 @@ type State struct {
 	old     oldState
 }
 
-// compactAt is the size in bytes at which the file is written anew, if half of it can be left out.
+// compactAt is the size in bytes at which the file is written again without old entries, if that leaves out half of it.
 const compactAt = 4 << 20
 
 // oldState is what a state file of version 0.1.0 had: the cursor of one relay, by its URL, and the jobs that were

@@ -26,7 +26,7 @@ var (
 	channelLimits     = []string{"N-97", "N-98", "N-99"}
 )
 
-// TestChannelFaultsAreDetected tests that checks can fail, and that they fail only because of their own rules.
+// TestChannelFaultsAreDetected tests that checks can fail, and that each fails only if its own rule is broken.
 // TestOwnChannelPasses tests that all checks pass without a fault.
 func TestChannelFaultsAreDetected(t *testing.T) {
 	t.Parallel()

@@ -283,7 +283,7 @@ func editsRequests(edit func(r *http.Request, body object)) middleware {
 	}
 }
 
-// exchange is a request and its answer, which a middleware may change. Its header is that of the recorder.
+// exchange is a request and its answer, which a middleware may change. Its header is the recorder's header.
 type exchange struct {
 	*httptest.ResponseRecorder
 	raw  []byte // the body of the request

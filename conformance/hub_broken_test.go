@@ -25,7 +25,7 @@ func hubs() suite {
 		}}
 }
 
-// TestHubFaultsAreDetected tests that checks can fail, and that they fail only because of their own rules.
+// TestHubFaultsAreDetected tests that checks can fail, and that each fails only if its own rule is broken.
 // TestOwnHubPasses tests that the same checks pass without the fault.
 func TestHubFaultsAreDetected(t *testing.T) {
 	t.Parallel()

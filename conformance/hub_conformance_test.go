@@ -100,8 +100,8 @@ func TestHubWithLimits(t *testing.T) {
 	}
 }
 
-// TestOwnHubPassesSlowly runs the check that TestOwnHubPasses leaves out. Those that take more than a minute run only
-// in CI.
+// TestOwnHubPassesSlowly runs the check that TestOwnHubPasses leaves out. In CI it also runs two checks that take more
+// than a minute.
 func TestOwnHubPassesSlowly(t *testing.T) {
 	t.Parallel()
 	only := []string{stalled}

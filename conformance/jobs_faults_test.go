@@ -23,7 +23,7 @@ func registries() suite {
 // agentsLimit is the check that registers 100 agents.
 const agentsLimit = "jobs.limits.agents"
 
-// TestJobsFaultsAreDetected tests that checks can fail, and that they fail only because of their own rules.
+// TestJobsFaultsAreDetected tests that checks can fail, and that each fails only if its own rule is broken.
 // TestOwnJobsPass tests that all checks pass without a fault.
 func TestJobsFaultsAreDetected(t *testing.T) {
 	t.Parallel()

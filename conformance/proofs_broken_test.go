@@ -31,7 +31,7 @@ func TestLiesAreDetected(t *testing.T) {
 	})
 }
 
-// relaysWithTwoTrees returns relays that show others another log. The key of l is that of the relay.
+// relaysWithTwoTrees returns relays that show others another log. The key of l is the relay's key.
 func relaysWithTwoTrees(l, other liar) []fault {
 	return []fault{
 		{name: "shows readers another tree than it proves to senders", store: forked,
@@ -59,7 +59,7 @@ func relaysWithTwoTrees(l, other liar) []fault {
 	}
 }
 
-// relaysWithLies returns relays whose proofs are not those of the message.
+// relaysWithLies returns relays whose proofs are for something else than the message.
 func relaysWithLies(l, other liar) []fault {
 	return []fault{
 		{name: "names a wrong index", front: provesOtherwise(shiftsIndex),

@@ -310,7 +310,7 @@ func changesTarget(path, text, by string) middleware {
 	}
 }
 
-// forks is a store whose tree has another leaf 0 than that of receipts.
+// forks is a store that has another leaf 0 in its tree than in its receipts.
 type forks struct{ relay.LogStore }
 
 func forked(s relay.Store) relay.Store { return forks{s.(relay.LogStore)} }
@@ -324,7 +324,7 @@ func (f forks) LogHashes(ctx context.Context, log int64, level int, first, n int
 	return hashes, err
 }
 
-// logsForAll is showsAllEvents for a store with a log.
+// logsForAll is like showsAllEvents, but is also a LogStore.
 type logsForAll struct{ relay.LogStore }
 
 func (s logsForAll) Read(ctx context.Context, q relay.Query) (relay.Page, error) {

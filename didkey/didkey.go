@@ -33,8 +33,8 @@ var codec = [2]byte{0xed, 0x01}
 
 var errForm = errors.New(`not an Ed25519 did:key: want exactly 56 characters, "did:key:z6Mk" followed by 44 of base58btc`)
 
-// Parse checks that s is the one accepted spelling of a usable Ed25519 public key. The rules are those of Agora v1.0
-// appendix A, and stricter: the length is checked before anything is decoded, because base58 takes quadratic time.
+// Parse checks that s is the one accepted spelling of a usable Ed25519 public key. The rules are the rules of Agora
+// v1.0 appendix A, and stricter: the length is checked before anything is decoded, because base58 takes quadratic time.
 func Parse(s string) (DID, error) {
 	key, err := decode(s)
 	if err == nil {

@@ -27,7 +27,7 @@ type Draft struct {
 	SenderName string
 	SenderURL  string
 	Recipient  didkey.DID    // empty: broadcast
-	Thread     string        // empty: the payload's request_id; a new id if that of a Request is not a valid id
+	Thread     string        // empty: the payload's request_id, or a new id if that is not a valid id of a Request
 	TTL        time.Duration // whole seconds; 0: DraftTTL
 	Relays     []string      // origins of the relays that may accept the message; nil: any relay
 	Home       *Home         // the relay that decides the thread; nil: the one that stores the message

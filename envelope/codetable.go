@@ -7,12 +7,12 @@ type CodeInfo struct {
 	Code      Code `json:"code"`
 	Status    int  `json:"status"`    // the HTTP status of the refusal
 	Retryable bool `json:"retryable"` // the same request, sent again later byte for byte, may succeed
-	// Settles says that the code, as the answer to a post, proves that no earlier attempt with the same bytes was stored.
-	// A relay looks for duplicates before it applies the rules of the thread (PROTOCOL §3), so a refusal by these rules
-	// proves it. A refusal because of the time or a rate proves nothing, because the relay checks those first.
+	// Settles says that a post with this answer was not stored in an earlier attempt with the same bytes. A relay looks
+	// for duplicates before it applies the rules of the thread (PROTOCOL §3), so a refusal by these rules proves it. A
+	// refusal because of the time or a rate proves nothing, because the relay checks those first.
 	Settles bool `json:"settles"`
-	// MovedOn says that the code, as the answer to an agent's message in a thread, means that the thread has changed since
-	// the agent has read it. The agent reads the thread again and does not report a failure.
+	// MovedOn says that an agent gets this code if the thread has changed since the agent has read it. The agent reads
+	// the thread again and does not report a failure.
 	MovedOn bool `json:"movedOn"`
 	// OfMessage says that a post is refused with the code because of the message itself or of earlier messages. Each such
 	// code has a vector in package testvectors.

@@ -46,7 +46,7 @@ func ParseRepeat(r *http.Request, endpoint, caller string, canonical []byte) (re
 	return NewRepeat(endpoint, caller, ids[0], canonical), true, nil
 }
 
-// NewRepeat returns the Repeat of a request with this Idempotency-Key. canonical is that of ParseRepeat.
+// NewRepeat returns the Repeat of a request with this Idempotency-Key. For canonical, see ParseRepeat.
 func NewRepeat(endpoint, caller, id string, canonical []byte) Repeat {
 	return Repeat{endpoint, caller, id, sha256.Sum256(canonical)}
 }
@@ -86,7 +86,7 @@ func NewAnswers(c *Core) *Answers {
 }
 
 // Begin waits while a request with the same Idempotency-Key is in progress. The caller must call end when the request
-// has ended. The error is that of ctx.
+// has ended. The error is ctx's error.
 func (a *Answers) Begin(ctx context.Context, r Repeat) (end func(), err error) {
 	r.Body = [32]byte{}
 	for {

@@ -116,7 +116,7 @@ func TestAnotherGatewayKey(t *testing.T) {
 	}
 }
 
-// TestCounters checks G-30: counters go on after a restart, and skip numbers in a restored backup. So no number that
+// TestCounters checks G-30: counters continue after a restart, and skip numbers in a restored backup. So no number that
 // the original gave after the backup is given again.
 func TestCounters(t *testing.T) {
 	engine.OnlySQLite(t, "it copies a file")

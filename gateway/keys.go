@@ -44,8 +44,8 @@ func NewKey(k Kind) string {
 	return string(k) + base64.RawURLEncoding.EncodeToString(random[:])
 }
 
-// keyForm also has the ids of A2A tasks. Who knows the id of a task of an anonymous caller can do with it what that
-// caller can.
+// keyForm also has the ids of A2A tasks. An anonymous caller has no key: everybody who knows the id of its task can do
+// with the task what the caller can.
 var keyForm = regexp.MustCompile(`(?:c[as]_[0-9a-f]{32}|(?:ck|cm|sk|tok|mt|cj|aa|ah|op)_[A-Za-z0-9_-]{43}|tsk_[a-z2-7]{26})`)
 
 // Redact replaces each key in a text, such as a path, by "…", and each id of an A2A task. Logs must not contain them.

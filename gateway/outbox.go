@@ -52,7 +52,7 @@ type Outcome int
 const (
 	Retry Outcome = iota // there will be another attempt
 	Done                 // the job is removed
-	Dead                 // the job failed for good; it is kept for 7 days, and the lane goes on
+	Dead                 // the job failed for good; it is kept for 7 days, and the lane continues
 )
 
 // Verdict is what an attempt has led to.
@@ -76,7 +76,7 @@ type Courier interface {
 	Judge(j Job, r Response, err error) Verdict
 	// Settle writes the gateway's rows, in the Update that stores what becomes of the job. It may be called twice. If
 	// it returns an error, the same Update is tried again later, and the lane waits. The outcome is Dead for a job that
-	// has died of age. Then Judge was not called, and the failure is that of the last attempt.
+	// has died of age. Then Judge was not called, and the failure is the one of the last attempt.
 	Settle(tx relay.ExtTx, j Job, v Verdict) error
 	// Settled is called after that Update is on disk.
 	Settled(j Job, v Verdict)
@@ -126,7 +126,7 @@ type Outbox struct {
 	// receiver may have come back since. Set it before Run. If Gone is nil, the plan is followed.
 	Gone func(q relay.Querier, lane int64) (bool, error)
 
-	share *turns.Queue[string] // payers take turns; nil: there is no limit beside that of out
+	share *turns.Queue[string] // payers take turns; nil: only the limit of out applies
 	payer func(Job) string
 
 	core    *Core
@@ -200,7 +200,7 @@ func (o *Outbox) AddSince(tx relay.ExtTx, lane, ref int64, since time.Time) erro
 }
 
 // Remove removes the live jobs of ref, because they are no longer needed. Call Wake after the Update. If an attempt is
-// being made, it goes on, and its answer is still judged and settled.
+// being made, it continues, and its answer is still judged and settled.
 func (o *Outbox) Remove(tx relay.ExtTx, ref int64) error {
 	_, err := tx.Exec("DELETE FROM gate_outbox WHERE gateway = ? AND ref = ? AND dead = 0", o.gateway, ref)
 	return err

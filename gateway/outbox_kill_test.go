@@ -28,7 +28,7 @@ func (o *office) wantCount(what string, lane, live, dead int64) {
 	}
 }
 
-// A courier can make all jobs of a lane dead. The other lanes go on.
+// A courier can make all jobs of a lane dead. The other lanes continue.
 func TestKillLane(t *testing.T) {
 	inOffice(t, func(t *testing.T, o *office) {
 		o.answerWith(func(_ *http.Request, a try) (int, string, error) { return 503, "", nil })
@@ -175,7 +175,7 @@ func TestPayersThatWaitForAHost(t *testing.T) {
 	})
 }
 
-// The jobs of a receiver that was removed are removed. Those of a receiver that has come back are not killed.
+// The jobs of a removed receiver are removed. If the receiver has come back, its jobs are not killed.
 func TestClearLane(t *testing.T) {
 	inOffice(t, func(t *testing.T, o *office) {
 		o.stop()

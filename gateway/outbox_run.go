@@ -10,7 +10,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// maxSleep is after what time Run looks at the clock of the relay again, which may have been set.
+// maxSleep is how long Run sleeps at most. Then it looks at the clock of the relay again, which may have been set.
 const maxSleep = time.Minute
 
 // lane is what the outbox keeps in memory of a lane. All else is read from the database when the lane is due.
@@ -50,7 +50,7 @@ func (d *dueLanes) Pop() any {
 }
 
 // Wake makes the outbox look at a lane. Call it after each Update that may have added or removed jobs of the lane, also
-// if it is not known whether the Update was stored, and when a lane on hold may go on. It does not shorten the wait
+// if it is not known whether the Update was stored, and when a lane on hold may continue. It does not shorten the wait
 // between two attempts.
 func (o *Outbox) Wake(number int64) { o.WakeAt(number, time.Time{}) }
 

@@ -58,7 +58,7 @@ type OutgoingOptions struct {
 	Destinations
 	UserAgent string
 	PerHost   int           // calls to one host at a time; 0: 4
-	Resolver  *net.Resolver // nil: that of the system
+	Resolver  *net.Resolver // nil: the system's resolver
 	TLS       *tls.Config   // nil: the roots of the system
 	// Dial makes the connections in tests. If it is set, addresses are not checked when dialling. nil: the network.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -156,7 +156,7 @@ func (o *Outgoing) reserve(ctx context.Context, url string) (s slot, waited bool
 	return slot{o, u}, waited, err
 }
 
-// acquire waits for a turn of a source. waited is false if it was there at once. The error is that of ctx.
+// acquire waits for a turn of a source. waited is false if it was there at once. The error is ctx's error.
 func acquire(ctx context.Context, q *turns.Queue[string], source string) (waited bool, err error) {
 	if q.Acquire(ended, source) == nil { // does not wait, because ended has ended
 		return false, nil

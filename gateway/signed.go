@@ -40,8 +40,8 @@ func unsigned(reason, message string) *envelope.Error {
 // SignedHandler handles a signed call of an agent. body is what it has sent.
 type SignedHandler func(w http.ResponseWriter, r *http.Request, from relay.Peer, owner didkey.DID, body []byte) error
 
-// Signed returns a handler that passes signed calls to h, with bodies of at most limit bytes. main is that of SignedCaller.
-// A call that may change something counts against the limit of its signer.
+// Signed returns a handler that passes signed calls to h, with bodies of at most limit bytes. For main, see
+// SignedCaller. A call that may change something counts against the limit of its signer.
 func (c *Core) Signed(main bool, limit int, h SignedHandler) httpapi.Handler {
 	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 		body, err := httpapi.ReadBody(w, r, limit)

@@ -6,7 +6,7 @@
 // checkpoint is a signed statement about the whole log. A proof shows that a leaf is in the tree of a checkpoint. If a
 // relay contradicts itself, two of these texts together are evidence of it.
 //
-// The formats are those of C2SP: tlog-proof, tlog-checkpoint, tlog-cosignature and signed-note. Each text has exactly
+// The formats are formats of C2SP: tlog-proof, tlog-checkpoint, tlog-cosignature and signed-note. Each text has exactly
 // one accepted spelling: String returns what was parsed, byte for byte.
 package proof
 

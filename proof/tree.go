@@ -91,7 +91,7 @@ func LoadTree(size int64, read func(level int, first, n int64) ([]Hash, error)) 
 }
 
 // Tiled returns the nodes of g that are stored: the complete subtrees with 256^Level leaves, above the leaves. Their
-// Level is that of tlog-tiles.
+// Level is a level of tlog-tiles.
 func (g *Growth) Tiled() (nodes []Node) {
 	const bits = 8 // 2^bits = tile
 	for _, n := range g.Nodes {
@@ -135,8 +135,8 @@ func (g *Growth) path(index int64) ([]Hash, error) {
 	}))
 }
 
-// Prove returns the text of the proof of a leaf of g with this index and text. The log is o, and key is that of o.DID.
-// All proofs of g have one checkpoint, that of the tree after g. The first call signs it (LOG L-11).
+// Prove returns the text of the proof of a leaf of g with this index and text. The log is o, and key is the key of
+// o.DID. All proofs of g have one checkpoint, that of the tree after g. The first call signs it (LOG L-11).
 func (g *Growth) Prove(key didkey.Key, o Origin, index int64, leaf string) (string, error) {
 	g.signing.Do(func() {
 		var c Checkpoint
@@ -154,7 +154,7 @@ func (g *Growth) Prove(key didkey.Key, o Origin, index int64, leaf string) (stri
 	return p.text(g.checkpoint), nil
 }
 
-// SignCheckpoint returns the checkpoint of a log, signed by its relay. key is that of o.DID.
+// SignCheckpoint returns the checkpoint of a log, signed by its relay. key is the key of o.DID.
 func SignCheckpoint(key didkey.Key, o Origin, size int64, root Hash) (Checkpoint, error) {
 	c := Checkpoint{Origin: o, Size: size, Root: root}
 	signature, err := key.Sign([]byte(c.Body()))

@@ -41,10 +41,11 @@ type Lines interface {
 // stores them in order. It calls answer with the outcome of each line, one after the other, in order. The
 // transport must have admitted the request, see Gate. That admits the first line.
 //
-// stopped says why no further lines were posted; nil: all were. To continue, post the line after the last one that was
-// answered. If that line is stored already, it is a duplicate. PostAll stops at an error of lines, at an empty line, at
-// the limits of one call, when the address has used up its allowance, when the relay shuts down, and when the store
-// accepts nothing. begun is false if the request as a whole is refused, with CodeUnavailable or CodeRateLimited.
+// stopped says why further lines were not posted; nil: all lines were posted. To continue, post the line after the last
+// one that was answered. If that line is stored already, it is a duplicate. PostAll stops at an error of lines, at an
+// empty line, at the limits of one call, when the address has used up its allowance, when the relay shuts down, and
+// when the store accepts nothing. begun is false if the request as a whole is refused, with CodeUnavailable or
+// CodeRateLimited.
 func (r *Relay) PostAll(ctx context.Context, from Peer, lines Lines, answer func(Outcome)) (begun bool, stopped error) {
 	if err := r.draining(); err != nil {
 		return false, err

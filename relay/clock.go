@@ -10,9 +10,9 @@ const acceptStepAfter = 5 * time.Minute
 const clockJitter = time.Second
 
 // sweepClock is the clock for operations that cannot be undone: deleting expired data and ending threads. It follows
-// the wall clock, with one exception. It follows a step forward only after acceptStepAfter. So a clock that is wrong
-// for a minute does not delete a message that has an hour to live. It follows a step back at once, because deleting
-// late loses nothing. The zero value starts at the first call of advance.
+// the wall clock, with one exception. It follows a step forward only after acceptStepAfter. So if the clock is wrong
+// for a minute, no message is deleted an hour too early. It follows a step back at once, because deleting late loses
+// nothing. The zero value starts at the first call of advance.
 type sweepClock struct {
 	now        time.Time // result of the last call of advance
 	checkedAt  time.Time // when that call was, by the monotonic clock

@@ -15,7 +15,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// maxBytesInMemory is how much memory a reader may use by not reading: that of one piece of its page.
+// maxBytesInMemory is how much memory a reader may use by not reading: the memory of one piece of its page.
 const maxBytesInMemory = 256 << 10
 
 // measure returns the ids of a delivery, their total size in bytes, and the most bytes that were in memory at once.

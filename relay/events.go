@@ -27,7 +27,7 @@ type Poll struct {
 }
 
 // Delivery is a page of which only the first events are in memory, in Page.Events. Rest reads the others. Page.More and
-// Page.Cursor are those of the whole page.
+// Page.Cursor are about the whole page.
 type Delivery struct {
 	Page
 	LastTS time.Time                 // ts of the last event of the whole page; zero: the page is empty

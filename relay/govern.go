@@ -21,7 +21,7 @@ const pauseRetryAfter = 10 * time.Second
 var ErrPaused = envelope.NotStored("the operator has paused this relay; try again in a moment", pauseRetryAfter)
 
 // Pause ends all waiting polls with an empty page, and all streams. Until Resume, the relay refuses requests with
-// CodeUnavailable and a Retry-After, and Health returns an error. Timeouts and removals go on.
+// CodeUnavailable and a Retry-After, and Health returns an error. Timeouts and removals continue.
 func (r *Relay) Pause() {
 	r.paused.Store(true)
 	r.endWaits(func(Peer) error { return ErrPaused })

@@ -84,8 +84,8 @@ func (removing) Remove(_ context.Context, events []Seq, _ time.Time) ([]Seq, err
 	return events, nil
 }
 
-// TestRemovalReachesWaiters examines the waiters themselves. A removed event that was handed to a waiting poll, which has
-// not taken it yet, is taken away.
+// TestRemovalReachesWaiters examines the waiters themselves. If an event is removed before a waiting poll has taken it,
+// the poll does not get it.
 func TestRemovalReachesWaiters(t *testing.T) {
 	sender, err := didkey.Generate()
 	if err != nil {

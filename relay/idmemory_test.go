@@ -171,7 +171,7 @@ func deliverThrough(t *testing.T, steps []time.Duration) {
 		by := key(t)
 		for n := 0; time.Since(began) < sends; n++ {
 			time.Sleep(every)
-			// The ts is by the relay's clock, as that of clients that were told its time, or up to four minutes off.
+			// The ts follows the relay's clock, as for clients that were told its time, or is up to four minutes off.
 			skew := []time.Duration{0, 4 * time.Minute, -4 * time.Minute, time.Second}[n%4]
 			id := fmt.Sprint("m", n)
 			e, err := envelope.Draft{ID: id, Payload: envelope.Manifest{ID: "m"},

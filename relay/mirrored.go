@@ -19,13 +19,13 @@ const MaxMirrored = 16 << 10
 // 0.
 const MirrorNetwork = 2
 
-// ErrNotCopied is the error of CheckMirrored for a message that is none of those which are copied.
+// ErrNotCopied is the error of CheckMirrored for a message of a kind that relays do not copy.
 var ErrNotCopied = errors.New("this kind of message is not copied from other relays")
 
 // CheckMirrored does for a message of another relay what Check does for a post. of is the DID of that relay. Of all
 // messages, only some broadcasts are copied: MANIFESTs with payload.relays, and REQUESTs whose home is that relay
-// (RELAYS R-19). Other limits hold for the time of a copy than for that of a post, see replay.Window.CheckMirrored.
-// The limits of senders and addresses are not applied: the caller limits how much it copies. Errors: ErrNotCopied,
+// (RELAYS R-19). The time of a copy has other limits than the time of a post, see replay.Window.CheckMirrored. The
+// limits of senders and addresses are not applied: the caller limits how much it copies. Errors: ErrNotCopied,
 // CodePayloadTooLarge, and those of Check.
 func (r *Relay) CheckMirrored(of didkey.DID, body []byte) (Checked, error) {
 	if err := r.draining(); err != nil {

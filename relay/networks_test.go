@@ -233,8 +233,8 @@ func TestRefusedBodiesAreCharged(t *testing.T) {
 	})
 }
 
-// TestLargeBodiesAtOnce checks that of many large bodies that were admitted together, only those that the allowance of
-// the address covers are parsed.
+// TestLargeBodiesAtOnce sends many large bodies that are admitted together. The relay must parse only as many as the
+// allowance of the address covers.
 func TestLargeBodiesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})

@@ -23,7 +23,7 @@ import (
 type Nonces interface {
 	// Use records that the read with this id and ts is used at now, by the node's clock. id stands for the reader and
 	// the nonce. Nonces must remember id until no node accepts ts as fresh any more. That is 2*ReadSkew after the use.
-	// It is longer if a node's clock may differ from that of Nonces, or may be set back.
+	// It is longer if a node's clock may differ from the clock of Nonces, or may be set back.
 	//
 	// Errors: ErrReadUsed if id is known. ErrReadTime if id may have been known and forgotten, for example because
 	// Nonces has lost it or because ts is too old. After any other error, the relay refuses the read with

@@ -26,13 +26,13 @@ type Observer interface {
 	// was closed at once. code is empty if a gateway uses its own error codes. limit names the limit that was
 	// reached; it is empty if none was.
 	Refused(status int, code envelope.Code, limit string)
-	// Mirrored reports a message of another relay that was copied or refused. code is that of the refusal. duplicate says
-	// that the message was stored before.
+	// Mirrored reports a message of another relay that was copied or refused. code is empty unless it was refused.
+	// duplicate says that the message was stored before.
 	Mirrored(code envelope.Code, duplicate bool)
 	// MirrorFailed reports that messages of another relay cannot be copied at the moment.
 	MirrorFailed()
 	// Queued reports how long a message, or a change at a gateway, has waited because as many of its address were being
-	// stored as Limits.WritesPerAddress allows. One that need not wait is not reported.
+	// stored as Limits.WritesPerAddress allows. A message or change that did not wait is not reported.
 	Queued(waited time.Duration)
 	// Committed reports a group of posts and updates that became durable together.
 	Committed(CommitReport)

@@ -69,7 +69,7 @@ func (r *Relay) ProofOf(ctx context.Context, p Peer, sender didkey.DID, id strin
 }
 
 // prove returns the proof of a leaf: under the published checkpoint if that has the leaf, else under a new one. The
-// text is empty if the leaves beside it are not kept any more, or key is not that of the log.
+// text is empty if the leaves beside it are not kept any more, or if key is not the log's key.
 func (l *relayLog) prove(ctx context.Context, key didkey.Key, index int64, leaf string) (string, error) {
 	_, c, err := l.published(ctx)
 	if err == nil && (c == nil || index >= c.Size) {

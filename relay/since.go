@@ -238,9 +238,9 @@ func (snap *pendingSnapshot) endPageAt(page Page, n int) {
 	snap.last, snap.more = page.Events[n-1], n < len(page.Events) || page.More
 }
 
-// findPageEnd finds where the page ends if more events are pending than it may hold. page has one more than that. The
-// result is the one that pageLength would return for all pending events. But findPageEnd holds only one page of them in
-// memory at a time.
+// findPageEnd finds where the page ends if more events are pending than it may hold. page has one event more than that.
+// The result is the one that pageLength would return for all pending events. But findPageEnd holds only one page of
+// them in memory at a time.
 func (r *sinceReader) findPageEnd(ctx context.Context, snap *pendingSnapshot, page Page) error {
 	fit := countFitting(page.Events, r.poll.Limit)
 	for i := fit - 1; i >= 0; i-- {

@@ -69,8 +69,9 @@ type Store interface {
 	// Watch calls f with every event after the given cursor, in order, until ctx ends. Each call has events that became
 	// durable together. They come from all nodes. Watch returns ctx's error. f must not block.
 	//
-	// wanted returns which of the events f needs at the moment; nil: all. So that a node need not read the others from the
-	// database, Watch may leave them out if a Read that begins after the call of wanted shows them. wanted must not block.
+	// wanted returns which events f needs at the moment; nil: all. Watch may leave out other events, so that a node
+	// need not read them from the database. But each of these must be visible to a Read that begins after the call of
+	// wanted. wanted must not block.
 	Watch(ctx context.Context, after Cursor, wanted func() Wanted, f func([]Posted)) error
 }
 
@@ -276,7 +277,7 @@ type Listing struct {
 type Receipt struct {
 	ID        string
 	Cursor    Cursor
-	Duplicate bool // it was stored before; ID, Cursor, ExpiresAt and Thread are those of the first receipt
+	Duplicate bool // it was stored before; ID, Cursor, ExpiresAt and Thread are as in the first receipt
 	ExpiresAt time.Time
 	Thread    thread.Key   // zero for a MANIFEST
 	State     thread.State // of that thread now; Post leaves it empty if the sender may not see it

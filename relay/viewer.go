@@ -128,9 +128,9 @@ func (r *Relay) VerifyRead(ctx context.Context, token, method, target string) (d
 }
 
 // VerifyCall returns who signed the call token of a request to a gateway. It accepts each token once, also on an open
-// relay. target is the request's path and query as sent, and body its body as sent. The checks are those of VerifyRead.
-// VerifyCall also checks, before the signature, that the token is for this body. The transport must have admitted the
-// request, see Gate. Refusals: as VerifyRead.
+// relay. target is the request's path and query as sent, and body its body as sent. The checks are the same as in
+// VerifyRead. VerifyCall also checks, before the signature, that the token is for this body. The transport must have
+// admitted the request, see Gate. Refusals: as VerifyRead.
 func (r *Relay) VerifyCall(ctx context.Context, token, method, target string, body []byte) (didkey.DID, error) {
 	now := r.now()
 	call, err := envelope.ParseCall(token)
@@ -178,8 +178,8 @@ func (r *Relay) checkToken(read *envelope.Read, method, target string, now time.
 	return nil
 }
 
-// acceptOnce verifies the signature of a token. Then it records that the token is used, which it refuses for a token
-// that was used before.
+// acceptOnce verifies the signature of a token. Then it records that the token is used. It refuses a token that was
+// used before.
 func (r *Relay) acceptOnce(ctx context.Context, read *envelope.Read, now time.Time) error {
 	if err := read.VerifyWith(r.keys.Parse); err != nil {
 		return err
@@ -191,9 +191,9 @@ func (r *Relay) acceptOnce(ctx context.Context, read *envelope.Read, now time.Ti
 }
 
 // MarkPresent marks the signer of a token as online. It is for a relay that shows everything to everybody. An invalid
-// token has no effect, and neither has one of a banned signer. Tokens are not recorded as used, so the same token may
-// be used again within its minute. That only repeats that its signer is online. For each signer that is not banned, a
-// signature is verified at most once a minute. One network can mark at most 1024 signers in five minutes, so that it
+// token has no effect. A token of a banned signer has none either. Tokens are not recorded as used, so the same token
+// may be used again within its minute. That only repeats that its signer is online. For each signer that is not banned,
+// a signature is verified at most once a minute. One network can mark at most 1024 signers in five minutes, so that it
 // cannot fill the memory alone. The transport must have admitted the request, see Gate.
 func (r *Relay) MarkPresent(p Peer, token, method, target string) {
 	now := r.now()

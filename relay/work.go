@@ -34,7 +34,7 @@ type storeReader struct {
 	minSliceSize  int           // lower limit of sliceSize
 	mustComplete  bool          // a page that ends early is of no use
 	answerStarted bool          // the answer has begun, so the rest is not refused
-	searchUntil   time.Time     // go on until then while nothing is found; zero: only for readBudget
+	searchUntil   time.Time     // search until then while nothing is found; zero: only for readBudget
 }
 
 // newReader returns a reader of events for a request of p.

@@ -172,8 +172,8 @@ type LogVector struct {
 	Name      string   `json:"name"`
 	Proof     string   `json:"proof,omitempty"`
 	Witnesses []string `json:"witnesses,omitempty"` // verifier keys of known witnesses
-	Message   []byte   `json:"message,omitempty"`   // canonical, signed: the proof must be that of this message, by Relay
-	Relay     string   `json:"relay,omitempty"`     // DID; with accepted Evidence: against whom it is
+	Message   []byte   `json:"message,omitempty"`   // canonical, signed: the proof must be for this message, by Relay
+	Relay     string   `json:"relay,omitempty"`     // DID; with accepted Evidence: the relay that it is against
 	Evidence  []byte   `json:"evidence,omitempty"`  // without Proof
 	Expect    Expect   `json:"expect"`
 	Reason    string   `json:"reason,omitempty"` // if rejected

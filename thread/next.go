@@ -110,7 +110,7 @@ func transitionOf(m *envelope.Envelope, now time.Time) Transition {
 
 // checkRole checks whether the sender's role allows it to send this type of message in t, and to this recipient. It
 // does not check the state. Before the ACCEPT, a RESULT is allowed here from every agent that may still be accepted.
-// Such an agent gets CodeInvalidTransition later, because it is too early, and not CodeForbidden.
+// Later such an agent gets CodeInvalidTransition, not CodeForbidden, because it only answers too early.
 func (t Thread) checkRole(m *envelope.Envelope) error {
 	sender := m.Sender.ID
 	row, _ := m.Type.Info()

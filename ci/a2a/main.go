@@ -1,5 +1,5 @@
-// Command a2a is an A2A client and an A2A server of others: both are made with a2a-go, the SDK of the A2A project,
-// which knows nothing of Agora.
+// Command a2a is an A2A client and an A2A server that know nothing of Agora. Both use a2a-go, the SDK of the A2A
+// project.
 //
 //	go -C ci/a2a run . serve
 //	go -C ci/a2a run . call BASE [input]

@@ -114,7 +114,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The printed paths are absolute, because `go -C` starts this command in another folder than that of the caller.
+	// The printed paths are absolute, because `go -C` starts this command in another folder than the caller's.
 	folder, err := filepath.Abs(*out)
 	if err != nil {
 		return err

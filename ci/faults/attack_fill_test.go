@@ -63,7 +63,7 @@ func (w *rowWriter) key(kind gateway.Kind, owner int) string {
 func (w *rowWriter) counter(name string, value int) { w.put("gate_counter", name, value) }
 
 // fillGateways writes rows that make the reads of gateways dear. It returns the keys of their owners, by security
-// scheme. The names in the rows are those of the examples in the OpenAPI document.
+// scheme. The rows have the names of the examples in the OpenAPI document.
 func fillGateways(t testing.TB, data string) (keys map[string]string) {
 	t.Helper()
 	extensions := []relay.Extension{gateway.Extension, hub.Extension, channel.Extension, jobs.Extension}

@@ -138,7 +138,7 @@ func (b *bridge) work() {
 	b.t.Cleanup(b.stop)
 }
 
-// ask sends a request. key is that of the caller, or "signed". Each of headers is a name and a value.
+// ask sends a request. key is the caller's key, or "signed". Each of headers is a name and a value.
 func (b *bridge) ask(method, path, key string, body, answer any, headers ...string) (status int, err error) {
 	var text []byte
 	if body != nil {

@@ -191,7 +191,7 @@ func fetch(ctx context.Context, from string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// auditInbox compares what the foreign service has delivered with the REQUESTs of the owner, and what the owner has
+// auditInbox compares what the other service has delivered with the REQUESTs of the owner, and what the owner has
 // answered with what the service got.
 func (l *channelLoad) auditInbox() {
 	t := l.t

@@ -20,7 +20,7 @@ import (
 )
 
 // channelLoad uses a channel gateway from all sides while its relay is killed again and again: members say something,
-// agents get it and post events, and a foreign service delivers to an inbox whose owner answers by callback.
+// agents get it and post events, and another service delivers to an inbox whose owner answers by callback.
 type channelLoad struct {
 	t        testing.TB
 	relay    *server
@@ -39,11 +39,11 @@ type channelLoad struct {
 	events   map[string]bool       // the status of each event that was posted; true: it was answered with 2xx
 	handed   map[string]bool       // ids of deliveries to the inbox; true: answered with 200
 	answers  map[string][]string   // events that the owner has posted and that were taken, by delivery, in order
-	received map[string][]fromHere // what the foreign service got, by delivery, in order
+	received map[string][]fromHere // what the other service got, by delivery, in order
 	resent   int
 }
 
-// fromHere is an event that a foreign service got from the relay.
+// fromHere is an event that another service got from the relay.
 type fromHere struct{ text, id string }
 
 // channelCall is a request to the gateway.
@@ -226,7 +226,7 @@ func (l *channelLoad) agent(name string, random *rand.Rand) http.HandlerFunc {
 	}
 }
 
-// deliver plays a foreign service that delivers to the inbox until ctx ends. For each delivery it also plays the owner,
+// deliver plays another service that delivers to the inbox until ctx ends. For each delivery it also plays the owner,
 // who posts some events to the callback in the REQUEST.
 func (l *channelLoad) deliver(ctx context.Context, random *rand.Rand) {
 	for n := 0; ctx.Err() == nil; n++ {
@@ -272,7 +272,7 @@ func (l *channelLoad) answer(ctx context.Context, id string, random *rand.Rand) 
 	}
 }
 
-// callback is the foreign service's server for events. It sometimes answers with 503.
+// callback is that service's server for events. It sometimes answers with 503.
 func (l *channelLoad) callback(random *rand.Rand) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var event struct{ Status string }

@@ -246,7 +246,7 @@ func (w *witnessed) feedFails(of, other *server, want string) {
 	}
 }
 
-// restart checks that the signatures go on after each of the programs was started again, and that the relay works
+// restart checks that the signatures continue after each of the programs was started again, and that the relay works
 // without litewitness.
 func (w *witnessed) restart() {
 	w.t.Helper()

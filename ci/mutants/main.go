@@ -54,7 +54,7 @@ func main() {
 	count := flag.Int("count", 0, "try only this many faults, drawn by lot; 0: all")
 	parallel := flag.Int("parallel", runtime.NumCPU(), "try this many faults at the same time")
 	timeout := flag.Duration("timeout", 4*time.Minute,
-		"stop the tests of a fault after this `time`; it counts as noticed")
+		"stop the tests of a fault after this `time`; the fault then counts as noticed")
 	flag.Parse()
 	if err := run(*chosen, *list, *build, *count, max(*parallel, 1), *timeout); err != nil {
 		fmt.Fprintln(os.Stderr, err)

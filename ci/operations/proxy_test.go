@@ -100,8 +100,8 @@ func TestCaddy(t *testing.T) {
 	checkProxied(t, clientFor(t, "127.0.0.1:"+a.tlsPort, a.roots), relay)
 }
 
-// TestRenewal runs a relay whose certificates live for nine seconds. It must renew them without a break: a poll over a
-// connection of before goes on. After a restart it uses the certificate in its folder.
+// TestRenewal runs a relay whose certificates live for nine seconds. It must renew them without a break: a poll over an
+// earlier connection continues. After a restart it uses the certificate in its folder.
 func TestRenewal(t *testing.T) {
 	a := startAuthority(t, "-valid", "9")
 	data := filepath.Join(t.TempDir(), "data")

@@ -95,8 +95,8 @@ func pairRatios(reports [][]bench.Report, f func(bench.Report) float64) (ratios 
 }
 
 // posting measures the rate of accepted events. Row id gets the rate as a ratio to std, and row floor the ratio to the
-// floor. The measurement post32 also fills the rows cpu and written, with what the relay needs per event, and the row
-// tail, with the ratio of the latencies p99 and p50.
+// floor. The measurement post32 also fills three more rows: cpu and written have what the relay needs per event, and
+// tail has the ratio of the latencies p99 and p50.
 func posting(id, floor string, connections, senders int) func(context.Context, *perf) error {
 	return func(ctx context.Context, p *perf) error {
 		return p.withNode(ctx, func(n *node) error {

@@ -19,8 +19,8 @@ var newcomerPages = []string{"README.md", "docs/HTTP.md", "docs/HUB.md", "docs/C
 // made matches what makes a file or a folder, in the commands of the docs.
 var made = regexp.MustCompile(`(?:keygen|--save|jobs account \w+ --key-file|hub register .*--dir|hub init .*|>) (?:\./)?([\w.-]+)(?:\s|$)`)
 
-// TestTutorialsDoNotCollide checks that each file that a tutorial makes is made by no other page, and that git ignores it:
-// some have keys.
+// TestTutorialsDoNotCollide checks the files that tutorials make. No two pages make the same file. Git ignores all of
+// them, because some have keys.
 func TestTutorialsDoNotCollide(t *testing.T) {
 	ignored, err := os.ReadFile("../../.gitignore")
 	if err != nil {

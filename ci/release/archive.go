@@ -69,7 +69,8 @@ func archiveFiles(name, system, program, common string) (all []entry, err error)
 			}
 		}
 	}
-	// The unit is that of the packages, whose program is in /usr/bin. What the operator installs is in /usr/local.
+	// The unit file comes from the packages, which have the program in /usr/bin. An operator who installs the archive
+	// has it in /usr/local.
 	for i := range all {
 		if path.Base(all[i].name) == "agora.service" {
 			all[i].text = bytes.ReplaceAll(all[i].text, []byte("/usr/bin/agora"), []byte("/usr/local/bin/agora"))

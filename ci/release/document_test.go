@@ -15,8 +15,8 @@ var update = flag.Bool("update", false, "write the version of the file VERSION i
 // named matches the name of a file of a release, up to its version.
 var named = regexp.MustCompile(`(agora[-_])(\d+\.\d+\.\d+)`)
 
-// TestDocumentVersions checks that the names in docs/INSTALL.md are those of the version that make release builds. The
-// section about upgrades also has those of the version after it.
+// TestDocumentVersions checks that docs/INSTALL.md has the names of the version that make release builds. The section
+// about upgrades also has the names of the next version.
 func TestDocumentVersions(t *testing.T) {
 	root := "../../"
 	if _, err := os.Stat("VERSION"); err == nil { // TestMain of the other tests has changed the folder

@@ -1,6 +1,6 @@
 // Command release builds what a release consists of, and writes it to the folder dist: an archive, a .deb and an .rpm
 // for each platform, a bill of materials for each program, and SHA256SUMS. The same commit gives the same bytes: all
-// times are that of the commit, and archives have their files in a fixed order.
+// times are the time of the commit, and archives have their files in a fixed order.
 //
 //	go run ./ci/release                                     everything, for all platforms
 //	go run ./ci/release -formats deb -targets linux/amd64   one package
@@ -53,7 +53,7 @@ func main() {
 	}
 }
 
-// run builds everything. Its folder is that of the module.
+// run builds everything. It runs in the folder of the module.
 func (r *release) run(targets []string) (err error) {
 	for _, format := range r.formats {
 		if !slices.Contains([]string{"archive", "deb", "rpm"}, format) {

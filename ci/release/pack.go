@@ -60,7 +60,8 @@ func (r *release) pack(format, arch, program, common string) error {
 	cmd := exec.Command("go", "run", nfpm, "package", "--config", "ci/packaging/nfpm.yaml", "--packager", format,
 		"--target", r.out)
 	cmd.Dir = folder
-	// The flags of this build are not those of nfpm: the Go toolchain keeps one compiled nfpm for each set of flags.
+	// nfpm is built without the flags of this build. With them, the Go toolchain would keep another compiled nfpm for
+	// each set of flags.
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "VERSION="+r.version, "ARCH="+arch, "MAINTAINER="+maintainer,
 		fmt.Sprintf("SOURCE_DATE_EPOCH=%d", r.date.Unix()))
 	return run(cmd)

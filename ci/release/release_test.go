@@ -324,6 +324,7 @@ func TestLint(t *testing.T) {
 		"hardening-no-pie",                                     // Go does not make static programs of that kind
 		"hardening-no-relro",                                   //
 		"non-standard-file-perm",                               // others must not read the settings
+		"non-standard-dir-perm",                                // nor list their folder
 		"maintainer-script-calls-systemctl",                    // daemon-reload, as in Debian's own packages
 		"package-contains-upstream-installation-documentation", // it is about settings and upgrades, too
 	}

@@ -25,7 +25,7 @@ func (w *world) failCopy() {
 	w.begin()
 	w.postSome(200)
 	_, err := w.life.store.View(w.Context(), func(q relay.Querier) error {
-		err := q.Query(nothing, "SELECT id FROM sim_message WHERE id = ''") // the reader's state is that of now
+		err := q.Query(nothing, "SELECT id FROM sim_message WHERE id = ''") // the reader sees the state of now
 		for range 40 {
 			w.postSome(12)
 		}

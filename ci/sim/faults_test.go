@@ -121,7 +121,7 @@ func (s *system) reconnect() {
 	}
 }
 
-// nothing ends a fault that has ended already.
+// nothing does nothing. It stands for the end of a fault that ends by itself.
 func (s *system) nothing() {}
 
 // single is the fault of a round.

@@ -7,7 +7,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// signed is what the programs have signed and sent. No relay needs to have it.
+// signed has what the programs have signed and sent. Perhaps no relay has it.
 type signed struct {
 	jobs    map[string]int           // of threads, by id
 	first   map[string]envelope.Hash // of threads, by id: the first REQUEST of the job

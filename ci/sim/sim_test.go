@@ -67,7 +67,7 @@ var policy = relay.Policy{Rules: thread.Rules{PendingTimeout: 2 * time.Minute, A
 var extension = relay.Extension{Name: "sim", Migrations: []string{
 	"CREATE TABLE sim_message (id TEXT PRIMARY KEY, seq INTEGER NOT NULL)"}}
 
-// extensions are those of all databases.
+// extensions are the extensions of all databases.
 var extensions = []relay.Extension{extension, mirror.Extension}
 
 // local is the peer of all requests: limits of rates are not what is tested here.

@@ -165,8 +165,8 @@ func (w *wire) posts(r *http.Request, body []byte) envelope.Type {
 	return e.Type
 }
 
-// check checks that a page of events has none that came before the cursor it was asked for, and none that had expired
-// when the request came, at the time began.
+// check checks a page of events. None of them is before the cursor of the request. None had expired at the time began,
+// when the request came.
 func (w *wire) check(r *http.Request, s *site, answer *http.Response, began time.Time) error {
 	cursor := r.URL.Query().Get("cursor")
 	if w.pages == nil || r.URL.Path != "/events" || cursor == "" || answer.StatusCode != http.StatusOK {

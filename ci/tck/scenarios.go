@@ -18,7 +18,7 @@ type scenario struct {
 	output   a2a.Output
 }
 
-// scenarios are those of the TCK, by the beginning of the messageId. The longest one that fits counts.
+// scenarios are the scenarios of the TCK, by the beginning of the messageId. If several fit, the longest one counts.
 var scenarios = map[string]scenario{
 	"tck-complete-task": {output: a2a.Output{Message: said("Hello from TCK")}},
 	"tck-artifact-text": made(a2a.TextPart("Generated text content")),

@@ -338,7 +338,7 @@ func TestAskSealed(t *testing.T) {
 	}
 }
 
-// TestAskTimeouts checks what a request says that the relay has ended at a deadline.
+// TestAskTimeouts checks what agora ask says if the relay has ended the request at a deadline.
 func TestAskTimeouts(t *testing.T) {
 	t.Parallel()
 	s := startServe(t, "--data", filepath.Join(t.TempDir(), "data"), "--pending-timeout", "1s", "--active-timeout", "1s")

@@ -133,7 +133,7 @@ func TestFixtureData(t *testing.T) {
 	})
 }
 
-// options are those of a store whose clock shows when the fixture was made.
+// options are for a store whose clock shows when the fixture was made.
 func (x fixture) options() sqlite.Options {
 	return sqlite.Options{Policy: relay.Policy{Rules: thread.Rules{PendingTimeout: 24 * time.Hour, ActiveTimeout: 24 * time.Hour}},
 		Reserve: 1 << 20, Extensions: serve.Extensions(), Now: func() time.Time { return x.At }, Log: slog.New(slog.DiscardHandler)}
@@ -191,7 +191,7 @@ func (x fixture) serve(t *testing.T, data string, store relay.Extender) (url str
 	}
 }
 
-// answers checks that a relay answers as that of the fixture did. It may answer more.
+// answers checks that a relay answers as the relay of the fixture did. An answer may have more members.
 func (x fixture) answers(t *testing.T, client, url string) {
 	t.Helper()
 	lines := json.NewDecoder(bytes.NewReader(x.read(t, "answers.jsonl")))

@@ -108,8 +108,8 @@ func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, _ relay.Peer
 	return nil
 }
 
-// checkAnswer returns what the page gets in place of an answer that is not that of a relay, which has the content type
-// as; nil: the answer is one.
+// checkAnswer returns nil if the answer can come from a relay: it has the content type as. Otherwise it returns an
+// error, which the page gets in place of the answer.
 func checkAnswer(answer *http.Response, as string) *httpapi.ErrorAnswer {
 	status := answer.StatusCode
 	kind, _, err := mime.ParseMediaType(answer.Header.Get("Content-Type"))

@@ -436,8 +436,8 @@ func (x fixture) checkTexts(t *testing.T, data string, store relay.Extender) {
 	c.refusesSpellings(t)
 }
 
-// TestRepairTexts checks what happens to a text with U+0000 that an early version has stored: the check finds it, and
-// with --repair it replaces it.
+// TestRepairTexts checks a text with U+0000 that an early version has stored. agora check finds it, and with --repair
+// it replaces the character.
 func TestRepairTexts(t *testing.T) {
 	eachFixture(t, func(t *testing.T, x fixture) {
 		data := x.unpack(t, "backup")

@@ -25,7 +25,7 @@ import (
 
 // served is a relay that runs in this process.
 type served struct {
-	relay, hub string            // URLs; hub is that of the hub's own listener, if it has one
+	relay, hub string            // URLs; hub is the URL of the hub's separate listener, if it has one
 	printed    map[string]string // the values of other lines that it has printed, by their beginning
 	log        *logText
 	stop       func()

@@ -15,7 +15,8 @@ import (
 	"github.com/agora-relay/agora/internal/clidoc"
 )
 
-// generateCmd writes what packages have besides the program, from the commands and settings that the program has.
+// generateCmd writes the other files of packages: man pages, completion scripts and a configuration file. It makes them
+// from the program's commands and settings.
 type generateCmd struct {
 	Folder string `arg:"" help:"The folder to write to. It is created if it does not exist."`
 	Date   string `placeholder:"YYYY-MM-DD" help:"The date in the man pages."`

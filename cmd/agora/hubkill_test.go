@@ -195,7 +195,7 @@ func (k *killer) catchUp(dir string) (printed string) {
 	return printed
 }
 
-// checkHistory checks that the history of an agent with a peer is that of the hub, to the byte: each message once, and
+// checkHistory checks that an agent and the hub have the same history with a peer, to the byte: each message once, and
 // whole. It returns the lines by trace_id.
 func (k *killer) checkHistory(dir, me, peer string) map[string]string {
 	k.t.Helper()

@@ -151,7 +151,7 @@ func (j hubJudge) register(address any) (key string) {
 	return key
 }
 
-// accepts sends an envelope and reports whether the hub accepts it. key is that of the sender.
+// accepts sends an envelope and reports whether the hub accepts it. key is the sender's key.
 func (j hubJudge) accepts(key string, envelope []byte) bool {
 	j.t.Helper()
 	status, _ := j.post("/messages", key, `{"receiver_id":"bob@relay.example","envelope":`+string(envelope)+`}`)

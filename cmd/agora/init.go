@@ -171,8 +171,8 @@ func (b *beginning) makeKey() error {
 	return nil
 }
 
-// nameIsFree returns an error if a new key cannot have the name, because it is that of somebody else. So no key is made
-// in vain.
+// nameIsFree returns an error if the name belongs to somebody else, so that a new key cannot have it. It is called
+// before the key is made.
 func (b *beginning) nameIsFree(newKey bool) error {
 	book, err := profile.NewNames(b.folder).Read()
 	if err != nil {
@@ -384,7 +384,8 @@ func (b *beginning) askAll() error {
 	return in.Err
 }
 
-// loginName returns the name of the user, if it can be a name of the address book. That of root says nothing.
+// loginName returns the name of the user, if it can be a name of the address book. It returns nothing for root, because
+// that is not a person's name.
 func loginName() string {
 	u, err := user.Current()
 	if err != nil || u.Uid == "0" || profile.CheckPerson(u.Username) != nil {

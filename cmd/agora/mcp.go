@@ -174,7 +174,8 @@ func (r *severalRelays) open() (*mcpserver.Several, error) {
 	return &mcpserver.Several{Network: network, Worker: r.forWork}, err
 }
 
-// forWork is mcpserver.Several.Worker. The state file is that of agora work: a key can work only once at a time.
+// forWork is mcpserver.Several.Worker. It uses the state file of agora work, because a key can work only once at a
+// time.
 func (r *severalRelays) forWork() (*client.Network, *client.State, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -45,9 +45,9 @@ func (c *commandLine) BeforeResolve(ctx *kong.Context) error {
 	return nil
 }
 
-// AfterApply refuses a command line without a flag that has the tag needed: its value may also come from a profile, so
-// kong must not require it. The value of the tag names a flag with which it is not needed; empty: there is none. kong
-// calls AfterApply.
+// AfterApply refuses a command line that lacks a flag with the tag needed. kong itself must not require the flag,
+// because its value may come from a profile. The tag's value names another flag that replaces it; empty: none does.
+// kong calls AfterApply.
 func (*commandLine) AfterApply(ctx *kong.Context) error {
 	if command := ctx.Selected(); command != nil {
 		for _, flag := range command.Flags {

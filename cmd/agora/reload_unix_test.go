@@ -17,7 +17,7 @@ import (
 	"github.com/agora-relay/agora/cmd/agora/internal/serve/certtest"
 )
 
-// TestReload changes the configuration file of a relay and sends it SIGHUP, while a poll waits. The poll goes on, and
+// TestReload changes the configuration file of a relay and sends it SIGHUP, while a poll waits. The poll continues, and
 // the new settings hold. A wrong file changes nothing.
 func TestReload(t *testing.T) {
 	clearSettings(t)

@@ -33,9 +33,9 @@ type suggestions struct {
 }
 
 const (
-	askTime      = 300 * time.Millisecond // how long the relay may take
-	freshTime    = 10 * time.Second       // how long its answer is used again
-	staleTime    = 24 * time.Hour         // how long its answer is used if it does not answer
+	askTime      = 300 * time.Millisecond // how long the command waits for the relay
+	freshTime    = 10 * time.Second       // how long an answer is used without asking again
+	staleTime    = 24 * time.Hour         // how long an answer is used if the relay is silent
 	mostKnown    = 50                     // words
 	maxKnownFile = 1 << 20                // bytes
 )

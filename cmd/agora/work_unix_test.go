@@ -324,7 +324,7 @@ func TestWorkLog(t *testing.T) {
 	}
 }
 
-// TestWorkCancel checks that a program gets SIGTERM when the client cancels its job, and that the agent goes on.
+// TestWorkCancel checks that a program gets SIGTERM when the client cancels its job, and that the agent continues.
 func TestWorkCancel(t *testing.T) {
 	w := newWorkTest(t, startRelay(t, time.Now))
 	log, _ := w.start(`[ "$(cat)" != '"hang"' ] || { trap 'echo term >> DIR/signals; exit' TERM; echo $$ >> DIR/pids; while :; do sleep 0.01; done; }`, "--input", "params")

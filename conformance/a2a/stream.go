@@ -149,8 +149,9 @@ func (s *a2aStream) refusal(ctx context.Context) a2aAnswer {
 // shows reports whether a stream was opened.
 func (s *a2aStream) shows() bool { return s != nil && len(s.all) > 0 && s.all[0].error.Members == nil }
 
-// a2aRecord is what streams of one task have shown: the one of SendStreamingMessage, one of SubscribeToTask that was
-// opened after the first event, and one that was opened with the id of the first event after the second one had come.
+// a2aRecord has what the streams of one task have shown. main is the stream of SendStreamingMessage. second is a stream
+// of SubscribeToTask that was opened after the first event. resumed was opened with the id of the first event, after
+// the second event had come.
 type a2aRecord struct {
 	main, second, resumed *a2aStream // second and resumed may be nil
 	task                  kit.Answer // as GetTask shows it after the stream
@@ -301,7 +302,7 @@ func a2aFirstEvent(h *a2aProbe) {
 func a2aLastEvent(h *a2aProbe) {
 	for _, b := range h.server.bindings {
 		r, events := h.ofTask(b)
-		h.Expect("the last event, and no other, shows the state of the task, %s, which is over or asks", stateOf(r.task))
+		h.Expect("the last event has the task's state, %s, and no other event ends the task or asks", stateOf(r.task))
 		for i, e := range events {
 			last, ends := i == len(events)-1, isOver(e.state()) || isAsking(e.state())
 			if last != ends || last && e.state() != stateOf(r.task) {

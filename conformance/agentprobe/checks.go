@@ -169,7 +169,7 @@ func checkNoNames(ctx context.Context, p *probe) found {
 	}}))
 }
 
-// checkForm checks a form of mcp. That the agent does not take a form which is not its usual one is a warning: services
+// checkForm checks a form of mcp. It is only a warning if the agent refuses a form that is not its usual one: services
 // can be told which form it needs.
 func checkForm(form string) func(context.Context, *probe) found {
 	return func(ctx context.Context, p *probe) found {

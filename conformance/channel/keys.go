@@ -13,9 +13,9 @@ type channelRequest struct {
 	body         any
 }
 
-// ofManagers and ofMembers are requests that only the channel's key, or only a member's key, may make. Those of
-// ofManagers are good if the channel has a member alice and a connection bot, and they can be made in this order.
-// Everything of ofReaders is for both.
+// ofManagers and ofMembers are requests that only the channel's key, or only a member's key, may make. The requests of
+// ofManagers succeed in this order, if the channel has a member alice and a connection bot. Both keys may make the
+// requests of ofReaders.
 var (
 	ofManagers = []channelRequest{
 		{"GET", "", nil}, {"PATCH", "", kit.Message{"name": "kit-renamed"}}, {"GET", "/members", nil},

@@ -110,7 +110,7 @@ var hubReplayChecks = []hubCheck{
 		}},
 }
 
-// before returns an id for Last-Event-ID that is smaller than that of every message of this check.
+// before returns an id for Last-Event-ID that is smaller than the id of every message of this check.
 func (a *hubAgent) before() string { return a.seen }
 
 // failure returns the response of a receiver that refuses a message.

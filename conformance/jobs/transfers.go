@@ -34,7 +34,7 @@ func (h *jobsProbe) completed(a kit.Answer) kit.Answer {
 	return a
 }
 
-// paid moves credits from the oldest account of p to that of another principal.
+// paid moves credits from the oldest account of p to the oldest account of another principal.
 func (h *jobsProbe) paid(p, to *principal, amount any) { h.paidFrom(p, p.owner, to.owner, amount) }
 
 // paidFrom moves credits from an account of p.

@@ -119,8 +119,8 @@ type Work struct {
 // requestLife is the ttl of a REQUEST of a gateway (B-2).
 const requestLife = 24 * time.Hour
 
-// fromGateway returns the messages of the gateway to the run's agent, the oldest first. It returns those of the last
-// minutes, which are all that a check needs.
+// fromGateway returns the messages of the gateway to the run's agent, the oldest first. It returns only the messages of
+// the last five minutes. A check needs no others.
 func (p *GatewayProbe) fromGateway() (all []*envelope.Envelope) {
 	target := "/events" + Query("since", FormatTime(p.Now().Add(-5*time.Minute)), "recipient", p.Agora.Agent.DID(),
 		"sender", p.Agora.gateway, "limit", "1000", "timeout", "1")
@@ -194,7 +194,8 @@ func (p *GatewayProbe) WantNoWork(what string, mine func(says Answer) bool) {
 	}
 }
 
-// WantForm ends the check unless w is as B-2 says: sealed, with this prefix of its id, which is also that of its thread.
+// WantForm ends the check unless w is as B-2 says: it is sealed, its id has this prefix, and its thread has the same
+// id.
 func (p *GatewayProbe) WantForm(w Work, prefix string) {
 	p.Expect("a sealed REQUEST; its id and its thread are the same and begin with %q; meta.ttl is %d, and meta.relay has %s",
 		prefix, int(requestLife.Seconds()), p.Agora.Audience)

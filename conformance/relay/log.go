@@ -106,7 +106,7 @@ func (p *relayProbe) readProof(log provedLog, sender kit.Actor, signed kit.Signe
 	return p.checkProof(p.checkText(p.Call("", http.MethodGet, proofTarget(sender, signed.ID), nil, nil, 0)), signed, log)
 }
 
-// checkSameLeaf ends the check unless a proof that was read is of the same leaf as that of the receipt.
+// checkSameLeaf ends the check unless the proof that was read and the proof in the receipt are of the same leaf.
 func (p *relayProbe) checkSameLeaf(read, receipt provedMessage) {
 	p.Expect("the leaf of the receipt, at its index %d: %q", receipt.Index, receipt.Extra)
 	if read.Extra != receipt.Extra || read.Index != receipt.Index {

@@ -119,7 +119,7 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 	return g, err
 }
 
-// URL returns the base URL of the gateway: that of the relay, with /a2a.
+// URL returns the base URL of the gateway: the relay's URL, with /a2a.
 func (g *Gateway) URL() string { return g.url }
 
 // Run sends turns to agents, follows their answers, pushes events to callers, and removes what has expired, until ctx ends.

@@ -76,7 +76,7 @@ func (g *Gateway) admitCaller(from relay.Peer, c caller) error {
 	return g.Relay.Gate().AdmitCaller(from, "a2a "+c.id)
 }
 
-// checkTasks refuses a new task of a caller that has too many unfinished ones, and one of an endpoint that has too many.
+// checkTasks refuses a new task if its caller or its endpoint has too many unfinished tasks.
 func checkTasks(o *gateway.Op, e endpoint, c caller) error {
 	most := int64(maxOfCaller)
 	if c.anonymous() {
@@ -117,7 +117,7 @@ func (g *Gateway) signerOf(r *http.Request, body []byte, main bool) (didkey.DID,
 	return g.SignedCaller(r, body, main)
 }
 
-// keyNumber returns the number of a caller's key. id is that of a caller with a key.
+// keyNumber returns the number of a caller's key. id is the id of a caller with a key.
 func keyNumber(id string) (int64, error) {
 	return strconv.ParseInt(strings.TrimPrefix(id, "k"), 10, 64)
 }

@@ -205,8 +205,8 @@ func contentOf(output json.RawMessage) (out outcome, err error) {
 	return out, nil
 }
 
-// partOf returns the part that an output of an agent which knows no A2A becomes: a text, also if it is the only member
-// text or content of an object; otherwise data.
+// partOf makes a part from the output of an agent that knows no A2A. A text becomes a text part, also if it is the only
+// member, text or content, of an object. Everything else becomes a data part.
 func partOf(output json.RawMessage, members map[string]json.RawMessage) wire.Part {
 	text := output
 	if len(members) == 1 {

@@ -154,7 +154,8 @@ func TestHookIsRefused(t *testing.T) {
 	})
 }
 
-// §8: the limits of a hook are 503, never 429. An answer of the owner makes room. Its OFFER is never accepted.
+// §8: over its limits, a hook answers 503, never 429. When the owner answers, there is room again. An OFFER of the
+// owner is never accepted.
 func TestHookLimits(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		f.gateway.SetNotices(4)

@@ -36,7 +36,7 @@ type form struct {
 	read func(p *operation, body []byte) error // sets method, params and id
 }
 
-// operate returns the handler of the requests of a binding. main is that of gateway.Core.SignedCaller.
+// operate returns the handler of the requests of a binding. For main, see gateway.Core.SignedCaller.
 func (g *Gateway) operate(main bool, f form) httpapi.Handler {
 	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 		p := &operation{Gateway: g, w: w, r: r, from: from}

@@ -68,8 +68,8 @@ func (p *operation) writeValue(v any) error {
 	return p.write(string(jsontext.Compact(v)), func(func([]byte, error) bool) {}, func() string { return "" }, nil)
 }
 
-// setPush stores a configuration. It gets the events that come after those of t. begins is the first event, in whose
-// place the task is sent; 0: none. One with the same id is replaced.
+// setPush stores a configuration, in place of one with the same id. It gets the events that come after the events of t.
+// begins is the number of the first event, and the task is sent in its place; 0: there is none.
 func (p *operation) setPush(o *gateway.Op, t task, c wire.Push, begins int64) error {
 	all, err := pushesOf(o, t.n)
 	if err != nil {

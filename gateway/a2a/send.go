@@ -205,8 +205,8 @@ func (t task) takesTurn(given, name string) error {
 	return nil
 }
 
-// converse returns the conversation of a message. The number is 0 if it is new. shared says whether another task with its
-// contextId belongs to it: a contextId that an anonymous caller chose may be that of another one.
+// converse returns the conversation of a message. The number is 0 if it is new. shared says whether another task with
+// this contextId belongs to the conversation: two anonymous callers may choose the same contextId.
 func (p *operation) converse(q relay.Querier, given string, t task) (c conversation, shared bool, err error) {
 	if t.n != 0 {
 		c, err = contextByNumber(q, t.context)

@@ -91,7 +91,7 @@ type taskText struct {
 	names
 	view
 	stage
-	place, at int64 // the artifact that is being written, 0: none; the last event that was
+	place, at int64 // the artifact that is being written, 0: none; the last event that was written
 	begun     bool  // the present list has an element
 	inParts   bool  // the present artifact has begun
 }

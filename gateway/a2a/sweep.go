@@ -66,7 +66,7 @@ func (g *Gateway) endings() []ending {
 	}
 }
 
-// endTasks ends tasks that must not go on.
+// endTasks ends tasks that must not continue.
 func (g *Gateway) endTasks(ctx context.Context) error {
 	for _, x := range g.endings() {
 		for more := true; more; {

@@ -23,7 +23,7 @@ func (t *task) add(o *gateway.Op, e event) error {
 	return insertEvent(o.ExtTx, e)
 }
 
-// setStatus gives a task another status. message is nil, or the status message. flags are those of the event.
+// setStatus gives a task another status. message is nil, or the status message. flags are the flags of the event.
 func (t *task) setStatus(o *gateway.Op, s wire.State, message *wire.Message, flags int64) error {
 	e := event{kind: status, state: s, flags: flags}
 	if message != nil {
@@ -71,7 +71,7 @@ func (t *task) addArtifact(o *gateway.Op, a wire.ArtifactUpdate) error {
 	return t.add(o, e)
 }
 
-// splitArtifact returns the JSON of an artifact without its parts, and that of the parts, with commas between them.
+// splitArtifact returns the JSON of an artifact without its parts, and the JSON of the parts, with commas between them.
 func splitArtifact(a wire.Artifact) (body, parts string) {
 	var members map[string]json.RawMessage
 	_ = json.Unmarshal(jsontext.Compact(a), &members) // it is an object

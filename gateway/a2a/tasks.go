@@ -170,8 +170,8 @@ func (p *operation) cancelTask() error {
 	return p.writeTask(text)
 }
 
-// end ends a task, and cancels the thread of its turn if that is open. reason is for the agent. check is run first in the
-// same transaction; nil: it is not. A task that has ended stays as it is.
+// end ends a task, and cancels the thread of its turn if that is open. reason is for the agent. check is run first in
+// the same transaction; it may be nil. A task that has ended stays as it is.
 func (g *Gateway) end(
 	ctx context.Context, from relay.Peer, t task, out outcome, reason string, check func(relay.Querier) error,
 ) error {

@@ -231,8 +231,8 @@ func (g *Gateway) NextLane(q relay.Querier, after int64) (int64, error) {
 	return gateway.Number(q, "SELECT endpoint FROM a2a_turn WHERE state = 0 AND endpoint > ? ORDER BY endpoint LIMIT 1", after)
 }
 
-// nextTurn returns the turn of an endpoint that is sent next: that of the caller with the fewest turns that wait for an
-// OFFER. 0: no turn waits, or there is no room.
+// nextTurn returns the turn of an endpoint that is sent next. It belongs to the caller who has the fewest turns that
+// wait for an OFFER. 0: no turn waits, or there is no room.
 func nextTurn(q relay.Querier, endpoint int64) (next int64, err error) {
 	sentBy, err := aheadOf(q, endpoint)
 	if err != nil {

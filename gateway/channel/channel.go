@@ -116,7 +116,7 @@ func New(ctx context.Context, c *gateway.Core) (*Gateway, error) {
 	return g, err
 }
 
-// URL returns the base URL of the gateway: that of the relay, with /channel.
+// URL returns the base URL of the gateway: the relay's URL, with /channel.
 func (g *Gateway) URL() string { return g.url }
 
 // Run delivers messages and events, follows the threads of inboxes, and removes what has expired, until ctx ends.

@@ -41,7 +41,7 @@ func (c courier) Target(ctx context.Context, j gateway.Job) (url string, p gatew
 	return string(text), gateway.Send, err
 }
 
-// payload is the body of a delivery. The order of the members is that of the protocol's examples.
+// payload is the body of a delivery. The members have the order of the protocol's examples.
 type payload struct {
 	Channel  payloadChannel `json:"channel"`
 	Message  payloadMessage `json:"message"`

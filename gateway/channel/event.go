@@ -127,7 +127,7 @@ func messageOf(err error) string {
 }
 
 // shown returns an event as answers show it: its own members, and those that the relay adds. An agent cannot forge the
-// latter. Only the id of tool calls and their results is that of the agent.
+// latter. Only the ids of tool calls and of their results come from the agent.
 func (e event) shown() map[string]any {
 	var own map[string]json.RawMessage
 	// The relay has written this text. `agora check` finds a text that was changed.

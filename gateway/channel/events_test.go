@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A message has 1 to 32,768 bytes. G-21, G-22, G-23: an Idempotency-Key is that of one member and one channel.
+// A message has 1 to 32,768 bytes. G-21, G-22, G-23: an Idempotency-Key belongs to one member and one channel.
 func TestMessages(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		r, other := f.channel("ops"), f.channel("other")

@@ -125,8 +125,8 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// TestRemoveSender checks that all events of an agent with an inbox are removed, or those of one name in one channel, or
-// those since a time, and no others.
+// TestRemoveSender checks which events are removed: all of an agent with an inbox, or only those of one name in one
+// channel, or only those since a time. All others must stay.
 func TestRemoveSender(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		r, o, other := f.channel("ops"), f.owner(t), f.owner(t)

@@ -31,7 +31,7 @@ func (i inbox) shown() shownInbox { return shownInbox{i.id, i.label, i.owner, st
 // inboxURL returns the connection string of an inbox.
 func (g *Gateway) inboxURL(key string) string { return g.url + "/inbox/" + key }
 
-// signed returns the handler of a signed call. main is that of gateway.Core.SignedCaller.
+// signed returns the handler of a signed call. For main, see gateway.Core.SignedCaller.
 func (g *Gateway) signed(main bool, h gateway.SignedHandler) httpapi.Handler {
 	return g.Signed(main, gateway.MaxBody, h)
 }

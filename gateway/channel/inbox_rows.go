@@ -69,7 +69,7 @@ func updateInbox(tx relay.ExtTx, i inbox) error {
 		"sum = ? WHERE n = ?", append(gateway.WithSum(inboxTable, i.values()), i.n)...)
 }
 
-// The states of the thread of a request. They are those of deliver without Waiting, so each is less by 1.
+// The states of the thread of a request. They are the states of deliver without Waiting, so each is less by 1.
 const (
 	_ deliver.State = iota // it waits for an OFFER
 	accepted

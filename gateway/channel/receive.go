@@ -269,7 +269,7 @@ func (g *Gateway) handOver(ctx context.Context, from relay.Peer, key string, to 
 	})
 }
 
-// signRequest returns the REQUEST to the owner of an inbox. token is that of its callback.
+// signRequest returns the REQUEST to the owner of an inbox. token is the token of its callback.
 func (g *Gateway) signRequest(id string, to inbox, d received, token string) (relay.Checked, error) {
 	params := jsontext.Compact(struct {
 		Inbox    string            `json:"inbox"`

@@ -15,13 +15,13 @@ import (
 // removedText is what the operator's removal leaves of the texts of an event.
 const removedText = "[removed by the operator]"
 
-// required are the members that an event must have, all of which are texts.
+// required lists the members that an event of each type must have. All of them are texts.
 var required = map[string][]string{
 	typeMessage: {"content"}, typeToolCall: {"name", "id"}, typeToolResult: {"id", "content"}, typeError: {"message"},
 	typeStatus: {"status"}, typeLifecycle: {"status"},
 }
 
-// Remove removes the texts of an event for the operator. id is that of the event, such as msg_…, or the id of its channel,
+// Remove removes the texts of an event for the operator. id is the event's id, such as msg_…, or the id of its channel,
 // a slash and its seq. The event stays in its channel, with texts that say so, and is not delivered any more. An agent
 // that is just getting it may still get its text. Errors: CodeNotFound.
 func (g *Gateway) Remove(ctx context.Context, id string) error {
@@ -55,7 +55,7 @@ func (g *Gateway) Remove(ctx context.Context, id string) error {
 	})
 }
 
-// removedBody returns the body that replaces that of a removed event.
+// removedBody returns the new body of a removed event.
 func removedBody(typ string) string {
 	members := map[string]string{"type": typ}
 	for _, name := range required[typ] {

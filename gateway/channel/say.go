@@ -16,8 +16,8 @@ const (
 	viaTool     = "mcp"
 )
 
-// say stores an event of a party. depth is that of the event. A message is delivered to the active connections of the
-// channel, except to that of its sender. The result is the event, and the number of deliveries.
+// say stores an event of a party. depth is the depth of the event. A message is delivered to the active connections of
+// the channel, except the sender's connection. The result is the event, and the number of deliveries.
 func (g *Gateway) say(o *gateway.Op, c room, p party, said posted, via string, depth int64) (event, int, error) {
 	e := event{channel: c.n, id: gateway.NewID("msg_"), ts: o.Now, party: p.n, sender: p.name, agent: p.agent, typ: said.typ,
 		via: via, depth: depth, body: said.body}

@@ -41,7 +41,7 @@ type Delivery struct {
 	State State
 }
 
-// open reports whether the thread of a delivery can go on.
+// open reports whether the thread of a delivery can continue.
 func (d Delivery) open() bool {
 	return d.N != 0 && d.Owner != "" && (d.State == Sent || d.State == Accepted)
 }
@@ -202,9 +202,9 @@ func (d *Deliveries) cancel(x Delivery, reason string) (relay.Checked, error) {
 // maxEnds is how often End tries again because other deliveries were opened meanwhile.
 const maxEnds = 3
 
-// End runs do in one Update, and cancels in it the threads of those deliveries that do has ended (B-2). find returns the
-// deliveries that do may end; it is also run in the Update, before do. nil: do ends none. Both may be run several times.
-// reason is for the agents.
+// End runs do in one Update, and cancels in it the threads of the deliveries that do has ended (B-2). find returns the
+// deliveries that do may end. It also runs in the Update, before do. If find is nil, do ends none. Both may be run
+// several times. reason is for the agents.
 func (d *Deliveries) End(
 	ctx context.Context, from relay.Peer, reason string, find func(q relay.Querier) ([]Delivery, error),
 	do func(*gateway.Op) error,

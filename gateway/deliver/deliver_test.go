@@ -157,7 +157,8 @@ func TestEffectsAreStoredTogether(t *testing.T) {
 	})
 }
 
-// B-4: an OFFER for a delivery that is not Sent, and any answer to one that waits or is over, has no effect.
+// B-4: an OFFER has no effect unless the delivery is Sent. No answer has an effect while the delivery waits, or after
+// it is over.
 func TestLateAnswers(t *testing.T) {
 	inCounter(t, func(t *testing.T, c *counter) {
 		for _, s := range []deliver.State{deliver.Waiting, deliver.Accepted, deliver.Over} {

@@ -16,8 +16,8 @@ import (
 // This file reads the events of the relay from a position on. The position moves in the transaction of each effect, see
 // once. So an effect happens once, also after a crash (B-4).
 
-// columns are those of the table that has a gateway's position: one row, whose seq is the last event of the relay whose
-// effects are stored.
+// columns are the columns of the table with a gateway's position. It has one row. Its seq is the last event of the
+// relay whose effects are stored.
 const columns = "id, seq"
 
 // PositionTable describes the table that has the position of a gateway, such as "hub", for `agora check`.
@@ -117,8 +117,8 @@ func (d *Deliveries) handleAll(ctx context.Context, events []relay.Posted) error
 	return nil
 }
 
-// together returns how many of the first events can be prepared at the same time: they are of different threads, because
-// an effect depends on those before in its thread.
+// together returns how many of the first events can be prepared at the same time. They must be of different threads,
+// because an effect depends on the earlier effects in its thread.
 func together(events []relay.Posted) (n int) {
 	threads := map[string]bool{}
 	for n < min(len(events), maxTogether) && !threads[events[n].Envelope.Thread] {

@@ -29,7 +29,7 @@ type Queue interface {
 	Fail(o *gateway.Op, d Draft, why error) error
 }
 
-// retryInterval is after what time the gateway tries again to send what was not sent because an inbox was full.
+// retryInterval is how long the gateway waits before it sends again, if an inbox was full.
 const retryInterval = time.Minute
 
 // Wake makes the gateway look for REQUESTs that can be sent. Call it after an Update that has added one, or made room.

@@ -56,7 +56,7 @@ func follow(document object, at any) object {
 	return document
 }
 
-// hasList reports whether a schema is that of a list, or of an object with a list as a member.
+// hasList reports whether a schema describes a list, or an object with a list as a member.
 func hasList(document object, schema any, depth int) bool {
 	s := follow(document, schema)
 	isList := s["type"] == "array"

@@ -70,7 +70,7 @@ var gateways = []served{
 const maxPart = 72 << 10
 
 // G-33: no list of a gateway is built whole in memory. It is written in parts, and nothing more is read when the client has
-// left. The lists are those of the OpenAPI document, so a new one cannot be forgotten here.
+// left. The lists come from the OpenAPI document, so a new one cannot be forgotten here.
 func TestListsAreSentInParts(t *testing.T) {
 	for _, g := range gateways {
 		t.Run(g.name, func(t *testing.T) {

@@ -24,9 +24,9 @@ import (
 )
 
 // Statements checks the SQL statements in the Go files of the current folder, which use the tables of these extensions.
-// It finds them by their first word. Their texts must be constant, except in the offline files. They must not use what
-// PostgreSQL accepts but understands in another way. If the stores of tests are in PostgreSQL, it must accept each of them.
-// So this also covers statements that no test runs.
+// It finds them by their first word. Their texts must be constant, except in the offline files. They must not use
+// anything that has another meaning in PostgreSQL. If the stores of tests are in PostgreSQL, it must accept each of
+// them. So this also covers statements that no test runs.
 func Statements(t testing.TB, extensions ...relay.Extension) {
 	t.Helper()
 	texts, err := statementsIn(".")

@@ -49,7 +49,7 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.code + ": " + e.message }
 
-// refuse returns a refusal. format and args are those of fmt.Sprintf.
+// refuse returns a refusal. format and args are as for fmt.Sprintf.
 func refuse(status int, code, format string, args ...any) error {
 	return &apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}
 }

@@ -21,7 +21,7 @@ import (
 // caller says who sent a request: by a key, or by the signature of a DID. The zero caller is a request without either.
 type caller struct {
 	operator bool
-	agent    int64 // 0: the operator, or a DID that has several agents, and did not say for which it speaks
+	agent    int64 // 0: the operator, or a DID that has several agents and does not say which one it speaks for
 	key      string
 	did      didkey.DID
 }
@@ -40,7 +40,7 @@ const (
 // signerKey is the key of the DID in the context of a signed request.
 type signerKey struct{}
 
-// identified returns a handler that finds out who has signed a request (B-1). main is that of gateway.Core.SignedCaller.
+// identified returns a handler that finds out who has signed a request (B-1). For main, see gateway.Core.SignedCaller.
 func (h *Hub) identified(main bool, next httpapi.Handler) httpapi.Handler {
 	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 		if scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " "); !strings.EqualFold(scheme, "Agora") {
@@ -87,7 +87,8 @@ func (h *Hub) caller(ctx context.Context, from relay.Peer, r *http.Request, requ
 	return c, h.update(context.WithoutCancel(ctx), from, func(o *op) error { return o.check(c) })
 }
 
-// signedCaller returns the caller with a DID. The agent is that of the parameter agent_id, or the only one of the DID.
+// signedCaller returns the caller with a DID. The agent is the one in the parameter agent_id, or the only one of the
+// DID.
 func (h *Hub) signedCaller(
 	ctx context.Context, from relay.Peer, r *http.Request, did didkey.DID, required bool,
 ) (c caller, err error) {
@@ -127,7 +128,7 @@ func agentsOf(q relay.Querier, did didkey.DID, address string, most int) (all []
 	return all, err
 }
 
-// findCaller returns to whom a key belongs. rotated means that the key has replaced another one, which still exists.
+// findCaller returns the owner of a key. rotated means that the key has replaced another one, which still exists.
 // Errors: 401.
 func findCaller(q relay.Querier, key string, now time.Time) (c caller, rotated bool, err error) {
 	holder, found, err := gateway.FindKey(q, key, now)
@@ -144,7 +145,7 @@ func findCaller(q relay.Querier, key string, now time.Time) (c caller, rotated b
 	return c, rotated, err
 }
 
-// again checks again that a caller is who it was when the request was admitted. rotated is that of findCaller.
+// again checks again that the caller is the same as when the request was admitted. For rotated, see findCaller.
 func (c caller) again(q relay.Querier, now time.Time) (rotated bool, err error) {
 	if c.did != "" {
 		if c.agent == 0 {

@@ -47,8 +47,8 @@ func (h *Hub) deleteAgent(w http.ResponseWriter, r *http.Request, from relay.Pee
 	}{deleted, address})
 }
 
-// findDeleter returns to whom a key belongs that may delete an agent. repeats means that the key can only repeat the
-// deletion of its own agent. Errors: 401.
+// findDeleter returns the owner of a key that may delete an agent. repeats means that the key can only repeat the
+// deletion of its agent. Errors: 401.
 func findDeleter(q relay.Querier, key string, now time.Time) (c caller, repeats bool, err error) {
 	holder, found, err := gateway.FindKey(q, key, now)
 	if err != nil {

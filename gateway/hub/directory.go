@@ -13,8 +13,9 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// directory has the registered agents in memory, by address, each as the lists show it. Everybody may ask for these lists,
-// and an agent changes much less often than it is listed. So an agent is read and encoded once per change.
+// directory has the registered agents in memory, by address, in the form in which the lists show them. Everybody may
+// ask for these lists, and an agent changes much less often than it is listed. So an agent is read and encoded once per
+// change.
 type directory struct {
 	reading chan struct{} // has an element while changed agents are read, so that a newer row is never replaced by an older one
 

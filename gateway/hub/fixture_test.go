@@ -80,7 +80,7 @@ func (f *fixture) do(c call) answer {
 	return f.at(f.URL+"/hub", c)
 }
 
-// at sends a request to another base URL than that of the prefix.
+// at sends a request to another base URL than the prefix.
 func (f *fixture) at(base string, c call) answer {
 	f.t.Helper()
 	a, err := gatetest.Do(f.t.Context(), f.Client, base, gatetest.Call(c))

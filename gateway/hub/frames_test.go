@@ -226,7 +226,7 @@ func (p party) stalled() net.Conn {
 	return c
 }
 
-// A stream goes on while the relay refuses its reads for the moment: it has pings, and its messages come afterwards.
+// A stream continues while the relay refuses its reads for the moment: it has pings, and its messages come afterwards.
 func TestStreamWhileReadsAreRefused(t *testing.T) {
 	t.Parallel()
 	var refused atomic.Bool

@@ -43,8 +43,8 @@ func TestBans(t *testing.T) {
 	}
 }
 
-// TestRemove checks that nobody gets a message any more that the operator has removed, whatever its state is, and that
-// both parties see that it was removed.
+// TestRemove checks messages that the operator has removed, in each state. Nobody gets them any more, and both parties
+// see that they were removed.
 func TestRemove(t *testing.T) {
 	f := startLocal(t)
 	alice, bob := f.register("alice@h"), f.register("bob@h")

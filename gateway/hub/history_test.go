@@ -356,7 +356,7 @@ func TestHistoryBytes(t *testing.T) {
 	}
 }
 
-// H-21: the newest message is removed after --hub-retention like any other, and the next timestamp is later all the same.
+// H-21: the newest message is removed after --hub-retention like any other, and the next timestamp is still later.
 func TestNewestMessageExpires(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)

@@ -148,7 +148,7 @@ func (h *Hub) count(ctx context.Context) error {
 // self is the hub as a peer of the relay.
 var self = relay.Peer{Local: true}
 
-// URL returns the base URL of the hub: that of the relay, with /hub.
+// URL returns the base URL of the hub: the relay's URL, with /hub.
 func (h *Hub) URL() string { return h.url }
 
 func (h *Hub) now() time.Time { return h.Relay.Now() }

@@ -36,7 +36,7 @@ func (h *Hub) registration(a agent, c caller) (registration, error) {
 	return r, err
 }
 
-// endpoint returns the URL of an agent's webhook, or that which stands for its DID; empty: it has none.
+// endpoint returns the URL of an agent's webhook, or a URL that names its DID; empty: it has neither.
 func (h *Hub) endpoint(a agent) (string, error) {
 	if a.did != "" {
 		return deliver.Scheme + string(a.did), nil
@@ -159,7 +159,7 @@ func (h *Hub) admitRegistration(from relay.Peer) func() error {
 }
 
 // register creates an agent, or replaces its registration and its key. key is the key in the request; empty: it has
-// none. An agent with a DID, which has signed the request, has no key (B-1). status is that of the answer.
+// none. An agent with a DID, which has signed the request, has no key (B-1). status is the HTTP status of the answer.
 func (o *op) register(q registerBody, key, newKey string, admit func() error) (_ agent, status int, err error) {
 	a, err := agentByAddress(o, q.address)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 const removedText = "The operator of this hub has removed this message."
 
 // Remove removes the text of a message for the operator. id is its id or its trace_id. The message stays in the histories,
-// with a text that says so. It fails unless the receiver has confirmed it, and is not delivered any more. A stream or a
-// webhook that is just getting it may still get its text. Errors: CodeNotFound.
+// with a text that says so. The message fails unless the receiver has confirmed it, and it is not delivered any more.
+// If it is just being sent to a stream or a webhook, the receiver may still get its text. Errors: CodeNotFound.
 func (h *Hub) Remove(ctx context.Context, id string) error {
 	return h.ending(ctx, gateway.OperatorPeer, "the operator of the hub has removed the message", requestFor(id), func(o *op) error {
 		m, d, err := messageByID(o, id)
@@ -87,7 +87,7 @@ func messageByID(q relay.Querier, id string) (m message, d delivery, err error) 
 	return m, d, err
 }
 
-// removedEnvelope returns the envelope that replaces that of a removed message: only its required members are left.
+// removedEnvelope returns the new envelope of a removed message: only the required members are left.
 func removedEnvelope(m message) (string, error) {
 	o := newObject("envelope", []byte(m.envelope))
 	culture, _ := o.Text("sender_culture", true)

@@ -66,7 +66,7 @@ func TestLastEventIDAfterQueuedMessage(t *testing.T) {
 	})
 }
 
-// Last-Event-ID consists of digits, else 400. The former stream goes on then.
+// Last-Event-ID consists of digits, else 400. After a 400 the older stream continues.
 func TestMalformedLastEventID(t *testing.T) {
 	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {

@@ -19,7 +19,7 @@ import (
 // intent is the intent of the REQUESTs.
 const intent = "chorus.hub.message"
 
-// ending runs f in one Update, and cancels the threads of those requests that f ends (B-2). find is that of
+// ending runs f in one Update, and cancels the threads of the requests that f ends (B-2). For find, see
 // deliver.Deliveries.End.
 func (h *Hub) ending(
 	ctx context.Context, from relay.Peer, reason string, find func(relay.Querier) ([]deliver.Delivery, error), f func(*op) error,
@@ -149,8 +149,9 @@ func (o *op) request(m message, to agent, p prepared) error {
 // pairIsFree is the condition that no REQUEST of the sender of w is open at its receiver.
 const pairIsFree = "NOT EXISTS (SELECT 1 FROM hub_request x WHERE x.receiver = w.receiver AND x.sender = w.sender AND x.state > 0)"
 
-// NextLane implements deliver.Queue. A lane is a receiver for whom a sender of which no REQUEST is open has a message. The
-// others are passed over here, because there may be many: their agents may be offline.
+// NextLane implements deliver.Queue. A lane is a receiver. It has work if a sender has a message for it, and no REQUEST
+// of that sender is open there. Other receivers are passed over here, because there may be many: their agents may be
+// offline.
 func (h *Hub) NextLane(q relay.Querier, after int64) (int64, error) {
 	return gateway.Number(q, "SELECT receiver FROM hub_request w WHERE state = 0 AND receiver > ? AND "+pairIsFree+
 		" ORDER BY receiver LIMIT 1", after)

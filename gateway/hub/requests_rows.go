@@ -87,7 +87,7 @@ func isRequest(q relay.Querier, message int64) (bool, error) {
 	return n != 0, err
 }
 
-// notRequest is the condition that a delivery d is not that of a REQUEST.
+// notRequest is the condition that a delivery d is not a REQUEST.
 const notRequest = "NOT EXISTS (SELECT 1 FROM hub_request r WHERE r.message = d.message AND r.state > 0)"
 
 // deliveriesOf returns a function that finds the open requests that a SELECT of requestColumns finds.

@@ -58,7 +58,7 @@ func TestRestartDuringAttempt(t *testing.T) {
 	})
 }
 
-// The times between attempts go on after a restart.
+// The times between attempts continue after a restart.
 func TestRestartBetweenAttempts(t *testing.T) {
 	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
@@ -120,7 +120,7 @@ func TestCrashAfterFrame(t *testing.T) {
 	})
 }
 
-// Streams go on after restarts: with Last-Event-ID each message comes once, and the ids grow.
+// Streams continue after restarts: with Last-Event-ID each message comes once, and the ids grow.
 func TestStreamThroughRestarts(t *testing.T) {
 	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {

@@ -168,8 +168,8 @@ func (o *op) surplus(u usage) ([]delivery, error) {
 	return o.oldest(u.agent, trimBatch)
 }
 
-// largestStranger returns the source that has most of an agent's history, among those to which the agent never wrote. found
-// is false if they have less than half of the history.
+// largestStranger looks at the sources to which an agent never wrote. It returns the one that has most of the agent's
+// history. found is false if all of them together have less than half of it.
 func (o *op) largestStranger(u usage) (source int64, found bool, err error) {
 	var most, kept, bytes int64
 	byBytes := u.kept <= maxKept

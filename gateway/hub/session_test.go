@@ -69,7 +69,7 @@ func TestSessionToken(t *testing.T) {
 	})
 }
 
-// The 5 minutes are those of the relay's clock.
+// The 5 minutes pass on the relay's clock.
 func TestSessionTokenExpires(t *testing.T) {
 	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {

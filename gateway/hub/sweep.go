@@ -100,8 +100,8 @@ func (o *op) expire() (more bool, err error) {
 	return true, o.delete(a)
 }
 
-// idle returns agents that never sent or received a message, and had no stream for some time, those that were used least
-// lately first.
+// idle returns agents that never sent or received a message and had no stream for some time, in the order of their last
+// use, the oldest first.
 func (o *op) idle(after time.Duration, limit int) ([]int64, error) {
 	return gateway.Numbers(o, "SELECT agent FROM hub_use WHERE kept = 0 AND framed = 0 AND replied = 0 AND used < ? "+
 		"ORDER BY used, agent LIMIT ?", o.Now-int64(after), limit)

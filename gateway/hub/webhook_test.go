@@ -229,8 +229,8 @@ func TestStreamTakesOverFromWebhook(t *testing.T) {
 	})
 }
 
-// H-31: a stream also gets the message with which the webhook is being called. What the webhook answers then counts
-// only if it confirms the message.
+// H-31: while the hub calls the webhook with a message, a stream gets that message too. What the webhook answers then
+// counts only if it confirms the message.
 func TestStreamOpensDuringCall(t *testing.T) {
 	t.Parallel()
 	for reply, want := range map[string]string{`{"status":"ok"}`: "a delivered, b sent",

@@ -26,8 +26,8 @@ func (g *Gateway) newPrincipal(r *request) *newPrincipal {
 		sync.OnceValue(func() error { return g.principals.Take(r.from, g.Relay.Now) })}
 }
 
-// find returns the caller's principal. If the caller is none yet, find creates it: a new one with a key, or that of the
-// DID. key is the new key; empty: no key was made.
+// find returns the caller's principal. If the caller has none yet, find creates one: with a new key, or for the
+// caller's DID. key is the new key; empty: no key was made.
 func (n *newPrincipal) find(o *gateway.Op) (p principal, key string, err error) {
 	c := n.r.caller
 	if c.did != "" {

@@ -199,7 +199,7 @@ func checkAgentLimit(o *gateway.Op, p principal) error {
 // jobURL returns the URL to which hirers of an agent post their jobs.
 func (g *Gateway) jobURL(a agent) string { return g.url + "/a/" + a.id + "/jobs" }
 
-// until returns when an agent stops to be online if nothing is heard from it, in nanoseconds since 1970; 0: it is not
+// until returns the time when a silent agent no longer counts as online, in nanoseconds since 1970; 0: it is not
 // online.
 func (a agent) until() int64 {
 	switch {

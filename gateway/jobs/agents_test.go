@@ -145,7 +145,7 @@ func TestOnline(t *testing.T) {
 		alice.pull(quiet)
 		f.want(alice.deliver(uuid(100), quiet, "SUCCESS"), 200)
 		wantFound(23*time.Hour, "1")
-		// One that could not be dispatched makes the agent offline, until it is heard from.
+		// A job that could not be dispatched makes the agent offline, until the agent calls again.
 		f.want(bob.hire(quiet, uuid(101)), 202)
 		wantFound(dispatchTime+2*time.Second, "")
 		alice.pull(quiet)

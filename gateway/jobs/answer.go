@@ -42,7 +42,7 @@ type refusal struct {
 
 func (e *refusal) Error() string { return e.detail }
 
-// refuse returns a refusal. format and args are those of fmt.Sprintf.
+// refuse returns a refusal. format and args are as for fmt.Sprintf.
 func refuse(status int, format string, args ...any) error {
 	return &refusal{status: status, detail: fmt.Sprintf(format, args...)}
 }

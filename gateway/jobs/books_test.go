@@ -178,7 +178,7 @@ func TestRestoredBackup(t *testing.T) {
 	})
 }
 
-// TestRestart checks that jobs go on after a restart: waiting ones, and those whose attempt was cut off.
+// TestRestart checks that jobs continue after a restart: waiting ones, and those whose attempt was cut off.
 func TestRestart(t *testing.T) {
 	racesInBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")

@@ -91,7 +91,7 @@ type maxCost struct {
 	Currency string         `json:"currency"`
 }
 
-// constraints are those of the REQUEST of a job (B-10).
+// constraints are the constraints in the REQUEST of a job (B-10).
 type constraints struct {
 	MaxCost      maxCost `json:"max_cost"`
 	JobID        string  `json:"job_id"`

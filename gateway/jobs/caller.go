@@ -18,7 +18,7 @@ import (
 // caller is who sent a request.
 type caller struct {
 	kind      callerKind
-	principal int64      // its number; 0: this DID has no account and no agent yet
+	principal int64      // the number of the principal; 0: this DID has no account and no agent yet
 	did       didkey.DID // empty: the principal has a key
 }
 
@@ -70,7 +70,7 @@ type request struct {
 	w      http.ResponseWriter
 	from   relay.Peer
 	caller caller
-	base   string // the base URL that the caller has used: that of the gateway, or the one with the caller's key
+	base   string // the base URL that the caller has used: the gateway's URL, or the one with the caller's key
 	body   []byte // as sent
 }
 

@@ -165,7 +165,7 @@ var counterRelations = []gateway.Relation{
 		Broken: "SELECT a.n FROM jobs_owner a WHERE a.principal > 0 AND NOT EXISTS (SELECT 1 FROM jobs_figure f WHERE f.id = 1) ORDER BY a.n"},
 }
 
-// checkTotals reports sums that are not those of the records.
+// checkTotals reports sums that do not match the records.
 func checkTotals(q relay.Querier, found func(where, what string)) error {
 	count, volume := int64(0), new(big.Int)
 	err := q.Query(func(scan gateway.Scanner) error {

@@ -144,8 +144,8 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// TestRemoveSender checks that the agents of a principal, the jobs that it has hired and those that its agents have done
-// are removed, or those since a time, and no others.
+// TestRemoveSender checks what the removal of a principal removes: its agents, the jobs that it has ordered, and the
+// jobs of its agents, all or since a time. It must remove nothing else.
 func TestRemoveSender(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key, err := didkey.Generate()

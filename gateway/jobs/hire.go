@@ -215,8 +215,9 @@ func (g *Gateway) plan(o *gateway.Op, c caller, a agent, p order) (j job, code, 
 	return j, code, message, nil
 }
 
-// paying returns the account that pays for an order: that of the caller's agent that orders; else the caller's account
-// with that name; else the oldest one whose balance covers the budget. boss is the number of that agent; 0: there is none.
+// paying returns the account that pays for an order: the account of the caller's agent that orders; else the caller's
+// account with that name; else the caller's oldest account whose balance covers the budget. boss is the number of the
+// agent; 0: there is none.
 func paying(q relay.Querier, c caller, p order) (payer owner, boss int64, err error) {
 	orders, err := agentByID(q, strings.ToLower(p.orchestrator))
 	if err != nil {

@@ -268,7 +268,7 @@ func (g *Gateway) expire(o *gateway.Op, j job) (job, error) {
 		case j.way == byPull:
 			out.message = "the agent did not pull the job in 5 minutes"
 		case j.handed == 0:
-			out.message, out.untried = "too many other jobs were being sent, so that of this agent was not sent in 5 minutes", true
+			out.message, out.untried = "too many other jobs were sent, so this job was not sent in 5 minutes", true
 		}
 	}
 	return g.end(o, j, out)
@@ -324,7 +324,7 @@ type jobRequest struct {
 	Timestamp    stamp          `json:"timestamp_utc"`
 }
 
-// request returns a job as its agent gets it. The callback is one of this relay, never that of the hirer.
+// request returns a job as its agent gets it. The callback is a URL of this relay, never the hirer's.
 func (j job) request(callback string) jobRequest {
 	return jobRequest{j.id, j.orchestrator, j.skill, raw(j.input), j.budget, currency, callback, stamp(j.created)}
 }

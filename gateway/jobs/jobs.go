@@ -123,7 +123,7 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 	return g, g.Update(ctx, self, g.openBooks)
 }
 
-// URL returns the base URL of the gateway: that of the relay, with /jobs.
+// URL returns the base URL of the gateway: the relay's URL, with /jobs.
 func (g *Gateway) URL() string { return g.url }
 
 // Run sends jobs and results, ends the jobs that take too long, and forgets old contents, until ctx ends.

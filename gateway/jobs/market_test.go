@@ -72,8 +72,8 @@ func ordersOfTrader() int {
 
 var marketSkills = []string{"translate", "summarize", "classify"}
 
-// losing is a transport that loses every seventh answer to a POST, after the gateway has done what it was asked to do. (A
-// lost GET could be one that has handed out jobs. The gateway would hand them out again after five minutes.)
+// losing is a transport that loses every seventh answer to a POST. The gateway has handled the POST before. (A lost GET
+// could be one that has handed out jobs. The gateway would hand them out again after five minutes.)
 type losing struct {
 	http.RoundTripper
 	requests atomic.Int64

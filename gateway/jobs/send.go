@@ -20,7 +20,7 @@ import (
 // payer returns who pays for a call: the principal, which is the ref of all jobs in the outboxes of this gateway.
 func payer(sent gateway.Job) string { return strconv.FormatInt(sent.Ref, 10) }
 
-// sender sends jobs to endpoints. A lane is a job. Its principal is that of the agent.
+// sender sends jobs to endpoints. A lane is a job. Its principal is the agent's principal.
 type sender struct{ g *Gateway }
 
 // Target implements gateway.Courier.

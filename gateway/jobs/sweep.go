@@ -60,7 +60,7 @@ func (g *Gateway) sweepOnce(ctx context.Context) error {
 			numbers, err := g.due(ctx, duty.find, duty.age)
 			if err == nil && len(numbers) > 0 {
 				err = g.forAll(ctx, numbers, duty.do)
-				if err != nil { // one by one, so that a job which cannot be ended does not keep the others from their end
+				if err != nil { // one by one: one job that cannot be ended must not stop the others
 					err = g.oneByOne(ctx, numbers, duty.do)
 				}
 			}

@@ -158,7 +158,7 @@ func (e Endpoint) interfaces() []Interface {
 	return []Interface{{e.URL + "/rpc", BindingRPC, Version}, {e.URL, BindingHTTP, Version}}
 }
 
-// place makes the card that of an endpoint.
+// place turns the card into the card of an endpoint.
 func (e Endpoint) place(c *Card, a Access) {
 	c.SupportedInterfaces = e.interfaces()
 	c.Capabilities.Streaming, c.Capabilities.PushNotifications = true, true
@@ -196,8 +196,8 @@ func ModeOf(m envelope.Manifest) Mode {
 const MaxCard = 32 << 10
 
 // CheckCard checks a card that an agent wants to publish at e (A2A §2): its form, URLs, capabilities and
-// requirements, and that its signatures are those of the agent. It returns the card, and its RFC 8785 form.
-// Errors: *envelope.Error with CodeInvalidRequest.
+// requirements, and that the agent has made its signatures. It returns the card, and its RFC 8785 form. Errors:
+// *envelope.Error with CodeInvalidRequest.
 func (e Endpoint) CheckCard(text []byte, a Access) (c Card, canonical []byte, err error) {
 	if canonical, err = envelope.ParseObject(text, MaxCard); err != nil {
 		return c, nil, envelope.Errorf(envelope.CodeInvalidRequest, "card: %v", err)

@@ -93,7 +93,7 @@ const (
 // Error is an error of A2A. Message is for people.
 type Error struct {
 	Code       Code
-	HTTP       int // not 0: the front refused the request with this status, and Code has no meaning
+	HTTP       int // if not 0, the front refused the request with this status, and Code has no meaning
 	Message    string
 	Metadata   map[string]string // of the ErrorInfo, such as taskId
 	Violations []Violation       // of BadParams

@@ -167,7 +167,7 @@ func (c *Card) fill() {
 	c.Capabilities.Extensions = extensions
 }
 
-// Rewrite returns the card of a server as that of this endpoint. It is not signed yet.
+// Rewrite returns the card of a server as the card of this endpoint. It is not signed yet.
 func (e Endpoint) Rewrite(u Upstream, a Access) Card {
 	c := u.Card
 	e.place(&c, a)

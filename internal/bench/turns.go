@@ -166,7 +166,7 @@ func (f *floor) nextTurn(duration time.Duration, count int) (time.Duration, int)
 	return duration, count
 }
 
-// turn loads the floor with the envelopes of the relay's round, for as long as that round took. posted is the number of
+// turn loads the floor with the envelopes of the relay's round, for the duration of that round. posted is the number of
 // envelopes that were posted to the relay, and accepted is how many of them the relay accepted.
 func (f *floor) turn(ctx context.Context, relay *round, posted int, took time.Duration, accepted int64) {
 	if posted == 0 || took == 0 {

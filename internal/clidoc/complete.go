@@ -33,9 +33,9 @@ func Script(shell, app string) (string, error) {
 	return strings.ReplaceAll(string(text), "PROGRAM", app), nil
 }
 
-// Complete returns the words that can stand in place of the last of words and begin like it: commands, flags, and values
-// of flags and arguments that allow only some values. words are those after the name of the program. Complete returns
-// nil if any text, such as a file name, can stand there.
+// Complete returns the words that can complete the last of words: commands, flags, and values of flags and arguments
+// that allow only some values. words are the words after the name of the program. Complete returns nil if any text,
+// such as a file name, can stand there.
 //
 // known returns values of a flag or an argument that the command line does not list, such as names of files of the
 // program. It returns nil if it knows none. known may be nil.

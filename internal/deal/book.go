@@ -101,7 +101,8 @@ const (
 
 // Book has the jobs of an agent. It is not safe for concurrent use.
 type Book struct {
-	// Changed is called after each change of a job; forgotten: the book has it no longer. nil: not called.
+	// Changed is called after each change of a job. forgotten is true if the book has dropped the job. Changed may be
+	// nil.
 	Changed func(j *Job, forgotten bool)
 
 	jobs     map[Key]*Job
@@ -162,8 +163,8 @@ func (b *Book) HasRoom(k Key) bool {
 		(b.ofClient[k.Client] < MaxOfClient || b.oldest(k.Client) != nil)
 }
 
-// oldest returns the job that makes room, of this client or, if client is empty, of all: of those without an ACCEPT the
-// one that was offered first, or else of those that are over; nil: there is none.
+// oldest returns the job to forget when room is needed: the job without an ACCEPT that was offered first, or else the
+// first one that is over; nil: there is none. It looks at the jobs of client only, or at all jobs if client is empty.
 func (b *Book) oldest(client didkey.DID) (found *Job) {
 	for _, j := range b.jobs {
 		if j.Accepted && !j.Over || client != "" && j.Client != client {
@@ -248,8 +249,8 @@ func (b *Book) Accept(k Key, at Place, begun int, now time.Time) Action {
 	return Work
 }
 
-// Begin records that the work begins once more. It returns how often it has begun. may is false if it has begun
-// attempts times before: then nothing was recorded, and the work must not begin.
+// Begin records that the work begins once more. It returns how often the work has begun. may is false if it has already
+// begun attempts times. Then Begin records nothing, and the work must not begin.
 func (b *Book) Begin(k Key, attempts int) (attempt int, may bool) {
 	j := b.jobs[k]
 	if j == nil || j.Begun >= attempts {

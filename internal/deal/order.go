@@ -32,7 +32,7 @@ type Leg struct {
 	Offered bool   // an OFFER of the recipient came
 	Decided bool   // an ACCEPT was signed, stored or not
 	Refused bool   // the relay has refused the ACCEPT, so the REQUEST never gets another
-	Lost    string // why the thread cannot go on there; empty: it can
+	Lost    string // why the thread cannot continue there; empty: it can
 
 	unread, unsent time.Time // since when reads and posts of the thread get no valid answer; zero: they do
 }

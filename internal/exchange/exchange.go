@@ -115,7 +115,7 @@ func Repeatable(err error, safe bool) (after time.Duration, ok bool) {
 }
 
 // Repeat calls send until it succeeds, fails for good, or has failed too often. attempt counts from 1.
-// Errors: those of send; that of ctx.
+// Errors: those of send; ctx's error.
 func Repeat(ctx context.Context, log *slog.Logger, safe bool, send func(attempt int) error) error {
 	var pause Backoff
 	for attempt := 1; ; attempt++ {

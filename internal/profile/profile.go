@@ -105,7 +105,8 @@ func (p *Profile) File(name string) string {
 	return filepath.Join(filepath.Dir(p.Path), file)
 }
 
-// Path returns the name of a file of a profile, such as that with its settings (.toml) and that with its key (.key).
+// Path returns the name of a file of a profile, such as the file with its settings (.toml) and the file with its key
+// (.key).
 func Path(folder, name, ending string) string {
 	return filepath.Join(folder, "profiles", name+ending)
 }

@@ -11,8 +11,8 @@ import (
 // killed this process.
 func endWithParent(cmd *exec.Cmd) { cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL }
 
-// awaitExit waits until the process has ended. It leaves the process waitable. So the number of the process, which is
-// also that of its group, belongs to nobody else yet.
+// awaitExit waits until the process has ended. It leaves the process waitable. So no other process can get its number,
+// which is also the number of its group.
 func awaitExit(p *os.Process) exit {
 	const byPID = 1 // P_PID of waitid(2)
 	for {

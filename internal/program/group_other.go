@@ -11,7 +11,7 @@ import (
 // OwnGroup does nothing: this system has no process groups.
 func OwnGroup(*exec.Cmd) {}
 
-// KillGroup kills the program. Programs that it has started may go on.
+// KillGroup kills the program. Programs that it has started may continue.
 func KillGroup(cmd *exec.Cmd) error {
 	if err := cmd.Process.Kill(); !errors.Is(err, os.ErrProcessDone) {
 		return err

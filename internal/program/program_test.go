@@ -56,7 +56,7 @@ func play(name string) {
 		signal.Ignore(syscall.SIGTERM)
 		ready()
 		sleep()
-	case "closed": // it closes its output and goes on
+	case "closed": // it closes its output and continues
 		_ = os.Stdout.Close()
 		_ = os.Stderr.Close()
 		time.Sleep(100 * time.Millisecond)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open returns both sides of a new pseudo-terminal with 80 columns: that of the person, and that of the program. It shows
+// Open returns both sides of a new pseudo-terminal with 80 columns: the person's side, and the program's side. It shows
 // nothing of what is typed, so that what it prints is what programs print. When the test ends, both sides are closed.
 func Open(t testing.TB) (keyboard, screen *os.File) {
 	t.Helper()

@@ -334,7 +334,7 @@ func (a *api) recordBackup(r *http.Request) (any, error) {
 // maxConns is how many connections the socket accepts at a time.
 const maxConns = 16
 
-// Serve serves the API on l until ctx ends. Then it cuts off requests that go on.
+// Serve serves the API on l until ctx ends. Then it cuts off requests that are still in progress.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 30 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 8 << 10,

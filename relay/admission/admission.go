@@ -125,7 +125,7 @@ func New(o Options) *Gate {
 func (g *Gate) Run(ctx context.Context) { g.refusals.run(ctx) }
 
 // SetLimits changes the limits for clients while the relay runs. What a client has used so far still counts. Requests
-// and polls that are in progress go on.
+// and polls that are in progress continue.
 func (g *Gate) SetLimits(l Limits) {
 	l = l.WithDefaults()
 	now := g.now()

@@ -51,7 +51,7 @@ func newBans(b Bans) *bans {
 // CheckPeer refuses p with CodeForbidden if its address or its reader is banned.
 func (g *Gate) CheckPeer(p Peer) error { return g.CheckSender(p, p.Reader) }
 
-// CheckSender refuses p with CodeForbidden if its address is banned, or did, which has sent what p brings.
+// CheckSender refuses p with CodeForbidden if its address is banned, or if did is banned. did has sent what p brings.
 func (g *Gate) CheckSender(p Peer, did didkey.DID) error {
 	if !p.Local {
 		if err := g.checkAddress(p.Addr); err != nil {

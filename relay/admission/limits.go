@@ -203,8 +203,8 @@ func (g *Gate) RefundMessage(p Peer, e *envelope.Envelope) {
 // workUnit of time spent on a body that is then refused, for each workUnit that the store's writer worked on a post,
 // and for each readUnit that the store worked on a read.
 //
-// These times are those of a clock, because the CPU time of a goroutine cannot be measured. So they are also long if
-// the whole machine stood still, for example because its disk was slow. The client has not caused that. So one piece of
+// A clock measures these times, because the CPU time of a goroutine cannot be measured. So they are also long if the
+// whole machine stood still, for example because its disk was slow. The client has not caused that. So one piece of
 // work costs at most the burst of the rate, however long it took. By default, an address gets that many back in two
 // seconds. A View costs all of its time, because it is not split into slices. It is interrupted after viewTime.
 const (

@@ -64,8 +64,8 @@ func (a *api) postBulk(w http.ResponseWriter, r *http.Request, from relay.Peer) 
 	}
 	tail := "]}\n"
 	if lines.stopped {
-		// The deadline may also have ended the read by which net/http notices that the client leaves. It would take that for
-		// the end of the connection, and of all later requests on it.
+		// net/http notices by a read that the client leaves. The deadline may have ended that read too. net/http would
+		// then end all later requests on the connection.
 		w.Header().Set("Connection", "close")
 	}
 	if stopped != nil {

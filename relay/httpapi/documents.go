@@ -11,7 +11,7 @@ import (
 // This file serves the documents that describe the API: /openapi.json and /llms.txt.
 
 // document returns a function that makes a document of this relay, when it is called for the first time. Afterwards the
-// document stays in memory, so that a request costs no more than that of a health check.
+// document stays in memory, so that a request costs no more than a health check.
 func (a *api) document(contentType string, write func(apidocs.Relay) ([]byte, error)) func() (*File, error) {
 	return sync.OnceValues(func() (*File, error) {
 		text, err := write(apidocs.Relay{URL: a.relay.Origin(), Build: a.options.Build,

@@ -278,8 +278,8 @@ func (a *api) node() any {
 	return a.options.Node()
 }
 
-// wireVersion is the member "version" of /health and of the well-known document: that of the protocol, with a third
-// number. Clients of Agora v1.0 may expect it. The member "protocol" is the version as messages have it.
+// wireVersion is the member "version" of /health and of the well-known document: the version of the protocol, with a
+// third number. Clients of Agora v1.0 may expect it. The member "protocol" is the version as messages have it.
 const wireVersion = envelope.Version + ".0"
 
 func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, from relay.Peer) error {

@@ -16,7 +16,7 @@ import (
 )
 
 // TestTrafficIsCharged sends PING frames, which no limit on requests counts. The bytes are charged to the address, and
-// its connection ends when the allowance is used up. Other addresses and trusted proxies go on.
+// its connection ends when the allowance is used up. Other addresses and trusted proxies continue.
 func TestTrafficIsCharged(t *testing.T) {
 	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {

@@ -250,8 +250,8 @@ func TestForeignPagesDoNotPost(t *testing.T) {
 	}
 }
 
-// TestReboundRawRequests sends raw requests, many of which no HTTP library would send, to a relay that listens on its
-// own machine only.
+// TestReboundRawRequests sends raw requests to a relay that listens on its own machine only. HTTP libraries would not
+// send many of them.
 func TestReboundRawRequests(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
 	l, _ := serveOn(t, loopback, r, httpapi.Options{Log: quiet})
@@ -282,7 +282,7 @@ func TestReboundRawRequests(t *testing.T) {
 	}
 }
 
-// TestGuardHost checks that a further listener on loopback, such as that of the metrics, answers only at its own names.
+// TestGuardHost checks that a further listener on loopback, such as the one for metrics, answers only at its own names.
 func TestGuardHost(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -41,7 +41,7 @@ func (s *site) peer(r *http.Request) relay.Peer {
 }
 
 // client returns the address of the client that sent a request. It starts with the address of the connection. While the
-// address is that of a trusted proxy, it continues with the address that this proxy has added to X-Forwarded-For, which
+// address belongs to a trusted proxy, it continues with the address that this proxy has added to X-Forwarded-For, which
 // it reads from right to left. The entries that remain on the left are ignored, because the client can invent them.
 func (s *site) client(r *http.Request) netip.Addr {
 	addr := remoteAddr(r.RemoteAddr)
@@ -159,8 +159,8 @@ func (f *Front) exemptsLoopback(info listenerInfo) bool {
 	return info.loopback && f.options.PublicURL == "" && !f.options.LimitLocal
 }
 
-// exempts reports whether connections from addr are not counted. Those of a trusted proxy are not, because they carry
-// the requests of many clients. Those of this machine are not if its requests are not limited.
+// exempts reports whether connections from addr are not counted. Connections of a trusted proxy do not count, because
+// they carry the requests of many clients. Connections of this machine do not count if its requests have no limits.
 func (f *Front) exempts(addr netip.Addr, info listenerInfo) bool {
 	return info.trusted || f.trustsListener(info) || f.trusts(addr) || addr.IsLoopback() && f.exemptsLoopback(info)
 }
@@ -185,9 +185,9 @@ func (f *Front) ownName(host string) bool {
 		slices.ContainsFunc(f.options.Hosts, func(own string) bool { return hostname.Map(own) == hostname.WithoutPort(host) })
 }
 
-// GuardHost is the handler next of a further listener, such as that of the metrics. It refuses what the relay's own
-// listeners refuse because of the Host: a web page must not read the answers after it has made its own name point to this
-// machine (DNS rebinding).
+// GuardHost is the handler next of a further listener, such as the one for metrics. It refuses what the relay's own
+// listeners refuse because of the Host: a web page must not read the answers after it has made its own name point to
+// this machine (DNS rebinding).
 func (f *Front) GuardHost(l net.Listener, next http.Handler) http.Handler {
 	info := Listener{Listener: l}.info()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -199,7 +199,7 @@ func (f *Front) GuardHost(l net.Listener, next http.Handler) http.Handler {
 	})
 }
 
-// errHost is the refusal of a request that uses another name than those of the relay.
+// errHost is the refusal of a request that uses a name which is not the relay's.
 var errHost = envelope.Errorf(envelope.CodeForbidden, "this relay listens on its own machine only, and the request's Host "+
 	"is neither a loopback name nor that of the public URL; its operator can set a name with --public-url")
 
@@ -228,7 +228,7 @@ func (s *site) foreignPage(r *http.Request) bool {
 	return len(origins) > 1
 }
 
-// sameHost reports whether an origin is that of a request with this Host header.
+// sameHost reports whether an origin is the origin of a request with this Host header.
 func sameHost(origin, host string) bool {
 	for _, scheme := range []string{"http", "https"} {
 		if own, err := relay.ParseOrigin(scheme + "://" + host); err == nil && own == origin {

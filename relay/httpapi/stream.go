@@ -275,7 +275,7 @@ func (s *pageStream) writePage() error {
 }
 
 // writeCursor writes a comment, and the cursor as the id of the next request. An id without data is no event (WHATWG
-// HTML). So a client that was silent for long does not search again what was searched for it.
+// HTML). So if a client reconnects after a long silence, the relay does not search the same events again.
 func (s *pageStream) writeCursor(comment string) error {
 	return s.write([]byte(": " + comment + "\nid: " + s.a.relay.FormatCursor(s.cursor) + "\n\n"))
 }

@@ -437,7 +437,7 @@ func TestStreamWaitsForItsAllowance(t *testing.T) {
 		})
 }
 
-// A client that does not read is cut 30 seconds after the relay could not go on writing.
+// A client that does not read is cut after the relay could not write for 30 seconds.
 func TestStreamOfClientThatNeverReads(t *testing.T) {
 	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {

@@ -81,7 +81,7 @@ func scrape(t testing.TB, m *metrics.Metrics) page {
 	return p
 }
 
-// own returns the series that the relay itself exports. Those of Go and of the process are left out, and so are the
+// own returns the series that the relay itself exports. It leaves out the series of Go and of the process, and the
 // buckets of histograms.
 func (p page) own() map[string]float64 {
 	found := map[string]float64{}

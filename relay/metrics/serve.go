@@ -19,7 +19,8 @@ import (
 type StoreStats struct {
 	Threads                 map[thread.State]int64 // how many threads have each state
 	DatabaseBytes, LogBytes int64                  // sizes of the database file and of its write-ahead log
-	// LastBackup is when the newest backup was begun; zero: there is none. nil: the relay has no backups to know of.
+	// LastBackup is when the newest backup was begun; zero: there is no backup yet; nil: this relay does not record
+	// backups.
 	LastBackup *time.Time
 	// Standbys are the database servers that may confirm a commit besides the primary, and StandbysRequired is for how many
 	// of them a commit waits. nil: the relay is a single node, or the node may not see it.

@@ -217,7 +217,7 @@ func (p *peer) cursor(ctx context.Context) (cursor string, err error) {
 // check is the Check of Extension.
 func check(q relay.Querier, found func(where, what string)) error {
 	return q.Query(func(scan func(...any) error) error {
-		var did, url, cursor any // something other than the relay may have changed them to anything
+		var did, url, cursor any // another program may have stored values of any type
 		if err := scan(&did, &url, &cursor); err != nil {
 			return err
 		}

@@ -132,7 +132,7 @@ func (c *Command) Health() error {
 	return nil
 }
 
-// ask returns what the program answers. An error that is not an *envelope.Error means that it has not answered.
+// ask returns what the program answers. If the program has not answered, the error is not an *envelope.Error.
 func (c *Command) ask(ctx context.Context, p relay.Peer, e *envelope.Envelope) error {
 	if down := c.down.Load(); down != nil {
 		return *down

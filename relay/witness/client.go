@@ -164,7 +164,7 @@ func gather[T any](remotes []*remote, f func(*remote) []T) (all []T) {
 }
 
 // Cosign asks all witnesses at once to sign a checkpoint, and returns the signatures that came in time. prove returns
-// the proof that the checkpoint continues the log with old leaves.
+// the proof that the checkpoint continues the tree of the first old leaves.
 func (c *Client) Cosign(
 	ctx context.Context, checkpoint proof.Checkpoint, prove func(ctx context.Context, old int64) ([]proof.Hash, error),
 ) []proof.Signature {

@@ -23,7 +23,7 @@ const ended = () => new Refused('TURN_ENDED', 'this turn has ended, so its agent
 // Parts of the program in the form of messages: a text is a text part.
 const partsOf = (parts) => parts.flat().map((part) => typeof part === 'string' ? { text: part } : part);
 
-/** See Client.serveA2A. clients are those of the relays whose gateways are served. */
+/** See Client.serveA2A. clients returns the clients of the relays whose gateways are served. */
 export function serveA2A(client, clients, handler, { intents = [], work, quote, ...options } = {}) {
   if (typeof handler !== 'function') throw new TypeError('serveA2A needs a function that answers a turn');
   const others = [intents].flat(), started = client.now();

@@ -66,8 +66,8 @@ export class Refused extends Error {
   readonly retryable: boolean;
 }
 
-/** A request without a successful answer. code is that of the relay, NO_ANSWER if it cannot be reached, or
- *  INVALID_ANSWER if the answer is not that of an Agora relay. */
+/** A request without a successful answer. code is the relay's code, NO_ANSWER if it cannot be reached, or
+ *  INVALID_ANSWER if the answer is not from an Agora relay. */
 export class RelayError extends Refused {
   constructor(code: string, message: string, about: Partial<Omit<RelayError, 'noEffect' | 'waitsTooLong'>>);
   /** The HTTP status; 0: there was no answer. */
@@ -293,7 +293,7 @@ export interface RelayOptions<Me extends Identity | undefined = Identity | undef
   /** sender.name and sender.url of the messages. */
   name?: string;
   home?: string;
-  /** The relay's own address, if the given URL is that of a proxy that you trust: reads are signed for this address. */
+  /** The relay's own address, if the given URL is a proxy that you trust. Reads are then signed for it. */
   origin?: string;
   /** Send nothing to a relay that shows directed messages to others than their parties. */
   requireParties?: boolean;
@@ -343,7 +343,7 @@ export class Relay<Me extends Identity | undefined = Identity | undefined> {
   now(): number;
   /** The relay's document: who it is, its limits, and who may read. */
   about(options?: Abortable): Promise<any>;
-  /** Throws if the relay accepts no messages. version is that of the protocol. */
+  /** Throws if the relay accepts no messages. version is the version of the protocol. */
   health(options?: Abortable): Promise<{ ok: true; version: string; [name: string]: Json | undefined }>;
   /** One page of events, which are not verified. query has the parameters of GET /events. */
   page(query?: Record<string, string | number | boolean | undefined>, options?: Abortable): Promise<Page>;
@@ -366,14 +366,14 @@ export class Relay<Me extends Identity | undefined = Identity | undefined> {
    *  asked for proofs in the receipts. Client.postAll also continues. */
   postBulk(messages: readonly Envelope[], lines: readonly Uint8Array[], options?: Abortable & { proofs?: boolean }):
     Promise<{ results: (BulkReceipt | RelayError)[]; stopped?: RelayError }>;
-  /** Any answer of the relay to a GET of path, which has the query too. That of /proofs is a text. wait is how long the
-   *  relay may hold the request, in milliseconds (default 0). */
+  /** Any answer of the relay to a GET of path, which has the query too. The answer of /proofs is a text. wait is how
+   *  long the relay may hold the request, in milliseconds (default 0). */
   get(path: string, options?: Abortable & { wait?: number }): Promise<any>;
-  /** A signed call to a gateway of the relay, and its answer. url is below the one of the gateway in the relay's
-   *  document, and origin is that of the relay there. body is a JSON value; without it, this is a GET. */
+  /** A signed call to a gateway of the relay, and its answer. url begins with the gateway's URL. The relay's document
+   *  has that URL and the origin. body is a JSON value; without it, this is a GET. */
   call(origin: string, url: string,
     options?: Abortable & { body?: Json; method?: string; status?: number; sister?: boolean }): Promise<any>;
-  /** Goes on at the address that the relay's document names, if that is another loopback address. Returns whether. */
+  /** Continues at the address that the relay's document names, if that is another loopback address. Returns whether. */
   moveTo(claimed: string): boolean;
   /** A thread and its envelopes, which are not verified. client selects one of several threads with this id. */
   thread(id: string, client?: string, options?: Abortable):

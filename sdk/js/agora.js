@@ -2,7 +2,7 @@
 // API of a relay. It is one module without dependencies. It uses only globals that both have, such as WebCrypto and
 // fetch. All input from others is parsed strictly and verified before it is used. agora.d.ts documents the types.
 //
-// Section numbers (§) are those of docs/PROTOCOL.md.
+// Section numbers (§) refer to docs/PROTOCOL.md.
 
 /** A refusal by the rules of the protocol. code is one of its codes. The message has no text of the input. */
 export class Refused extends Error {
@@ -350,7 +350,7 @@ function write(value, level) {
   must(level < 1000, 'INVALID_REQUEST', 'the value is nested too deep');
   if (value === null) return 'null';
   if (Array.isArray(value)) return `[${Array.from(value, (element) => write(element, level + 1)).join()}]`;
-  const prototype = Object.getPrototypeOf(value); // such as that of Date or Map, which JSON does not have
+  const prototype = Object.getPrototypeOf(value); // such as the prototype of Date or Map, which JSON does not have
   const plain = prototype === null || Object.getPrototypeOf(prototype) === null;
   must(plain, 'INVALID_REQUEST', 'a value that JSON does not have');
   const names = Object.keys(value).filter((name) => value[name] !== undefined).sort(); // by UTF-16 code units
@@ -962,18 +962,18 @@ export class Relay {
   #fetch;
   #clock;
   #sender;
-  #own; // the relay's own address, if it is not that of url
+  #own; // the relay's own address, if url has another one
   #requireParties;
   #correction = 0; // milliseconds to add to the clock for messages
-  // What the relay's document, read at the time at, says about reads. audience is that of all tokens; '': the relay is
-  // open. presence is that of tokens which only show that we are online; '': there are none.
+  // What the relay's document, read at the time at, says about reads. audience is for all tokens; '': the relay is
+  // open. presence is the audience of tokens that only show that we are online; '': there are none.
   #rule;
   #tokensCorrection = 0; // milliseconds to add to the clock for tokens
   #tokensCorrectedAt = -Infinity;
   #absentSince = -Infinity; // when a read of an open relay was refused that had a token
 
-  /** clock returns the time in milliseconds since 1970. origin is the relay's own address, if url is that of a proxy
-   *  that you trust: reads are then signed for origin. With requireParties, nothing is sent to a relay that shows
+  /** clock returns the time in milliseconds since 1970. origin is the relay's own address, if url is the address of a
+   *  proxy that you trust. Reads are then signed for origin. With requireParties, nothing is sent to a relay that shows
    *  directed messages to others than their parties. */
   constructor(url, { me, name, home, origin: own, requireParties = false,
     fetch = (...args) => globalThis.fetch(...args), clock = Date.now } = {}) {
@@ -1110,8 +1110,8 @@ export class Relay {
   /** A page of the directory. query may have intent, q, online, limit and cursor. The envelopes are not verified. */
   agents(query = {}, { signal, take } = {}) { return this.#read(withQuery('/agents', query), { signal, take }); }
 
-  /** Any answer of the relay to a GET of path, which has the query too. That of /proofs is a text. wait is how long the
-   *  relay may hold the request, in milliseconds. */
+  /** Any answer of the relay to a GET of path, which has the query too. The answer of /proofs is a text. wait is how
+   *  long the relay may hold the request, in milliseconds. */
   get(path, { signal, wait = 0, take } = {}) { return this.#read(path, { signal, wait, take }); }
 
   // With presence, a read of an open relay is signed too, which shows there that we are online. take gets the elements
@@ -1166,10 +1166,10 @@ export class Relay {
     return readToken(audience, pathname + search, this.me, time.toISOString());
   }
 
-  /** A signed call to a gateway of the relay, and its answer. url is below the one of the gateway in the relay's
-   *  document, and origin is that of the relay there. body is a JSON value; without it, this is a GET by default.
-   *  status is that of a successful answer. sister: it is the hub or the registry of jobs, whose answers have other
-   *  forms (GATEWAYS §4), and may also have the status 201 or 202. */
+  /** A signed call to a gateway of the relay, and its answer. url begins with the gateway's URL. The relay's document
+   *  has that URL and the origin. body is a JSON value; without it, this is a GET by default. status is the status of a
+   *  successful answer. sister says that the gateway is the hub or the registry of jobs, whose answers have other forms
+   *  (GATEWAYS §4), and may also have the status 201 or 202. */
   async call(origin, url, { body, method = body === undefined ? 'GET' : 'POST', status = 200, sister, signal } = {}) {
     must(origin === (this.#own ?? new URL(this.url).origin) && url.startsWith(`${origin}/`), 'UNAUTHORIZED',
       'this relay must be reached at the url in its document');
@@ -1318,7 +1318,7 @@ const isTemporary = (status) => status < 300 || status === 408 || status === 429
 
 
 // What the answer to a request may cost: its bytes; the place of the list whose elements are read one by one, and their
-// number. isText says that it is no JSON.
+// number. isText says that it is a text, not JSON.
 function boundsOf(path, body) {
   const [name, query = ''] = path.split('?');
   if (name === BULK) return { limit: MAX_BULK };

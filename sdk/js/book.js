@@ -15,18 +15,18 @@ const later = (text, ms) => Date.parse(text) > ms ? text : new Date(ms).toISOStr
 // day. But then no agent could do more than MAX_JOBS jobs in a day.
 const oldestOf = (jobs) => jobs.find(({ accepted }) => !accepted) ?? jobs.find(({ over }) => over);
 
-/** The job of a REQUEST whose payload is open: REQUESTs of one client with one root, and payloads that are equal but
- *  for request_id, are one job. */
+/** The job of a REQUEST whose payload is open: REQUESTs are for one job if client and root are the same, and the
+ *  payloads differ at most in request_id. */
 export async function keyOf(request) {
   const { request_id: _, ...payload } = request.payload, digest = encode64(await sha256(canonicalize(payload)));
   return { client: request.sender.id, root: await rootOf(request), payload: digest };
 }
 
-/** Remembers jobs from their first OFFER. changed gets each job that changes; with true, it was forgotten. A job has
- *  the members of its key, and until (when it may be forgotten), offer (the payload of the OFFER without request_id),
- *  accepted, begun (how often the work was begun), over (it has ended or was cancelled), outcome ({ type, payload }),
- *  thread (the newest with an ACCEPT) and earlier (the hashes of the ACCEPTs in older threads). They are the members in
- *  the file of State, which are the same in Go and Python. */
+/** Remembers jobs from their first OFFER. changed gets each job that changes, and true as its second argument if the
+ *  book has forgotten the job. A job has the members of its key, and until (when it may be forgotten), offer (the
+ *  payload of the OFFER without request_id), accepted, begun (how often the work was begun), over (it has ended or was
+ *  cancelled), outcome ({ type, payload }), thread (the newest with an ACCEPT) and earlier (the hashes of the ACCEPTs
+ *  in older threads). They are the members in the file of State, which are the same in Go and Python. */
 export class Book {
   #jobs = new Map(); // in the order of their first OFFERs
   #changed;
@@ -47,7 +47,7 @@ export class Book {
     return crowd.length > 0 && !oldestOf(crowd) ? 'full' : 'new';
   }
 
-  /** Records an OFFER. expires is when the REQUEST does. The terms of the first OFFER stay. */
+  /** Records an OFFER. expires is when the REQUEST expires. The terms of the first OFFER stay. */
   offered(key, terms, expires) {
     const job = this.get(key) ?? this.#add(key);
     job.offer ??= terms;
@@ -55,7 +55,7 @@ export class Book {
     this.#changed(job);
   }
 
-  // The jobs of which one must go before another job is added; empty: there is room.
+  // If the book is full, the jobs of which one must be forgotten; empty: there is room.
   #crowd({ client }) {
     const all = [...this.#jobs.values()], own = all.filter((job) => job.client === client);
     if (own.length >= MAX_OF_CLIENT) return own;
@@ -78,11 +78,11 @@ export class Book {
   }
 
   /** Records the ACCEPT in a thread, { home, id, accept, first }, when it has arrived: its hash, and whether the job's
-   *  first REQUEST opened the thread. Returns what follows: 'work', if it is not done yet; 'answer', the outcome is
-   *  known; 'cancelled', the client has cancelled the work; 'old', a newer thread has an ACCEPT, or too many have.
-   *  The thread of the first REQUEST is older than all others. Of the others nobody knows which one is the newest:
-   *  messages come late, and clocks are set back. So each of them gets the outcome, and the last one to come counts as
-   *  the newest. */
+   *  first REQUEST opened the thread. Returns what to do: 'work' if the work is not done yet, 'answer' if the outcome
+   *  is known, 'cancelled' if the client has cancelled the work, and 'old' if a newer thread, or too many threads, have
+   *  an ACCEPT. The thread of the first REQUEST is older than all others. Of the others nobody knows which one is the
+   *  newest: messages come late, and clocks are set back. So each of them gets the outcome, and the last one to come
+   *  counts as the newest. */
   accepted(key, thread, now) {
     // An earlier process without a file may have offered.
     const job = this.get(key) ?? this.#add(key, new Date(now + KEPT).toISOString()), { earlier = [] } = job;

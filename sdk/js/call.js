@@ -105,7 +105,7 @@ export class Call {
     this.#sealDirected = sealDirected;
   }
 
-  // Completes a call that was resumed with what its caller knows.
+  // Completes a resumed call with what its caller knows.
   continueAs({ limits = this.#constraints, seal = this.seal, allowPlain = this.allowPlain, request = this.#request }) {
     this.#constraints = limits;
     this.#request = request;

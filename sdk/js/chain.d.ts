@@ -1,8 +1,8 @@
 import type { Envelope } from './agora.js';
 
-/** What a chain proves without any relay. home is the relay that decides the thread. price is that of the OFFER; it is
- *  undefined if the OFFER has none or is sealed, and its currency is empty if the OFFER names none. accepted: the chain
- *  has an ACCEPT. status is that of the RESULT. */
+/** What a chain proves without any relay. home is the relay that decides the thread. price is the OFFER's price:
+ *  undefined if the OFFER has none or is sealed, and with an empty currency if the OFFER names none. accepted says that
+ *  the chain has an ACCEPT. status is the RESULT's status. */
 export interface Deal {
   client: string;
   agent: string;

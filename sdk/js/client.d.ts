@@ -16,8 +16,8 @@ export interface CursorStore {
 export interface StateStore {
   /** Whether it is kept when the program ends. */
   readonly isDurable: boolean;
-  /** Reads the file, if that was not done. Throws an error with the code INVALID_STATE if the file is damaged, or that
-   *  of another identity. */
+  /** Reads the file, if that was not done. Throws an error with the code INVALID_STATE if the file is damaged, or
+   *  belongs to another identity. */
   load(did: string): Promise<void>;
   /** Why the relay with this DID is not used any more; undefined: it may be used. */
   caught(relay: string): string | undefined;
@@ -29,12 +29,12 @@ export interface StateStore {
 export type Protocol = 'hub' | 'jobs' | 'channel' | 'a2a';
 
 export interface JoinOptions extends Abortable {
-  /** All that the relay has, if there are none. */
+  /** By default, all gateways that the relay has. */
   protocols?: Protocol[];
   /** Each intent becomes a skill in the registry of jobs and in the A2A card. */
   manifest: JsonObject & { intents: { id: string; name?: string }[] };
-  /** The agent's name at the hub, before the @; by default that of the manifest. Characters that an address cannot have
-   *  become hyphens. If somebody else has the address, six characters of the DID are added. */
+  /** The agent's name at the hub, before the @; by default the name in the manifest. Characters that an address cannot
+   *  have become hyphens. If somebody else has the address, six characters of the DID are added. */
   name?: string;
   /** A language tag; en by default. */
   culture?: string;
@@ -79,8 +79,8 @@ export interface HubMessage {
 
 /** The intent of the REQUESTs with which a relay delivers the messages of its hub. */
 export const HUB_INTENT: 'chorus.hub.message';
-/** The output of a RESULT that answers a message of the hub. text has 1 to 10,000 UTF-16 code units; culture is that of
- *  the agent's card by default; context has 10 to 500 code units. */
+/** The output of a RESULT that answers a message of the hub. text has 1 to 10,000 UTF-16 code units; culture is by
+ *  default the one in the agent's card; context has 10 to 500 code units. */
 export function hubOutput(reply: { text: string; culture?: string; context?: string }): JsonObject;
 
 export interface ClientOptions<Me extends Identity | undefined = Identity | undefined> extends RelayOptions<Me> {
@@ -88,9 +88,9 @@ export interface ClientOptions<Me extends Identity | undefined = Identity | unde
    *  why. Texts of others in the line are safe to print. By default it writes to the console. */
   log?: (text: string, err?: unknown) => void;
   /** 'prefer' by default. A post whose proof does not hold throws NoProof. An agent reads the proof of each ACCEPT;
-   *  with 'prefer' only if the relay has the feature proofs. If it does not hold, the agent does not work, and the
-   *  client gets the ERROR UNAVAILABLE. If there is none, or it names no REQUEST, 'prefer' logs that, and the agent
-   *  works. */
+   *  with 'prefer' only if the relay has the feature proofs. If a proof does not hold, the agent does not work, and the
+   *  client gets the ERROR UNAVAILABLE. With 'prefer', a missing proof, or a proof that names no REQUEST, is only
+   *  logged, and the agent works. */
   proofs?: Proofs;
 }
 
@@ -199,10 +199,10 @@ export interface CallState {
   deadline?: Date;
 }
 
-/** Limits for offers, in place of those of the request. maxCost is in USD; Infinity: no limit. */
+/** Limits for offers, in place of the request's limits. maxCost is in USD; Infinity: no limit. */
 export interface Limits { maxCost?: number; deadline?: Date | string }
 
-/** What Call.best calls a rule. A function compares two offers like that of Array.sort. */
+/** What Call.best calls a rule. A function compares two offers, as for Array.sort. */
 export type Rule = 'cheapest' | 'fastest' | 'first' | ((a: Offer, b: Offer) => number);
 
 /** The client's side of a thread. Use one method at a time. Another process can continue the call if it knows
@@ -286,7 +286,7 @@ export interface A2AMessage {
   [member: string]: any;
 }
 
-/** How a turn ends; a text is that of the last message. */
+/** How a turn ends. A text becomes the text of the last message. */
 export interface A2AEnd {
   /** TASK_STATE_COMPLETED by default. */
   state?: 'TASK_STATE_COMPLETED' | 'TASK_STATE_INPUT_REQUIRED' | 'TASK_STATE_AUTH_REQUIRED' | 'TASK_STATE_REJECTED' |
@@ -342,7 +342,7 @@ export interface A2ATurn {
 export type A2AHandler = (turn: A2ATurn, context: { signal: AbortSignal }) =>
   Awaitable<A2AEnd | string | undefined | void>;
 
-/** Those of serve. work and quote are for the other intents. */
+/** The options of serve. work and quote are for the other intents. */
 export interface ServeA2AOptions extends Omit<ServeOptions, 'work'> {
   intents?: string | string[];
   work?: ServeOptions['work'];
@@ -361,8 +361,8 @@ export interface ServeOptions<Params = any, Output = unknown> extends Abortable 
   /** Returns the offer for a job, or only its price. If it returns nothing or throws, a broadcast REQUEST gets no
    *  answer, and a directed one an ERROR. It may be called again for the same REQUEST. */
   quote?: (job: Job<Params>, context: { signal: AbortSignal }) => Awaitable<Quote | number | null | undefined | void>;
-  /** Is posted at the start, and again before it expires. id ('main') and intents have defaults. pricing is that of
-   *  price; with quote and without price, nothing is announced. */
+  /** Is posted at the start, and again before it expires. id ('main') and intents have defaults. pricing comes from
+   *  price; with quote and without price, no price is announced. */
   manifest?: JsonObject;
   /** Keeps the position across restarts. Without it, all events that the relay still has are read again after a
    *  restart, which takes time, but loses nothing. */
@@ -397,12 +397,12 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   gatewayOf(name: Protocol, options?: Abortable): Promise<{ url: string; origin: string }>;
   /** The names of the relay's gateways. */
   gatewayNames(options?: Abortable): Promise<Protocol[]>;
-  /** Registers the agent at gateways of the relay, and returns the places at which it can be reached now. What it has
-   *  registered before, by the state, it registers again after a day, or if it has changed. Serve HUB_INTENT,
+  /** Registers the agent at gateways of the relay, and returns the places at which it can be reached now. A
+   *  registration that the state remembers is repeated after a day, or if it has changed. Serve HUB_INTENT,
    *  'chorus.channel.message' and 'a2a.message' to take what arrives; jobs have the agent's own intents.
    *
-   *  Errors: TypeError; those of gatewayOf; Refused with NO_GATEWAY; the RelayError of a gateway. Their member places
-   *  has the places that were joined before. */
+   *  Errors: TypeError; the errors of gatewayOf; Refused with NO_GATEWAY; the RelayError of a gateway. The member
+   *  places of an error has the places that were joined before it. */
   join(options: JoinOptions): Promise<Place[]>;
   /** Removes what join has registered, by the state, and returns the places. Errors: the RelayError of a gateway. */
   leave(state: StateStore, options?: Abortable): Promise<Place[]>;
@@ -422,9 +422,9 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   /** Reads the proof that the relay has this message in its log, and checks it. Throws Refused with INVALID_PROOF if it
    *  does not hold; RelayError, most often NOT_FOUND. */
   proof(message: Envelope, options?: Abortable): Promise<VerifiedProof & { text: string }>;
-  /** Posts messages that are signed already, in this order, with few requests. It resolves to what became of each, as
-   *  Promise.allSettled does; the reasons are errors of postEnvelope, or that of the signal. Receipts have mostly no
-   *  cursor and no thread.
+  /** Posts messages that are signed already, in this order, with few requests. It resolves to what became of each
+   *  message, as Promise.allSettled does. Each reason is an error of postEnvelope, or the reason of the signal.
+   *  Receipts have mostly no cursor and no thread.
    *
    *  It repeats requests as postEnvelope does. If the relay refuses a message only for the moment, it sends that again,
    *  and with it the refused messages behind it, because they may depend on it. At a relay that takes no bulk requests,
@@ -473,8 +473,8 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   /** Runs an agent: answers REQUESTs for its intents with OFFERs, and does the work when a client accepts. Run only one
    *  for each identity. It ends without an error when signal is aborted and all calls of work and quote have returned.
    *
-   *  A directed REQUEST for another intent gets INTENT_NOT_SUPPORTED, and one whose budget is below the price
-   *  INSUFFICIENT_BUDGET; broadcasts like that are ignored. Sealed messages get sealed answers. If one cannot be
+   *  A directed REQUEST for another intent gets INTENT_NOT_SUPPORTED. A directed REQUEST with a budget below the price
+   *  gets INSUFFICIENT_BUDGET. Broadcasts like that are ignored. Sealed messages get sealed answers. If one cannot be
    *  opened, the answer is INVALID_REQUEST.
    *
    *  Work is done once for a job, also if its client continues it in another thread: the outcome goes to the newest
@@ -507,7 +507,7 @@ export class Result {
   readonly metrics?: Json;
 }
 
-/** The envelope as it was signed. Only an envelope whose payload was opened has another form than that. */
+/** The envelope as it was signed. It differs from e only if the payload of e was opened. */
 export function signedForm(e: Envelope): Envelope;
 /** Whether the payload of e is sealed, or was before it was opened. */
 export function wasSealed(e: Envelope): boolean;
@@ -532,7 +532,7 @@ export class AgentError extends CallError {
 }
 /** The call was cancelled by its own client. */
 export class Cancelled extends CallError { constructor() }
-/** Why an offer cannot be accepted, or that there is none which can. */
+/** Says why an offer cannot be accepted, or that no offer can. */
 export class Unacceptable extends CallError { constructor(message: string, options?: { retryable?: boolean }) }
 /** The agent has answered a sealed request in plaintext. If that was an ERROR, cause is the AgentError. */
 export class Plain extends CallError { constructor(type: string, cause?: AgentError) }

@@ -42,7 +42,7 @@ export class Client extends Relay {
   // { did, home, gateway, gateways, url, at }: who the relay is, by the document that was read last, at the time at
   #known;
 
-  // watch is that of a Network: see proving.js.
+  // watch comes from a Network: see proving.js.
   constructor(url, { log = toConsole, proofs = 'prefer', watch, ...options } = {}) {
     super(url, options);
     if (!isRule(proofs)) throw new TypeError("proofs must be 'off', 'prefer' or 'required'");

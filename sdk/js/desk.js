@@ -29,8 +29,9 @@ export class Desk {
     this.working = new Map(); // the tasks, by the names of their jobs
     this.owners = new Map(); // the runs in the newest threads with an ACCEPT, by the names of their jobs
     this.tasks = new Set();
-    // Network sets these: where a REQUEST is answered whose home is another relay; whether a REQUEST is to be handled,
-    // and then what to call when it was; how the manifest is posted, and how long until it is again.
+    // Network sets these. agentAt: the agent at the home of a REQUEST, if that is another relay. claim: whether to
+    // handle a REQUEST, and then what to call when it is done. publish: how to post the manifest. rest: how to wait
+    // until the next post of it.
     this.agentAt = undefined;
     this.claim = async () => () => {};
     this.publish = (relay, manifest, options) => relay.post('MANIFEST', manifest, {}, options);
@@ -92,8 +93,8 @@ export class Desk {
     return task.wait(run.signal);
   }
 
-  // Makes run the owner of a job. The run in the thread of the first REQUEST ends if it was the owner, also if it still
-  // posts the outcome. Another one goes on to post it.
+  // Makes run the owner of a job. If the owner was the run in the thread of the first REQUEST, that run ends, even
+  // while it posts the outcome. Any other earlier owner continues until it has posted the outcome.
   #own(name, run) {
     const before = this.owners.get(name);
     if (before !== run && before?.job.thread.first) before.stop.abort(new Moved());

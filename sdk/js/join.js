@@ -103,7 +103,7 @@ export async function leave(client, state, { signal } = {}) {
   return left;
 }
 
-/** Does the same at each relay, and throws AggregateError if some fail. Its places are those of the others. */
+/** Does the same at each relay. Throws AggregateError if some fail; its places has the places of the others. */
 export async function atEach(clients, act) {
   const places = [], errors = [];
   for (const client of clients) {
@@ -117,11 +117,11 @@ export async function atEach(clients, act) {
   throw Object.assign(errors.length === 1 ? errors[0] : new AggregateError(errors, why), { places });
 }
 
-// Removes a registration. One that does not exist any more is no error.
+// Removes a registration. It is no error if it does not exist any more.
 async function remove(client, { name, path }, id, signal) {
   try { await call(client, name, path(id), { method: 'DELETE', signal }); } catch (err) {
     const isGone = err.status === 404 || err.status === 410 || err.code === `NO_${name.toUpperCase()}` ||
-      name === 'channel' && err.status === 403; // a relay does not say whether others have an inbox
+      name === 'channel' && err.status === 403; // this is also the answer if there is no such inbox
     if (!isGone) throw Object.assign(err, { message: `leaving ${name}: ${err.message}` });
   }
 }
@@ -197,7 +197,7 @@ async function joinJobs(client, options, before, signal) {
   });
 }
 
-// Makes an inbox, unless the agent has that of before still.
+// Makes an inbox, unless the agent still has the earlier one.
 async function joinChannel(client, { agent }, before, signal) {
   if (before.id) {
     const { inboxes } = await call(client, 'channel', '/inboxes', { signal });

@@ -11,10 +11,10 @@ export const rootOf = async (request) => request.meta?.continues ?? hashOf(reque
 /** When a message expires, in milliseconds since 1970. */
 export const expiryOf = ({ ts, meta }) => Date.parse(ts) + (meta?.ttl ?? 300) * 1000;
 
-/** The members of a draft that answers the message with the hash re. A thread without a home has none. */
+/** The home and the re of a draft that answers the message with the hash re. undefined if the thread has no home. */
 export const links = (home, re) => home && { home, re };
 
-/** Why a receiver ignores e; undefined: it does not. home is that of the REQUEST, answers are the hashes of the
+/** Why a receiver ignores e; undefined: it does not. home is the home of the REQUEST. answers are the hashes of the
  *  messages that e may answer (R-3, R-7). */
 export function flaw({ meta: { home: own, re } = {} }, home, answers) {
   if (own?.did !== home?.did || own?.url !== home?.url) return 'its meta.home is not that of the REQUEST';

@@ -22,8 +22,8 @@ export async function openCall(network, intent, params, { to, seal = false, allo
   const payload = payloadOf(intent, params, options, network.now());
   const homes = await network.homes(to, { signal });
   if (homes.length === 0) {
-    throw new Unacceptable('no relay can be the home of this request: those of the recipient, or the given ones, do ' +
-      'not answer, do not have the recipient, or lack the feature home', { retryable: true });
+    throw new Unacceptable('no relay can be the home of this request: the relays of the recipient, or the given ' +
+      'ones, do not answer, do not have the recipient, or lack the feature home', { retryable: true });
   }
   const call = new NetworkCall(network, payload, { to, seal, allowPlain, ttl });
   try { await call.open(homes[0], { to, thread: options.thread, signal }); } catch (err) {
@@ -58,7 +58,7 @@ export class NetworkCall extends Call {
   #root; // of the REQUESTs
   #ends = Infinity; // when the first REQUEST expires, by the clock of the network
   #legs = []; // the threads, oldest first
-  #price; // that of the offer that was accepted
+  #price; // the price of the accepted offer
   #retry = 0; // when another relay is looked for again
   #changed = () => {};
 
@@ -215,8 +215,8 @@ export class NetworkCall extends Call {
     }
   }
 
-  // Throws the error of a thread if it ends the job. That of a thread which the job has left does not. If the relay has
-  // lost the thread, the job continues elsewhere.
+  // Throws the error of a thread if it ends the job. The error of a thread that the job has left does not end it. If
+  // the relay has lost the thread, the job continues elsewhere.
   #ended(leg, err) {
     const declines = err instanceof AgentError && err.from === (this.named ?? this.#to) && !leg.call.named;
     if (declines) throw err;

@@ -7,7 +7,7 @@ import type { A2AHandler, AskOptions, Call, CallResult, Client, ClientOptions, H
 /** A fetch for the relay at an origin that somebody else has named. dialler of agora-relay/node is one. */
 export type Dialler = (origin: string) => typeof globalThis.fetch;
 
-/** That a job was continued at another relay, in a new thread. why is 'is silent', 'was caught' or 'shows no offer'. */
+/** A job was continued at another relay, in a new thread. why is 'is silent', 'was caught' or 'shows no offer'. */
 export interface Move { from: Home; to: Home; thread: string; why: string }
 
 export interface NetworkOptions extends Omit<ClientOptions<Identity>, 'fetch' | 'origin'> {
@@ -33,7 +33,7 @@ export interface RelayInfo { url: string; did?: string; home?: boolean; caught?:
 
 /** A client of 1 to 8 relays, the preferred first, with one identity (RELAYS §3). It trusts none of them. A thread is
  *  decided by one of them, its home. If the home is silent, the job continues at another relay, and the agent does not
- *  work twice. The methods are those of Client. */
+ *  work twice. It has the methods of Client. */
 export class Network {
   /** Throws TypeError for a wrong list, or if me is missing. */
   constructor(relays: (string | URL)[], options: NetworkOptions);
@@ -83,7 +83,7 @@ export class Network {
   serveA2A(handler: A2AHandler, options?: Omit<ServeA2AOptions, 'cursor' | 'state'>): Promise<void>;
   /** Joins at all given relays. If several fail, the error is an AggregateError. */
   join(options: Omit<JoinOptions, 'state'>): Promise<Place[]>;
-  /** Leaves all given relays. state is that of the network by default. */
+  /** Leaves all given relays. state is the network's state by default. */
   leave(state?: StateStore, options?: Abortable): Promise<Place[]>;
   hubMessage(job: Job, options?: Abortable): Promise<HubMessage>;
   origin(request: Envelope, options?: Abortable): Promise<Origin>;

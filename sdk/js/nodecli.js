@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 // The command agora-relay hires agents, and makes an agent of any program, where Node is installed and agora is not.
-// Its flags, key files and exit codes are those of agora ask and agora work.
+// It has the flags, key files and exit codes of agora ask and agora work.
 import { createHash } from 'node:crypto';
 import { mkdir, readFile } from 'node:fs/promises';
 import { homedir } from 'node:os';

@@ -56,8 +56,8 @@ export function killAll() { for (const child of running) kill(child, 'SIGKILL');
 const EXIT_CODES = { 65: 'INVALID_REQUEST', 75: 'UNAVAILABLE' }; // EX_DATAERR and EX_TEMPFAIL of sysexits.h
 
 /** Runs the program, and returns what it has printed: JSON as its value, anything else as a text without the line
- *  breaks at its end. Throws AgentError if it fails, needs more than seconds, or prints more than 1 MiB, and the
- *  signal's reason. */
+ *  breaks at its end. Throws AgentError if the program fails, takes longer than seconds, or prints more than 1 MiB.
+ *  Throws the signal's reason. */
 export async function runProgram([name, ...args], job, input, seconds, signal) {
   signal.throwIfAborted();
   const child = spawn(name, args, { detached: !isWindows, env: environment(job) });

@@ -4,8 +4,8 @@ import { backoff, canonicalize, pause, POST_ATTEMPTS, POST_PATIENCE, protocol, R
   from './agora.js';
 import { asks, proved } from './proving.js';
 
-// A request has at most this many messages and bytes. These are less than a relay takes. So little is repeated after a
-// failure.
+// A request has at most this many messages and bytes. A relay takes more. But a failure of a small request makes the
+// client repeat less.
 const MESSAGES = 1000, BYTES = 4 << 20;
 
 /** What became of each of the envelopes, in the form of Promise.allSettled. */

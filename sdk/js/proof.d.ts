@@ -17,8 +17,8 @@ export interface StartLeaf {
  *  base64, as in the proof. */
 export interface PathStep { hash: string; isLeft: boolean; parent: string }
 
-/** What a valid proof says about the log of a relay. hash is that of the leaf, in base64. unchecked lists the
- *  signatures by others than the relay and the witnesses, with the time that they state, if they state any. */
+/** What a valid proof says about the log of a relay. hash is the leaf's hash, in base64. unchecked lists the signatures
+ *  of others than the relay and the witnesses. If they state a time, the list has it. */
 export interface VerifiedProof {
   relay: string;
   epoch: string;

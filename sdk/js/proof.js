@@ -8,7 +8,7 @@ const MAX_PROOF = 64 << 10, MAX_EVIDENCE = 1 << 20, MAX_PATH = 63, MAX_SIGNATURE
 const MAX_SIZE = BigInt(Number.MAX_SAFE_INTEGER); // of a log
 const MINUTE = 60_000;
 const MAX_SKEW = 5 * MINUTE; // between the ts of a message and its arrival
-const MAX_DATING = 20 * MINUTE; // how much earlier than a leaf before it a leaf may be
+const MAX_DATING = 20 * MINUTE; // how much earlier the time of a leaf may be than the time of a leaf before it
 
 const utf8 = (text) => new TextEncoder().encode(text);
 const same = (a, b) => hex(a) === hex(b);
@@ -21,8 +21,8 @@ function must(ok, message) {
 }
 
 /** Checks the proof text: that a leaf is in the log of a relay, that the relay has signed this, and that signatures by
- *  the witnesses, if there are any, are valid. With message, the proof must be that of this message by this relay; the
- *  caller has verified the message. Throws Refused with INVALID_PROOF. */
+ *  the witnesses, if there are any, are valid. With message, the proof must be for this message, and by this relay. The
+ *  caller must verify the message first. Throws Refused with INVALID_PROOF. */
 export async function verifyProof(text, { message, relay, witnesses = [] } = {}) {
   const proof = readProof(text), { checkpoint, index } = proof;
   const known = await Promise.all(witnesses.map(readWitness));
@@ -152,8 +152,8 @@ async function readWitness(text) {
 const COSIGNATURE_BYTES = 72; // the time, and a signature of Ed25519
 const timeIn = (bytes) => new DataView(bytes.slice().buffer).getBigUint64(0);
 
-// Every signature by the relay and by one of the witnesses must be valid. Returns who of the witnesses has signed, and
-// who else, with the time that such a signature states.
+// Every signature by the relay and by one of the witnesses must be valid. Returns which witnesses have signed, and who
+// else has signed, with the times that these signatures state.
 async function checkSignatures({ origin, did, body, signatures }, witnesses) {
   const known = await keyHash(origin, NOTE, keyOf(did)), cosigned = [], unchecked = [];
   let signed = false;

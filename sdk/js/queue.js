@@ -35,8 +35,8 @@ const EARNED = 8, MAX_CREDIT = 64; // credit for each job that is begun; a REQUE
 const REVERSE = 4; // every fourth turn takes the ranks in reverse order
 const NEW_AGE = 1000; // how long a REQUEST counts as new, see best
 
-/** The REQUESTs that wait for an answer. An item has client, thread and event; the queue adds members of its own. Its
- *  notBefore, if it is set, says when to try again. */
+/** The REQUESTs that wait for an answer. An item has client, thread and event, and the queue adds more members.
+ *  notBefore of an item says when to try it again, if it is set. */
 export class Queue {
   #lists = Array.from({ length: RANKS }, () => []);
   #sizes = new Array(RANKS).fill(0);

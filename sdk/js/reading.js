@@ -24,7 +24,7 @@ export const newSeen = () => new Recent(SEEN);
 
 const signedForms = new WeakMap(); // by the envelope that was opened
 
-/** The envelope as it was signed. Only an envelope whose payload was opened has another form than that. */
+/** The envelope as it was signed. It differs from e only if the payload of e was opened. */
 export const signedForm = (e) => signedForms.get(e) ?? e;
 
 /** Whether the payload of e is or was sealed. */
@@ -47,8 +47,8 @@ async function opened(client, e) {
 }
 
 /** Takes the elements of an answer one by one, so only one of them is in memory before it is checked. take returns the
- *  verified event, with its payload opened, or undefined if it is not valid or not wanted. find gets the envelope in an
- *  element, and make what to keep. log writes one line about those that were left out. */
+ *  verified event, with its payload opened, or undefined if it is not valid or not wanted. find gets the envelope from
+ *  an element, and make gets what to keep. log writes one line about those that were left out. */
 export function checker(client, wanted, { find = (element) => element, make = (event) => event } = {}) {
   let skipped = 0, first;
   return {

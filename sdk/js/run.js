@@ -59,7 +59,7 @@ export class Run {
   async step() {
     const { me } = this.agent, record = await this.read(), { thread } = record, request = this.findRequest(record);
     this.request = request;
-    // The message may have any request_id, because that of the relay's record is not signed.
+    // The message may have any request_id, because the request_id in the relay's record is not signed.
     this.seal = [...record.events, this.event, request].some((e) =>
       e?.sender.id === this.client && e.recipient?.id === me && wasSealed(e));
     if (this.isRequest) {

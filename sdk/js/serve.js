@@ -131,9 +131,9 @@ class Agent {
     this.progress.release(page);
   }
 
-  // The agent that handles e: this one, or that of the home of a REQUEST which other relays have too. undefined: none,
-  // because e does not belong to a thread at this relay, by its home and by what it answers (RELAYS ). What the
-  // agent does not know, it does not check here.
+  // The agent that handles e: this one, or the agent at the home of a REQUEST that other relays have too. It is
+  // undefined if e does not belong to a thread at this relay, by its home and by what it answers (RELAYS ).
+  // This does not check what the agent does not know.
   async agentFor(e, key) {
     let why;
     const { home } = e.meta ?? {}, relay = () => this.client.relayDid({ signal: this.signal });

@@ -7,7 +7,7 @@ import type { Abortable, JsonObject } from './agora.js';
  *  by default; the text says how much is cut. */
 export function untrusted(what: string, from: string, value: unknown, options?: { limit?: number }): string;
 
-/** What frameworks need to make a tool of their own kind. */
+/** What a framework needs to make its kind of tool. */
 export interface HireTool {
   /** The intent, with _ in place of characters that tools may not have in their names. */
   name: string;
@@ -28,8 +28,8 @@ export interface HireOptions extends Omit<AskOptions, 'signal' | 'thread'> {
   maxCost?: number;
 }
 
-/** A tool with which a model hires an agent for an intent. client is a Client or a Network. The other options are those
- *  of its ask. The model chooses the params, and nothing else. */
+/** A tool with which a model hires an agent for an intent. client is a Client or a Network. Its method ask has the
+ *  other options. The model chooses the params, and nothing else. */
 export function hireTool(client: { ask(intent: string, params?: any, options?: AskOptions): Promise<CallResult> },
   intent: string, options?: HireOptions): HireTool;
 

@@ -47,8 +47,9 @@ func (g *group) partyThreads(m *envelope.Envelope) []*groupThread {
 }
 
 // candidates returns the threads that m may belong to, the oldest first. A REQUEST belongs to the sender's own thread.
-// So does a message that only the client may send, if the sender has a thread with that id. For other messages,
-// candidates returns what search finds; if client and agent may send the message, it adds the sender's own thread.
+// A message that only the client may send belongs there too, if the sender has a thread with that id. For other
+// messages, candidates returns what search finds; if client and agent may send the message, it adds the sender's own
+// thread.
 func (g *group) candidates(m *envelope.Envelope) []*groupThread {
 	own := g.threadOf(m.Sender.ID, m.Thread)
 	switch role(m) {

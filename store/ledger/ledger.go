@@ -63,10 +63,10 @@ type Wanted struct {
 	Threads  []thread.Key
 	Of       []Participation // threads with an id in which a party takes part
 	Open     []string        // thread ids: threads with that id in which any agent may offer
-	Oldest   []string        // thread ids: threads with that id, whoever takes part in them
+	Oldest   []string        // thread ids: threads with that id, of any parties
 	Inboxes  []Inbox
 	Listings []Listings
-	Since    relay.Cursor // asks for Found.Arrivals; zero: does not
+	Since    relay.Cursor // where Found.Arrivals begins; zero: it is not needed
 }
 
 // Participation asks for the threads with an id in which Party takes part, but not as the client.

@@ -91,8 +91,8 @@ func NewLog(began time.Time, before *proof.Previous) (start string, c *LogChange
 	return start, &LogChange{Growth: new(proof.Tree).Grow(leaves), Leaves: leaves}
 }
 
-// PreviousLog describes the log before a new one. err is that of reading it. If the loss of its leaves was accepted, the
-// result is nil.
+// PreviousLog describes the log before a new one. err is the error of reading it. If the loss of its leaves was
+// accepted, the result is nil.
 func PreviousLog(origin string, log Log, err error) (*proof.Previous, error) {
 	if errors.Is(err, ErrLogLost) {
 		return nil, nil

@@ -280,7 +280,7 @@ func (l *Ledger) appendJobs(tx Tx, jobs []Job, outcomes []relay.Outcome) ([]rela
 }
 
 // Finish answers the jobs of a group after its transaction has ended with err. If a statement has rejected the data of
-// one job, isData reports that of err. Then Finish passes each job to again by itself, so that the others succeed.
+// one job, isData returns true for err. Then Finish passes each job to again by itself, so that the others succeed.
 func Finish(group []Job, outcomes []relay.Outcome, err error, isData func(error) bool, again func(Job)) {
 	for i, j := range group {
 		switch {

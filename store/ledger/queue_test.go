@@ -44,7 +44,8 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// TestQueueEnds checks that no caller waits for a writer that ends, and that an outcome counts that it has left.
+// TestQueueEnds checks that no caller waits for a writer that ends, and that an outcome still counts if the writer has
+// decided it before it ended.
 func TestQueueEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, closing, stopped := newQueue(QueueOptions{})

@@ -51,8 +51,9 @@ func (c *confirmed) get() (last relay.Seq, conns int, changed <-chan struct{}) {
 	return c.last, c.conns, c.changed
 }
 
-// showing calls f like reading, for what others may see. f returns the highest number of which it has read something.
-// showing returns when all events up to that number are durable. Errors: those of reading and of confirm.
+// showing calls f as reading does. It is for reads whose results others may see. f returns the highest sequence number
+// that it has read. showing returns when all events up to that number are durable. Errors: those of reading and of
+// confirm.
 func (s *Store) showing(ctx context.Context, f func(context.Context, *pgx.Conn) (relay.Seq, error)) error {
 	var seen relay.Seq
 	_, conns, _ := s.confirmed.get()

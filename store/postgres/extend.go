@@ -38,7 +38,7 @@ func (s *Store) Govern(ctx context.Context, f func(relay.StoreTx) error) (time.D
 // runUpdate runs an update under a savepoint of the open transaction. o is the outcome for the caller of Update. err
 // means that the database failed, and is for all callers of the group. What a gateway knows may be old if its node
 // was frozen and has lost the lease without noticing yet. So a leader whose lease is not sure refuses updates. Other
-// nodes have updates too: those of the operator.
+// nodes also have updates: changes by the operator.
 func (w *writer) runUpdate(u *ledger.Update) (o relay.Outcome, posted []relay.Posted, err error) {
 	if w.store.lease.held.Load() && !w.store.Leads() {
 		return relay.Outcome{Err: errNoLease}, nil, nil

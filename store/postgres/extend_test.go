@@ -130,7 +130,7 @@ func TestUpdateAppends(t *testing.T) {
 	}
 }
 
-// TestSlowUpdate checks that an update that takes too long is undone, and that posts go on.
+// TestSlowUpdate checks that an update that takes too long is undone, and that posts continue.
 func TestSlowUpdate(t *testing.T) {
 	s := openItems(t)
 	release := make(chan struct{})

@@ -77,7 +77,7 @@ func (s *Store) Leads() bool {
 	return s.lease.held.Load() && at != nil && (s.options.Single || time.Since(*at) < leaseTrust)
 }
 
-// openLease connects, compares the policy with that of the other nodes, and takes the lease if it is free.
+// openLease connects, compares the policy with the other nodes, and takes the lease if it is free.
 func (s *Store) openLease(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*connectTime)
 	defer cancel()
@@ -112,8 +112,8 @@ func (s *Store) takeLease(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// sharePolicy takes the locks that nodes share, see schema.Program.Join. Before that, it checks that the policy and the
-// settings are those of the other nodes. A node that is alone may change them.
+// sharePolicy takes the locks that nodes share, see schema.Program.Join. Before that, it checks that this node has the
+// same policy and settings as the other nodes. A node that is alone may change them.
 func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 	space := schema.Space(s.schema)
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1, $2)", int32(schema.LockMigrate), space); err != nil {

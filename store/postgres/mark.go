@@ -102,8 +102,8 @@ func (s *Store) openMark(ctx context.Context, conn *pgx.Conn) (err error) {
 	return s.mark.write()
 }
 
-// compareMark returns the mark to go on with. If events are missing and their loss is accepted, the database gets a new
-// epoch.
+// compareMark returns the mark to continue with. If events are missing and their loss is accepted, the database gets a
+// new epoch.
 func (s *Store) compareMark(ctx context.Context, conn *pgx.Conn, h head, found mark) (mark, error) {
 	if found.epoch != h.epoch {
 		s.options.Log.Warn("this is another database than the one that this node used last, or its epoch was renewed; "+

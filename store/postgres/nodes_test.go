@@ -483,7 +483,7 @@ func terminate(t testing.TB, place, pattern string) (n int) {
 	return n
 }
 
-// TestLostConnections ends all connections of a node. It must go on by itself: store, read, deliver, and sweep.
+// TestLostConnections ends all connections of a node. It must then store, read, deliver and sweep without any help.
 func TestLostConnections(t *testing.T) {
 	place := t.TempDir()
 	a, b := open(t, place, Options{}), open(t, place, Options{})

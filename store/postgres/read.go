@@ -75,7 +75,7 @@ func (s *Store) readFor(ctx context.Context, q relay.Query, recipients []didkey.
 	return page, nil
 }
 
-// newest returns the highest number in a page, including that of its cursor.
+// newest returns the highest number in a page, including its cursor's number.
 func newest(page relay.Page, q relay.Query) (seq relay.Seq) {
 	if !q.Backward && (q.Until == 0 || page.Cursor.Seq <= q.Until) {
 		seq = page.Cursor.Seq

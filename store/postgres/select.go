@@ -56,8 +56,8 @@ func (s *selection) order(q relay.Query) string {
 
 const ownThread = "(SELECT n FROM thread WHERE pair_key(client, id) = ?)"
 
-// selectEvents returns the statement for q. recipients are those of readFor, skew is the policy's; scanAll is explained
-// at accessPaths. Each row begins with the last number of the store. If no event matches, there is one row whose other
+// selectEvents returns the statement for q. For recipients, see readFor. skew is the policy's. For scanAll, see
+// accessPaths. Each row begins with the last number of the store. If no event matches, there is one row whose other
 // columns are null. q.After and q.Until are the limits of a range of the sequence, whatever the direction is; Until 0
 // means the last number.
 func selectEvents(q relay.Query, recipients []didkey.DID, skew time.Duration, scanAll bool) (text string, args []any) {

@@ -91,7 +91,7 @@ func (x site) exec(t *testing.T, statements ...string) {
 	}
 }
 
-// await waits until done returns true. Nothing tells a test what a server does.
+// await waits until done returns true. It asks again and again, because the server does not tell a test what it does.
 func (x site) await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(2 * time.Millisecond) {

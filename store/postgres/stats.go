@@ -15,7 +15,8 @@ import (
 
 // Stats are figures of a database for an operator.
 type Stats struct {
-	// Threads is the number of stored threads in each state, in which they were written last. It has every state.
+	// Threads is the number of stored threads in each state. A thread counts in the state in which it was last written.
+	// The map has every state.
 	Threads       map[thread.State]int64
 	DatabaseBytes int64 // size of the tables and indexes in the schema of the relay
 	Servers

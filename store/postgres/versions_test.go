@@ -102,7 +102,7 @@ func TestNewerSchemaIsNoticed(t *testing.T) {
 	s := open(t, place, Options{})
 	ended := make(chan error, 1)
 	go func() { ended <- s.Watch(t.Context(), relay.Cursor{}, nil, func([]relay.Posted) {}) }()
-	s.lease.mu.Lock() // its goroutine waits for this, so the node cannot come back yet
+	s.lease.mu.Lock() // the node's goroutine waits for this lock, so the node cannot come back yet
 	conn := connection(t, place)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		terminate(t, place, "%")

@@ -31,7 +31,8 @@ type ownGroup struct {
 	posted      []relay.Posted
 }
 
-// maxPending bounds the groups that wait for events of other nodes. Events of further groups are read again.
+// maxPending is how many groups may wait in memory for events of other nodes. The node reads the events of further
+// groups from the database.
 const maxPending = 256
 
 func (t *tail) init(last relay.Seq) {

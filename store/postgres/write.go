@@ -37,8 +37,8 @@ const (
 		"WHERE a.did = k.did AND a.seen < k.seen"
 )
 
-// Write implements ledger.Tx. It queues the statements. The next round trip sends them, which is that of the commit
-// unless an update follows in the group.
+// Write implements ledger.Tx. It queues the statements. The next round trip sends them: usually the commit, or an
+// update that follows in the group.
 func (w *writer) Write(c ledger.Changes) error {
 	w.begin()
 	w.writeThreads(c.Threads)

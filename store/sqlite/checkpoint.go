@@ -101,7 +101,8 @@ func (w *writer) checkpoint(stmt *sql.Stmt) (busy bool, length, copied int, err 
 // rewriteLog writes the write-ahead log of the database at path again, as it is, and syncs it. No relay has the database
 // open. After a failed sync, the kernel may show pages of the log that are not on the disk, and never write them. If the
 // relay copied such pages into the database, and the power failed meanwhile, the log could not repair the database.
-// Pages that are written again are dirty, so the kernel writes them. size is that of the log; 0: there is none.
+// Pages that are written again are dirty, so the kernel writes them. size is the size of the log in bytes; 0: there is
+// no log.
 func rewriteLog(path string) (size int64, err error) {
 	file, err := os.OpenFile(path+"-wal", os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {

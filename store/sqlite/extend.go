@@ -36,7 +36,7 @@ func (s *Store) Room() error {
 	return nil
 }
 
-// noteRoom remembers whether extensions may use more room. count and free are those of pageCounts.
+// noteRoom remembers whether extensions may use more room. count and free come from pageCounts.
 func (w *writer) noteRoom(count, free int64) {
 	c := &w.store.care
 	crowded := w.maxPages-count+free < w.maxPages/coreShare

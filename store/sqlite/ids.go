@@ -12,8 +12,8 @@ import (
 
 // A post asks whether its message and its thread are stored. Most often they are new, and in a large database the search
 // for them reads pages that nothing else needs. So the writer asks a Bloom filter first (STORE S-3). Ids are added before
-// they leave the tail, so the filter and the tail together know all of them. After a start, there is a filter soon after
-// the first batch: a relay with few posts needs none.
+// they leave the tail, so the filter and the tail together know all of them. After a start, the store makes the filter
+// only when it has merged a batch, because a relay with few posts needs none.
 
 // messageID names a message. The sender is a number of the table party.
 type messageID struct {
@@ -124,8 +124,8 @@ func (i *ids) replace(filter *idFilter) {
 	i.reading, i.added = false, nil
 }
 
-// readIDs begins to make a filter of the ids that are merged, unless one is being made. If there is a filter, it is used
-// meanwhile.
+// readIDs begins to make a new filter of the merged ids, unless it is already being made. Until then, the writer uses
+// the old filter, if it has one.
 func (w *writer) readIDs() {
 	if w.ids.reading {
 		return

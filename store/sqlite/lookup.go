@@ -83,8 +83,8 @@ func (q *lookup) thread() int64 {
 	return q.threads[0]
 }
 
-// tailKeys returns the keys of the lists that have all events that q may find and that are not merged. It corresponds to
-// accessPaths. It returns none if q reads along the sequence of events.
+// tailKeys returns the keys of some lists. Together they have all events that are not merged and that q may find. It
+// corresponds to accessPaths. It returns none if q reads along the sequence of events.
 func (q *lookup) tailKeys() (keys []tailKey) {
 	v := q.Viewer
 	switch {

@@ -58,8 +58,8 @@ type joined struct {
 // eventFiller fills the index with this number in schema.Indexes.
 func eventFiller(index int) filler { return func(s *statements) *sql.Stmt { return s.fill[index] } }
 
-// eventOrders compare events as the index of the same position in schema.Indexes sorts them. An index without an order has
-// that of the index before.
+// eventOrders compare events as the index of the same position in schema.Indexes sorts them. An index without an order
+// has the order of the index before.
 var eventOrders = [len(schema.Indexes)]func(a, b *tailRow) int{
 	func(a, b *tailRow) int { return cmp.Or(cmp.Compare(a.sender, b.sender), strings.Compare(a.id, b.id)) },
 	func(a, b *tailRow) int {

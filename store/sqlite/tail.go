@@ -146,8 +146,8 @@ func (t *tail) addThread(seq relay.Seq, n int64, c changedThread, roles map[didk
 	}
 }
 
-// setOpen tells the tail whether a thread is open to any agent now. The merge reads it from the table. A seq above that of
-// every event means that no event came with the change. The caller holds the lock.
+// setOpen tells the tail whether a thread is open to any agent now. The merge reads it from the table. If seq is above
+// the seq of every event, no event came with the change. The caller holds the lock.
 func (t *tail) setOpen(seq relay.Seq, n int64, open bool) {
 	for _, p := range t.parts() {
 		if state := p.changed[n]; state != nil {

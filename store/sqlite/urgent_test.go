@@ -79,8 +79,8 @@ func TestOperatorOnFailedDisk(t *testing.T) {
 	}
 }
 
-// TestUrgentUsesReserve checks that a change of the operator that finds no room gets that of the reserve, and that the
-// reserve is there again afterwards.
+// TestUrgentUsesReserve checks that a change of the operator gets the room of the reserve if there is no other, and
+// that the reserve is there again afterwards.
 func TestUrgentUsesReserve(t *testing.T) {
 	s, _, _, _ := fullStore(t)
 	size := func() int64 {

@@ -170,7 +170,7 @@ func testLeaves(t *testing.T, open Opener) {
 	}
 }
 
-// testLogIsUndone checks L-14: leaves of an update that fails leave no trace, and those of one that succeeds stay.
+// testLogIsUndone checks L-14: an update that fails leaves no leaves, and the leaves of an update that succeeds stay.
 func testLogIsUndone(t *testing.T, open Opener) {
 	f := newLogFixture(t, open, relay.Policy{})
 	f.log(f.ask())

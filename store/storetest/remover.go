@@ -165,7 +165,7 @@ func testRemoveWhileWatched(t *testing.T, open Opener) {
 	var gone sync.Map // the numbers of the removed events
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		_ = f.Watch(ctx, relay.Cursor{}, nil, func(events []relay.Posted) { // its error is that of ctx
+		_ = f.Watch(ctx, relay.Cursor{}, nil, func(events []relay.Posted) { // its error is ctx's error
 			for range 3 { // the function takes some time, as one that writes to many clients
 				for _, e := range events {
 					if _, removed := gone.Load(e.Seq); removed {

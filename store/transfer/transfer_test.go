@@ -120,7 +120,7 @@ func same(t *testing.T, what, got, want string) {
 }
 
 // TestThereAndBack moves a store from SQLite to PostgreSQL and back. Each copy must show the same, with the same
-// cursors, and go on: it knows the ids that were used, and the threads.
+// cursors, and continue: it knows the ids that were used, and the threads.
 func TestThereAndBack(t *testing.T) {
 	folder := t.TempDir()
 	embedded := func(name string) *sqlite.Store {

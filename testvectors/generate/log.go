@@ -26,7 +26,7 @@ var (
 
 const logEpoch = "94c3ee3d"
 
-// treeLog is a log: the texts of its leaves. Its tree is that of RFC 6962 §2.1.
+// treeLog is a log: the texts of its leaves. Its tree is a tree of RFC 6962 §2.1.
 type treeLog struct {
 	key    key
 	epoch  string

@@ -61,7 +61,7 @@ func (l treeLog) other(index int) treeLog {
 func forks(show showFunc, refuse refuseFunc) {
 	l := threadLog()
 	fork := func(a, b string) evidence { return evidence{Kind: "fork", Checkpoints: []string{a, b}} }
-	// grown is evidence with the checkpoint of a's first n leaves and that of b's first m leaves.
+	// grown is evidence with two checkpoints: of a's first n leaves, and of b's first m leaves.
 	grown := func(a treeLog, n int, b treeLog, m int) evidence {
 		e := fork(a.checkpoint(n), b.checkpoint(m))
 		e.Root = hashLines([]nodeHash{rootOf(b.hashes(n))})[0]

@@ -138,7 +138,7 @@ func by(k key) func(draft) draft {
 	}
 }
 
-// signedBy returns a change of who signs, so the signature is not that of the sender.
+// signedBy returns a change of the signing key. The sender stays the same, so the signature does not match the sender.
 func signedBy(k key) func(draft) draft {
 	return func(d draft) draft {
 		d.key = k

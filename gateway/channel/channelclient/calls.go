@@ -155,7 +155,7 @@ func (c *Client) Remove(ctx context.Context, name string) (kind string, err erro
 }
 
 // Event is something that was said or reported in a channel. JSON is the whole event as the gateway sent it. The other
-// fields are those of its members that its type has.
+// fields are members of the event. Those that its type does not have are empty.
 type Event struct {
 	Seq     int64     `json:"seq"`
 	ID      string    `json:"id"`
@@ -245,7 +245,7 @@ type FollowOptions struct {
 }
 
 // Follow passes the events of a channel to show, in the order of their seq. It needs a member's key or the channel's.
-// Errors: that of show, except ErrEnough; the error of ctx; *Error if the gateway refuses the request.
+// Errors: show's error, except ErrEnough; ctx's error; *Error if the gateway refuses the request.
 func (c *Client) Follow(ctx context.Context, o FollowOptions, show func(Event) error) error {
 	shown := 0
 	var pause exchange.Backoff

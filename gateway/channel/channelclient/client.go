@@ -19,7 +19,7 @@ import (
 
 // Client calls a channel gateway. Do not change its fields while a call runs.
 type Client struct {
-	URL  string // of the channel, as CheckURL returns it; for Create that of the gateway, as CheckGateway returns it
+	URL  string // of the channel, as CheckURL returns it; for Create the gateway's, as CheckGateway returns it
 	Key  string // a ck_, cm_ or op_ key
 	HTTP *http.Client
 	Log  *slog.Logger // gets warnings, for example when a request is repeated

@@ -348,7 +348,7 @@ func TestFollowSlowly(t *testing.T) {
 	})
 }
 
-// TestOddAnswers checks answers that are not those of a channel gateway, and events with members of another type.
+// TestOddAnswers checks answers that no channel gateway gives, and events with members of another type.
 func TestOddAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, text := range []string{"", "<html>", `{"events":[]}`, `{"ok":true,"events":7}`, `{"ok":true,"events":[` + strings.Repeat(" ", maxAnswer)} {

@@ -215,7 +215,7 @@ func (w *follower) handle(ctx context.Context, e event) error {
 }
 
 // settle saves and acknowledges what the stream has brought. First it reads the history of the hub after w.last, so
-// that the files miss no message. It may go on for settleLimit after ctx has ended, because the messages were shown.
+// that the files miss no message. It may continue for settleLimit after ctx has ended, because the messages were shown.
 func (w *follower) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
 	defer cancel()
@@ -231,17 +231,17 @@ func (w *follower) settle(ctx context.Context) error {
 	return w.acknowledge(ctx, upTo)
 }
 
-// acknowledge confirms what was received up to this id. It may go on for settleLimit after ctx has ended, because the
-// messages were shown.
+// acknowledge confirms what was received up to this id. It may continue for settleLimit after ctx has ended, because
+// the messages were shown.
 func (w *follower) acknowledge(ctx context.Context, upTo int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
 	defer cancel()
 	return w.hub.acknowledge(ctx, upTo)
 }
 
-// catchUp reads and records what the agent has sent or received after w.last. It must handle everything that it reads:
-// messages that the hub hands out here do not come on the stream any more. complete is false if the count was reached
-// before the end.
+// catchUp reads and records what the agent has sent or received after w.last. It must handle everything that it reads,
+// because the stream does not send messages that the hub has handed out here. complete is false if the count was
+// reached before the end.
 func (w *follower) catchUp(ctx context.Context) (complete bool, err error) {
 	for {
 		rows, more, err := w.hub.messages(ctx, w.last)

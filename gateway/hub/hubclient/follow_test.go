@@ -256,7 +256,7 @@ func TestFollowClosed(t *testing.T) {
 	}
 }
 
-// TestFollowRotated replaces the key while the inbox is open. Follow goes on with the new one.
+// TestFollowRotated replaces the key while the inbox is open. Follow continues with the new one.
 func TestFollowRotated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, f := newHub(t)
@@ -330,8 +330,8 @@ func TestFollowCountWithMissingMessages(t *testing.T) {
 	})
 }
 
-// TestFollowWithoutHistory has a hub whose history does not show what it sends on the stream. The state goes on all the
-// same, and the messages are confirmed.
+// TestFollowWithoutHistory has a hub whose history does not show what it sends on the stream. The state still advances,
+// and the messages are confirmed.
 func TestFollowWithoutHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, f := newHub(t)

@@ -45,7 +45,7 @@ func Page(lang, hubURL string) string {
 	return strings.NewReplacer("@HUB@", url, "@NOTE@\n", note+"\n").Replace(text(lang, "SKILL.md"))
 }
 
-// Files returns all files of the protocol folder. lang and hubURL are those of Page.
+// Files returns all files of the protocol folder. For lang and hubURL, see Page.
 func Files(lang, hubURL string) []File {
 	if unknownHub[lang] == "" {
 		lang = Languages[0]

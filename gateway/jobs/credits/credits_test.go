@@ -13,7 +13,7 @@ import (
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 )
 
-// TestParse checks what is an amount, and which (J-11, J-12).
+// TestParse checks which texts are amounts, and which amounts they are (J-11, J-12).
 func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
 		"0": "0", "-0": "0", "0.0": "0", "0e5": "0", "0.1": "0.1", "0.10": "0.1", "1": "1", "12.5": "12.5",

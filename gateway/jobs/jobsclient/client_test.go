@@ -278,7 +278,7 @@ func TestUnknownRepeat(t *testing.T) {
 	})
 }
 
-// TestStrangeAnswers checks answers that are not those of a jobs gateway.
+// TestStrangeAnswers checks answers that no jobs gateway gives.
 func TestStrangeAnswers(t *testing.T) {
 	for _, text := range []string{"", "<html>", "[]", `{"agents":7}`, `{"agents":[` + strings.Repeat(" ", maxAnswer) + "]}"} {
 		synctest.Test(t, func(t *testing.T) {

@@ -38,7 +38,7 @@ var service = exchange.Service{Name: "A2A server", Start: "agora a2a expose or a
 type Options struct {
 	Bearer       string     // sent as Authorization: Bearer; empty: none
 	DID          didkey.DID // the card must have a signature of this DID; empty: no signature is needed
-	AllowOrigins []string   // origins besides that of the card that may be called. The bearer goes to none of them
+	AllowOrigins []string   // other origins than the card's that may be called. They never get the bearer
 	// Here sends all calls to the origin of the base URL, whatever the card says. The card gives only the path. Servers
 	// often do not know the URL at which they are reached.
 	Here bool

@@ -194,7 +194,7 @@ func write(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, text) }
 }
 
-// TestOrigins checks which origin gets the call, and that the bearer goes to no other than that of the card.
+// TestOrigins checks which origin gets the call, and that the bearer goes only to the card's origin.
 func TestOrigins(t *testing.T) {
 	got := make(chan string, 1)
 	work := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

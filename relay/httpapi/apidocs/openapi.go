@@ -2,7 +2,7 @@
 // guide for language models.
 //
 // The relay's own routes are described in core.json. Each gateway describes its routes in its own file, see Part.
-// Nothing is written twice: the schemas of envelopes are those of testvectors/schema.
+// Nothing is written twice: the schemas of envelopes come from testvectors/schema.
 package apidocs
 
 import (
@@ -16,12 +16,12 @@ import (
 
 // Part describes some of the routes of a relay, such as those of a gateway.
 type Part struct {
-	// Text is a JSON object with the members tags, paths and components of an OpenAPI 3.1 document. Their names are not
-	// those of another part.
+	// Text is a JSON object with the members tags, paths and components of an OpenAPI 3.1 document. No other part has
+	// the same names.
 	//
-	// The member x-refusals says which refusals every path can be answered with, by the beginning of the path: an object
-	// of responses by status. Operations get these too, except 405, which is for methods that a path does not take. A path
-	// without parameters exists, so its operations do not get 404 either.
+	// The member x-refusals lists the refusals that are possible at all paths with the same beginning. Its keys are
+	// these beginnings. Each value is an object of responses by status. Each operation gets these responses too, but
+	// not 405, because its path takes its method. An operation whose path has no parameters does not get 404 either.
 	Text []byte
 	// Schemas are JSON Schemas for components/schemas, by name. They are there besides those in Text.
 	Schemas map[string][]byte

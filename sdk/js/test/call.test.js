@@ -176,7 +176,7 @@ test('a thread that ends without a result', async (t) => {
     err.from === relay.me.did);
   call = await open({});
   await post(agent, 'OFFER', call);
-  await post(agent, 'ERROR', call, { code: 'X', message: 'withdrawn' }); // the thread goes on
+  await post(agent, 'ERROR', call, { code: 'X', message: 'withdrawn' }); // the thread continues
   const other = relay.client(await identity());
   await post(other, 'OFFER', call);
   const offers = await call.collect({ seconds: 0.2 });

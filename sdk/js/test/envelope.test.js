@@ -26,7 +26,7 @@ test('checkEnvelope has the rules of the form', async () => {
     { meta: { relay: [] } }, { type: 'MANIFEST', thread: undefined, payload: { request_id: 5 } }, { thread: undefined },
     { payload: { request_id: 'é'.repeat(64) } }, { x: Array(1000).fill(1e-308) },
   ]) assert.ok(check(change)(), JSON.stringify(change));
-  let deep = {}; // 63 levels: 64 with that of the envelope
+  let deep = {}; // 63 levels, and the envelope is one more
   for (let i = 1; i < 63; i++) deep = { deep };
   assert.ok(check({ deep })());
   await refuses('INVALID_REQUEST', check({ deep: { deep } }));

@@ -15,7 +15,7 @@ const programs = new Map([...page.matchAll(/^```js\n\/\/ ([\w-]+\.mjs)\n([^]*?)^
   [name, text]));
 const about = JSON.parse(readFileSync(at('../package.json'), 'utf8'));
 
-/** A folder as that of a reader who has installed the packages. */
+/** A folder like that of a reader who has installed the packages. */
 async function installed(t, framework, url) {
   const made = await folder(t), links = { 'agora-relay': at('..') };
   for (const name of Object.keys(about.devDependencies)) links[name] = at(`../node_modules/${name}`);

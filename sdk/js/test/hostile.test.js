@@ -156,7 +156,7 @@ test('an agent outlives every odd REQUEST, and answers the next one', async (t) 
   assert.equal((await call.result()).output, 'hello');
 });
 
-// A poll of an answer costs its bytes and one element at a time. The counts are those of what is parsed and read.
+// A poll of an answer costs its bytes and one element at a time. The counts show what is parsed and read.
 test('a hostile page is not parsed whole', async () => {
   const units = { arrays: '[],', numbers: '0,', objects: '{},', deep: '['.repeat(100), members: '{"a":0},' };
   for (const [name, unit] of Object.entries(units)) {

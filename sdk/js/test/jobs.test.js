@@ -51,7 +51,7 @@ test('R-18: it offers with the same terms, works once, and does not answer in th
   const second = await open(all, first.root);
   assert.deepEqual([first.offer, second.offer].map(({ payload }) => payload.price.amount), [1, 1]);
   assert.equal(second.offer.payload.valid_until, undefined, 'the terms count longer than they were offered for');
-  await first.cancel(); // an older thread: the work goes on
+  await first.cancel(); // an older thread: the work continues
   await until(() => relay.of('ACCEPT').length === 2 && relay.waiting > 0);
   jobs[0].end('done');
   const { payload, meta } = await second.result();

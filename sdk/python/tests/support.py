@@ -120,7 +120,7 @@ def proof_of(me, e, request="-"):
 
 class FakeRelay:
     """A relay in memory, which is also the transport of its clients. A hook may change, lose or refuse requests: it
-    gets the request and a function that answers it. Its rules of threads are those of
+    gets the request and a function that answers it. It uses the rules of threads in
     testvectors/interop/python/rules.py. """
 
     url = "http://relay.test"

@@ -146,8 +146,8 @@ class Books(unittest.TestCase):
         self.assertEqual([b.is_older(k, thread(n)) for n in (4, 2)], [False, True])
 
     def test_order(self):
-        """The order is that of arrival. The thread of the first REQUEST is ignored once another has an ACCEPT.
-        Other older ones are not. With 6 older ones further new ones are ignored."""
+        """The order is the order of arrival. The thread of the first REQUEST is ignored once another has an ACCEPT.
+        Other older threads are not ignored. With 6 older threads, further new ones are ignored."""
         b, k = self.book, key(1)
         self.offer(k)
         self.assertEqual([b.accepted(k, thread(n), NOW) for n in (2, 3, 2)], ["work"] * 3)

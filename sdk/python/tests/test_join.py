@@ -20,7 +20,7 @@ MANIFEST = {"id": "cap", "name": "\u00dcbersetzer Bot", "intents": [{"id": "text
 
 class TestSums(unittest.TestCase):
     def test_all_languages(self):
-        """B-14: the sums and the id are those of the other languages, so an agent can change its language."""
+        """B-14: the sums and the id are the same as in the other languages, so an agent can change its language."""
         o = SHARED["options"]
         options = joining(
             o["manifest"], name="", culture="en", credits=o["credits"], public=o["public"], listed=False, proofs=False

@@ -595,7 +595,7 @@ class Following(NetworkTest):
 class Caught(NetworkTest):
     @virtual
     async def test_bad_proofs(self):
-        """R-17: a relay whose proof does not verify twice in a row is caught. The job goes on at once, and the client
+        """R-17: a relay whose proof does not verify twice in a row is caught. The job continues at once, and the client
         writes the evidence to a file. It uses that DID no more until its user says so. R-14: each post has a proof."""
         self.setup()
         a = self.relays["a"]

@@ -21,8 +21,8 @@ type Program struct {
 	Together []int
 }
 
-// Current is this program. Nodes that know no log would append messages without leaves, so schema 2 needs its own. Nodes
-// that know no spans would write none, and those that know no parties cannot write events.
+// Current is this program. Each of its schemas needs its own nodes. Older nodes would append messages without leaves of
+// the log (schema 2), would write no spans, or could not write events, because they know no parties.
 var Current = Program{Files: Files, Together: []int{1, 2, 3, 4}}
 
 // Errors of nodes whose versions do not fit together.
@@ -49,8 +49,8 @@ func (p Program) Join(ctx context.Context, conn *pgx.Conn, extensions []relay.Ex
 	return err
 }
 
-// oldest returns the lowest schema that a running node supports, 0 if one runs that does not say. none means that no
-// node runs.
+// oldest returns the lowest schema that a running node supports. It is 0 if a node runs that does not tell its schema.
+// none means that no node runs.
 func oldest(ctx context.Context, conn *pgx.Conn, space int32) (number int, none bool, err error) {
 	var found *int
 	err = conn.QueryRow(ctx, `WITH held AS (SELECT pid, classid::bigint AS class FROM pg_locks WHERE locktype = 'advisory'

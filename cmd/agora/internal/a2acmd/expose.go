@@ -41,7 +41,7 @@ type agent struct {
 	runner *runner
 }
 
-// start connects the agent, and locks its state, which is that of agora work for the same key.
+// start connects the agent, and locks its state. agora work uses the same state for the same key.
 func (w worker) start(env cli.Environment, server *a2aclient.Client) (*agent, error) {
 	key, err := didkey.Load(w.Key)
 	if err != nil {

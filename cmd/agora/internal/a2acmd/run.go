@@ -25,7 +25,7 @@ type runner struct {
 // turn is one message for the A2A server, and what the server has said about it so far.
 type turn struct {
 	id   string // the thread of the REQUEST
-	task string // the relay's task; empty: none, and no other turn follows
+	task string // the relay's task; empty: there is none, so no other turn follows
 	send a2a.Send
 	each func(a2a.Stream) error // gets each event; nil: nobody does
 

@@ -75,8 +75,8 @@ func (c *atJobs) AfterApply(vars kong.Vars, used cli.ChosenProfile) error {
 	return nil
 }
 
-// undecided returns the error of a request of which it is unknown if the registry has done it. what says so, and how to
-// go on.
+// undecided returns the error of a request that the registry may or may not have done. what says so, and what to do
+// next.
 func undecided(err error, what string, args ...any) error {
 	if errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted")

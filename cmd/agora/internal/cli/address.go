@@ -54,7 +54,7 @@ func (a ListenAddress) IsLoopback() bool {
 // IsUnix reports whether the address is a Unix socket.
 func (a ListenAddress) IsUnix() bool { return strings.HasPrefix(string(a), UnixPrefix) }
 
-// Equals reports whether two listeners cannot have the addresses a and b, because these are equal. It looks only at the
+// Equals reports whether a and b are the same address, so that only one listener can have it. It looks only at the
 // text. An empty address means that there is no listener. With port 0, each listener gets its own port.
 func (a ListenAddress) Equals(b ListenAddress) bool {
 	return a == b && a != "" && (a.IsUnix() || !strings.HasSuffix(string(a), ":0"))

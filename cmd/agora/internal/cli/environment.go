@@ -41,7 +41,7 @@ type Environment struct {
 	Width func() int // returns how many columns the terminal of stdout has, 0 if that is unknown; nil: unknown
 }
 
-// Exit codes that scripts rely on. Those of agora ask are in outcomes.
+// Exit codes that scripts rely on. The table outcomes has the exit codes of agora ask.
 const (
 	ExitOK     = 0
 	ExitFailed = 1

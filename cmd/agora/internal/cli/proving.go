@@ -83,7 +83,8 @@ func (p Poster) ConnectPatiently(env Environment, key envelope.Signer) (*client.
 	return p.Proving.connect(env, p.Remote, key, 0)
 }
 
-// ConnectTo returns a client of a relay that signs with key; nil: it posts messages which are signed already.
+// ConnectTo returns a client of a relay that signs with key. If key is nil, the client only posts messages that are
+// already signed.
 func (p Proving) ConnectTo(env Environment, at Remote, key envelope.Signer) (*client.Client, error) {
 	return p.connect(env, at, key, Attempts)
 }

@@ -69,8 +69,8 @@ func (r Remotes) Network(key envelope.Signer, o client.NetworkOptions) (*client.
 }
 
 // Connect returns a client of the relay that signs reads with the key in this file, or reads anonymously if the name is
-// empty, and the DID of the key. If there are several relays, it is a client of all, and needs a key. state is what it
-// remembers then; nil: it is in memory.
+// empty, and the DID of the key. With several relays, it is a client of all of them, and needs a key. state is what it
+// remembers about them; nil: it remembers that in memory.
 func (r Remotes) Connect(env Environment, keyFile string, state *client.State) (Relays, didkey.DID, error) {
 	if !r.Many() {
 		return Reader{Remote: r.First(), Key: keyFile}.Identity(env)

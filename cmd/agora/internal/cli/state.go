@@ -60,7 +60,7 @@ func (s *LockedState) Close() error {
 	return errors.Join(s.State.Close(), s.lock.Unlock())
 }
 
-// notePatience is how long a command waits that has caught a relay, while another one notes the same.
+// notePatience is how long a command that has caught a relay waits for the state file, while another command uses it.
 const notePatience = 2 * time.Second
 
 // noteCaught notes a caught relay in a state file, which other commands read.

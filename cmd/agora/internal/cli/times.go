@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Times for people. Only this file formats them, because a time of day alone misleads: it may be that of another day, or
-// of another time zone. TestTimesHaveDates checks that.
+// Times for people. Only this file formats them, because a time of day alone misleads: it may belong to another day or
+// another time zone. TestTimesHaveDates checks that.
 
 // ShownTime returns a time with its date, in the local time zone, such as 2026-11-27 22:52:48 CET.
 func ShownTime(t time.Time) string { return t.Local().Format(time.DateTime + " MST") }

@@ -95,9 +95,9 @@ func read() (map[string][]byte, error) {
 }
 
 // Write writes the page into a folder, for any web server: index.html, and the other files in the folder page. It makes
-// the folder, and replaces files of these names. remote is the origin of the relay that the page shows, if its address
-// names no other; empty: the page then asks which. The page reads from the relay itself, so the relay must allow that
-// (CORS).
+// the folder, and replaces files of these names. remote is the origin of the relay that the page shows, unless the
+// page's address names another one; empty: the page asks for a relay. The page reads from the relay itself, so the
+// relay must allow that (CORS).
 func Write(folder, remote string) error {
 	contents, err := read()
 	if err != nil {
@@ -132,8 +132,8 @@ func (p *Page) Mount() httpapi.Mount {
 	return httpapi.Mount{Prefix: prefix, Handler: secured(httpapi.Routes("The page is at /", p.routes("")...))}
 }
 
-// Handler answers all requests for the page, and those to further routes. It is for a program that is not a relay. help
-// is that of httpapi.Routes.
+// Handler answers all requests for the page, and those to further routes. It is for a program that is not a relay. For
+// help, see httpapi.Routes.
 func (p *Page) Handler(help string, further ...httpapi.Route) httpapi.Handler {
 	routes := append([]httpapi.Route{route("/", p.index)}, p.routes(prefix)...)
 	return secured(httpapi.Routes(help, append(routes, further...)...))

@@ -80,8 +80,8 @@ func accepted(record *client.Thread, me didkey.DID, offer string) bool {
 	return false
 }
 
-// accept reserves the price of an offer, accepts the offer, and waits for the result. last says that the call will not be
-// tried again if it is not known whether the relay has the ACCEPT.
+// accept reserves the price of an offer, accepts the offer, and waits for the result. last says that this is the last
+// try. Otherwise the call is tried again if the relay did not answer.
 func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer, last bool) (requestView, error) {
 	record, err := q.Record(ctx)
 	if err != nil {

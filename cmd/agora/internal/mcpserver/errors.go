@@ -73,7 +73,8 @@ type noted struct {
 func (n noted) Unwrap() error { return n.error }
 
 // fail returns the text of a tool's error. Only errors of this package, of the spending limits and of this machine are
-// shown as they are. All others may contain text of the relay or of an agent, and are marked. ctx is that of the call.
+// shown as they are. All others may contain text of the relay or of an agent, and are marked. ctx is the context of the
+// call.
 func (s *Server) fail(ctx context.Context, tool string, err error) string {
 	p := &page{Page: untrusted.NewPage()}
 	s.explain(ctx, p, tool, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// relays is what the server uses of its client: that of one relay, or of several.
+// relays is what the server uses of its client: a client of one relay, or of several.
 type relays interface {
 	Agent(ctx context.Context, id didkey.DID) (client.Agent, error)
 	Agents(ctx context.Context, q client.AgentQuery) (client.AgentPage, error)
@@ -100,7 +100,7 @@ func (c manyCall) moves() bool  { return c.Agent() != "" }
 func (c manyCall) proved() bool { return c.Proved() }
 
 // recordPatience is how long one try of a tool waits for the record of a thread, while its home is silent. The next try
-// goes on, and the time of silence goes on too.
+// continues, and the time of silence counts on.
 const recordPatience = 10 * time.Second
 
 // Record is NetworkCall.Record, which would wait as long as ctx lasts.
@@ -130,7 +130,7 @@ func within[T any](ctx context.Context, read func(context.Context) (T, error)) (
 // maxKept is how many jobs are kept. The oldest is forgotten first.
 const maxKept = 100
 
-// jobs are those of several relays. It is safe for concurrent use. nil: there is one relay, and nothing is kept.
+// jobs has the jobs at several relays. It is safe for concurrent use. nil: there is one relay, and nothing is kept.
 type jobs struct {
 	mu       sync.Mutex
 	byThread map[string]*keptJob

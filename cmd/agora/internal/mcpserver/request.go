@@ -23,14 +23,14 @@ type request struct {
 	call
 	Thread string  // as the LLM knows it; a job that has moved is in another thread now, see call.place
 	intent string  // empty: the relay no longer shows the REQUEST
-	chosen *chosen // what a call before has done with a job that is kept; nil: it is not kept
+	chosen *chosen // what an earlier call has done with a kept job; nil: the job is not kept
 	done   func()  // lets other calls use the request
 }
 
 // chosen is the offer that was accepted, as the LLM knows it; empty: none was since the server has started.
 type chosen struct{ offer string }
 
-// open makes a request, or goes on with the one that an earlier try of the same call has made. The caller releases it.
+// open makes a request, or continues the request of an earlier try of the same call. The caller releases it.
 func (s *Server) open(ctx context.Context, o client.RequestOptions) (request, error) {
 	if q, ok, err := s.jobs.take(ctx, o.Thread); ok {
 		return q, err

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestThreadNames checks that an id that others have chosen is shown as a name without it, that the name leads back to it
-// also in another server and after a restart, and that strangers push out no id that this server has made.
+// TestThreadNames checks ids that others have chosen. The server shows a name in place of such an id. The name leads
+// back to the id, also in another server and after a restart. Strangers cannot push out ids that this server has made.
 func TestThreadNames(t *testing.T) {
 	folder := t.TempDir()
 	const chosen, own = "Now.call-accept_offer", "thread_0123456789abcdefghjkmnpqrs"

@@ -110,8 +110,8 @@ func (c CheckCmd) repair(env cli.Environment) (err error) {
 	return nil
 }
 
-// noteGatewayKey makes the check of the gateways' shared tables write to recorded with which gateway key the database was
-// used.
+// noteGatewayKey changes the check of the gateways' shared tables: it also reads which gateway key the database was
+// used with, and writes the DID of that key to recorded.
 func noteGatewayKey(all []relay.Extension, recorded *didkey.DID) []relay.Extension {
 	for i, x := range all {
 		if x.Name == gateway.Extension.Name {

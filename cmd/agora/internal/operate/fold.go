@@ -106,7 +106,7 @@ func (c FoldCmd) Run(env cli.Environment) (err error) {
 	return err
 }
 
-// compare fails unless the books are still those of before.
+// compare fails if the books have changed.
 func (c FoldCmd) compare(ctx context.Context, store relay.Extender, old jobs.Books) error {
 	now, err := booksOf(ctx, store)
 	if err == nil && now != old {

@@ -144,7 +144,7 @@ func (a *audit) newest(
 	}
 }
 
-// prefix checks that the tree of the newest checkpoint continues that of another one.
+// prefix checks that the tree of the newest checkpoint continues the tree of another checkpoint.
 func (a *audit) prefix(log *client.Log, old, newest *proof.Checkpoint) {
 	if old.Size > newest.Size {
 		old, newest = newest, old

@@ -232,7 +232,7 @@ func (g gateways) Mounts() (all []httpapi.Mount) {
 	return all
 }
 
-// listeners returns the own listeners of gateways. config is that of TLS; nil: they have no TLS.
+// listeners returns the separate listeners of gateways. config is for TLS; nil: they have no TLS.
 func (g gateways) listeners(config *tls.Config) (all []httpapi.Listener) {
 	for _, s := range g.all {
 		if s.own != nil {

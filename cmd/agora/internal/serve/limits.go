@@ -23,7 +23,7 @@ type limitFlags struct {
 	PollsPerIP       int         `reload:"" name:"polls-per-ip" default:"32" placeholder:"N" help:"Concurrent waiting polls of one address; 0: no limit (default: ${default})."`
 	MaxPolls         int         `reload:"" default:"10000" placeholder:"N" help:"Concurrent waiting polls of all addresses together; 0: no limit (default: ${default})."`
 	WritesPerIP      int         `reload:"" name:"writes-per-ip" default:"4" placeholder:"N" help:"Messages of one address, and its changes at gateways, that are being stored at a time; others wait for their turn, at most 10s. An IPv6 /48 counts as one address here. 0: no limit (default: ${default})."`
-	BulksPerIP       int         `reload:"" name:"bulks-per-ip" default:"4" placeholder:"N" help:"Concurrent bulk requests of one address; 0: no limit but that of 16 for all addresses (default: ${default})."`
+	BulksPerIP       int         `reload:"" name:"bulks-per-ip" default:"4" placeholder:"N" help:"Concurrent bulk requests of one address; 0: only the limit of 16 for all addresses (default: ${default})."`
 	BulkFrom         []netText   `reload:"" placeholder:"CIDR" sep:"none" help:"Do not count the lines of bulk requests from this address or network as posts of its address. They still count as messages of their senders. May be repeated."`
 	InboxEvents      int         `reload:"" default:"10000" placeholder:"N" help:"Number of unexpired REQUESTs and MANIFESTs stored for one recipient. Messages of the recipient's own threads are not counted. 0: no limit (default: ${default})."`
 	InboxBytes       int64       `reload:"" type:"bytes" default:"64MiB" placeholder:"SIZE" help:"Total size of the messages that --inbox-events counts. 0: no limit (default: ${default})."`

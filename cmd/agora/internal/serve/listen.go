@@ -13,7 +13,7 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 )
 
-// Names of the sockets that systemd may pass for another purpose than that of --addr.
+// Names of sockets that systemd may pass. A socket with another name replaces --addr.
 const httpSocket, metricsSocket = "http", "metrics"
 
 // passesSocket reports whether systemd has passed a socket with this name.
@@ -39,8 +39,8 @@ type sockets struct {
 	http, metrics net.Listener // nil: there is none
 }
 
-// listen opens the listeners. Sockets that systemd has opened replace those of the flags: the sockets named http and
-// metrics those of --http-addr and --metrics-addr, and all others that of --addr.
+// listen opens the listeners. Sockets that systemd has opened replace the addresses in flags: a socket named http
+// replaces --http-addr, one named metrics replaces --metrics-addr, and all others replace --addr.
 func (c *Cmd) listen() (s sockets, err error) {
 	defer func() {
 		if err != nil {

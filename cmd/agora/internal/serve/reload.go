@@ -42,7 +42,7 @@ func (s *server) reloadAt(ctx context.Context, signals <-chan os.Signal) {
 }
 
 // reload reads the settings again and applies those with the tag reload. Nothing is applied if a setting is wrong, or
-// if a certificate cannot be used. Requests and polls go on.
+// if a certificate cannot be used. Requests and polls continue.
 func (s *server) reload(ctx context.Context) error {
 	fresh, parsed, err := s.parse(s.env.Args)
 	if err != nil {

@@ -319,7 +319,7 @@ func (c Cmd) warnings(loopbackOnly bool) (all []string) {
 	return all
 }
 
-// shareKeys makes the keys in the data folder those of all nodes. It does nothing for a relay with a single node.
+// shareKeys copies the keys that all nodes share into the data folder. It does nothing for a relay with a single node.
 func (c Cmd) shareKeys(ctx context.Context, store openedStore) (err error) {
 	if store.nodes == nil {
 		return nil

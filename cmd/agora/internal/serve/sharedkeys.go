@@ -103,7 +103,7 @@ func (s keySecret) decrypt(name string, stored []byte) ([]byte, error) {
 	return content, nil
 }
 
-// SharedKeys makes the keys in a data folder those of all nodes.
+// SharedKeys copies the keys that all nodes share into a data folder.
 type SharedKeys struct {
 	Store  *postgres.Store
 	Folder string
@@ -111,8 +111,8 @@ type SharedKeys struct {
 	renew  bool      // with --new-identity
 }
 
-// Sync makes the files of the data folder those that the nodes share. It creates those that no node has yet, except for
-// those that a used database must have had. gateways says whether the keys of gateways are needed.
+// Sync copies the key files that the nodes share into the data folder. If no node has a file yet, Sync creates it,
+// unless the database must have been used with one. gateways says whether the keys of gateways are needed.
 func (k SharedKeys) Sync(ctx context.Context, gateways bool) error {
 	for _, name := range datafolder.Keys {
 		if name != datafolder.Key && !gateways {

@@ -340,7 +340,7 @@ func (a *acmeCertificates) keep(ctx context.Context, domain string) {
 }
 
 // obtain returns the certificate of a domain. If there is none, it orders one, which takes some seconds. An order cannot
-// be interrupted. So when ctx ends, obtain returns, and the order goes on without it.
+// be interrupted. So when ctx ends, obtain returns, and the order continues without it.
 func (a *acmeCertificates) obtain(ctx context.Context, domain string) (*tls.Certificate, error) {
 	type outcome struct {
 		certificate *tls.Certificate

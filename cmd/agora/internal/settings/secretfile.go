@@ -13,8 +13,9 @@ import (
 // SecretSuffix follows the name of a variable whose value is the name of a file with the setting.
 const SecretSuffix = "_FILE"
 
-// secretFile returns the value of a secret setting from a file: that of the variable with secretSuffix, or a credential of
-// systemd with the name agora and the setting's name, such as agora.store. source says which; empty: there is none.
+// secretFile returns the value of a secret setting from a file. It is the file that the variable with SecretSuffix
+// names, or else a credential of systemd: its name is agora and the setting's name, such as agora.store. source says
+// which file it was; empty: there is none.
 func secretFile(name string) (text, source string, err error) {
 	variable := Variable(name) + SecretSuffix
 	path := os.Getenv(variable)

@@ -211,7 +211,7 @@ func TableLines(rows [][]string) (lines []string) {
 	return lines
 }
 
-// who returns the name of an agent for tables and progress: that of the address book, or else its DID in short.
+// who returns the name of an agent for tables and progress: its name in the address book, or else its DID in short.
 func (a *asking) who(did didkey.DID) string { return cmp.Or(a.people.Name(did), cli.ShortDID(did)) }
 
 // PriceOf returns the price of an offer for people.

@@ -138,7 +138,7 @@ func (a *asking) describe(ctx context.Context) (text string, open bool) {
 // DescribePatience is how long describe waits for the relay. A person waits for its answer after Ctrl-C.
 const DescribePatience = 3 * time.Second
 
-// adviseAfter says in which state the thread is, and how to go on, unless the request has ended.
+// adviseAfter says which state the thread has, and how to continue, unless the request has ended.
 func (a *asking) adviseAfter(how Outcome, err error) {
 	switch how {
 	case OutcomeNoOffer, OutcomeNoneGood, OutcomeTimedOut, OutcomeUnreachable, OutcomeInterrupted, OutcomeFailed:
@@ -154,7 +154,7 @@ func (a *asking) adviseAfter(how Outcome, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.Ctx), DescribePatience)
 	defer cancel()
 	state, open := a.describe(ctx)
-	if open || how != OutcomeFailed { // that of an agent that has failed is clear
+	if open || how != OutcomeFailed { // if the agent has failed, the state is clear
 		a.env.Say("%s", state)
 	}
 	if !open {

@@ -58,8 +58,8 @@ func (l *liner) Message(e *envelope.Envelope) line {
 	return line{at: e.TS, kind: string(e.Type), thread: e.Thread, from: e.Sender.ID, to: e.Recipient, summary: summary(e)}
 }
 
-// Print prints a line, and before it a line with the day and the time zone if they are others than before. A
-// summary that does not fit into the line stands below, where it has more room.
+// Print prints a line. If the day or the time zone has changed, it first prints a line with both. A summary that does
+// not fit into the line stands below, where it has more room.
 func (l *liner) Print(one line) error {
 	row, widths := []string{cli.ShownClock(one.at), one.kind}, []int{cli.ClockWidth, typeWidth}
 	if l.thread {

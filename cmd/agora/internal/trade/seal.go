@@ -45,8 +45,8 @@ func (t threaded) shouldSeal(r role) (bool, error) {
 	return false, errSealUnknown
 }
 
-// prepare applies the flags to a resumed call. If the REQUEST cannot be read back, because it is sealed to the agent or
-// the relay no longer has it, the flags have to repeat its limits.
+// prepare applies the flags to a resumed call. The REQUEST cannot be read back if it is sealed to the agent, or if the
+// relay no longer has it. Then the flags have to repeat its limits.
 func (c sendAccept) prepare(call *client.Call, requestShown bool) error {
 	call.AllowPlain = c.AllowPlain
 	switch unreadable := call.Seal || !requestShown; {
@@ -62,8 +62,8 @@ func (c sendAccept) prepare(call *client.Call, requestShown bool) error {
 	return nil
 }
 
-// maxThreads is for how many threads follow remembers to which agents a sealed REQUEST was sent. When there are more,
-// follow forgets all of them and asks the relay again.
+// maxThreads is the number of threads for which follow remembers which agents got a sealed REQUEST. When there are
+// more, follow forgets all of them and asks the relay again.
 const maxThreads = 10_000
 
 // plainAnswers recognizes answers to sealed requests that are not sealed.

@@ -315,7 +315,7 @@ func (c WorkCmd) key() (didkey.Key, error) {
 	return key, err
 }
 
-// worker returns the client. It retries for longer than that of other commands, because nobody waits for it.
+// worker returns the client. It retries for longer than the clients of other commands, because nobody waits for it.
 func (c WorkCmd) worker(env cli.Environment, key didkey.Key, state *client.State) (cli.Relays, error) {
 	if !c.Many() {
 		return c.One().ConnectPatiently(env, key)

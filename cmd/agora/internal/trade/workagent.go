@@ -59,7 +59,7 @@ func (w *workAgent) quote(ctx context.Context, job client.Job) (envelope.Offer, 
 		if o, err := w.relay.Origin(ctx, job.Envelope); err != nil {
 			return envelope.Offer{}, err
 		} else if o.Protocol != client.Direct {
-			offer.Price = nil // gateways pay no other price than that of a skill, in credits
+			offer.Price = nil // gateways pay only the price of a skill, in credits
 		}
 	}
 	return offer, nil

@@ -49,7 +49,7 @@ type template struct {
 	rest     bool // the last parameter takes the rest of the path, with slashes (x-rest)
 }
 
-// The variants of the document. In that of answers, objects have no other members than those that are documented.
+// The variants of the document. In the variant for answers, objects have only the documented members.
 const (
 	forRequests = "https://relay.test/requests.json"
 	forAnswers  = "https://relay.test/answers.json"

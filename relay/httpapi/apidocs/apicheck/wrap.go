@@ -10,7 +10,7 @@ import (
 
 // Wrap returns a function that wraps the handler of a server, for the option Wrap of package httpapi. It checks each
 // exchange. When the test ends, it fails with all that was wrong. path returns the path of a request in the document, and
-// false if the request is not to be checked. nil: the path is that of the request.
+// false if the request is not to be checked. nil: the path is the request's path.
 func (c *Checker) Wrap(t testing.TB, path func(*http.Request) (string, bool)) func(http.Handler) http.Handler {
 	var mu sync.Mutex
 	known := map[string]bool{} // each problem is reported once

@@ -405,8 +405,8 @@ class BlockingOutput:
 
 
 class BlockingTurn:
-    """A2ATurn for a function that is not async: update, and the methods of an artifact, block. The other members are
-    those of A2ATurn."""
+    """A2ATurn for a function that is not async: update, and the methods of an artifact, block. The other members are as
+    in A2ATurn."""
 
     def __init__(self, turn: A2ATurn, loop: asyncio.AbstractEventLoop):
         self._turn, self._loop = turn, loop
@@ -431,8 +431,8 @@ Gateway = tuple[str, str]
 
 
 class TurnServer:
-    """The functions quote and work of an agent that answers A2A callers. clients are those of the relays whose gateways
-    are served. work and quote are for other intents."""
+    """The functions quote and work of an agent that answers A2A callers. clients returns the clients of the relays
+    whose gateways it serves. work and quote are for other intents."""
 
     def __init__(
         self,

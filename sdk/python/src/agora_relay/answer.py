@@ -47,8 +47,9 @@ class TooLong(ValueError):
 class Spec:
     """How to read a successful answer: the largest size of its body in bytes, and the list whose elements on_element
     gets one at a time, as JSON text. If the answer turns out to be malformed, on_element may have been called. With
-    is_text, the answer is no JSON, but a text, which becomes its only member "text". statuses are those of a success.
-    With sister, it is that of the hub or of the registry of jobs, whose answers have other forms (GATEWAYS §4)."""
+    is_text, the answer is a text, not JSON. The result then has it as its only member "text". statuses are the statuses
+    of a success. With sister, the answer is from the hub or the registry of jobs, whose answers have other forms
+    (GATEWAYS §4)."""
 
     limit: int
     list_name: str = ""

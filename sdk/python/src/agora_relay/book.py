@@ -17,8 +17,8 @@ JobKey = tuple[str, str, str]
 """A job: the did:key of its client, its root, and the digest of its payload."""
 
 Record = dict[str, Any]
-"""What the agent keeps of a job. The members are those of a line in the file of State, which are the same in Go and
-JavaScript: those of JobKey; until: when it may be forgotten; offer: the terms of the first OFFER, absent: not known;
+"""What the agent keeps of a job. Its members are also in the file of State, with the same names in Go and JavaScript.
+They are the members of JobKey; until: when it may be forgotten; offer: the terms of the first OFFER, absent: not known;
 accepted; begun: how often the work was begun; over: it has ended, or must not be begun; outcome: the answer, absent:
 there is none; thread: the newest one with an ACCEPT; earlier: the hashes of the ACCEPTs in older threads."""
 
@@ -172,8 +172,9 @@ class Book:
         return (["job", job] for job in self.jobs.values())
 
     def _job(self, key: JobKey, now: float, until: float) -> Record:
-        """The record of a job. If the book does not have it, for example because an earlier process without a file has
-        offered, it is made, and kept until a time; if the book is full, another job is forgotten."""
+        """The record of a job. If the book does not have it, the record is made, and kept until a time. This happens,
+        for example, if an earlier process without a file made the offer. If the book is full, another job is
+        forgotten."""
         self.expire(now)
         if key not in self.jobs:
             oldest = self._oldest(self._crowd(key))
@@ -187,7 +188,7 @@ class Book:
         return self.jobs[key]
 
     def _crowd(self, key: JobKey) -> list[JobKey]:
-        """The jobs of which one must go before another one is added; empty: there is room."""
+        """If the book is full, the jobs of which one must be forgotten; empty: there is room."""
         own = [other for other in self.jobs if other[0] == key[0]]
         if len(own) >= MAX_OF_CLIENT:
             return own

@@ -136,8 +136,8 @@ class Call:
     ) -> Offer:
         """Waits, by default for 5 seconds, and returns the best acceptable offer. It needs no collect before. With 0
         seconds it chooses among the offers that are there. With the rule first it returns as
-        soon as there is one, and by default waits without a limit. max_cost and deadline take the place of those of
-        the request. Raises Unacceptable if there is none in time, and what offers raises."""
+        soon as there is one, and by default waits without a limit. max_cost and deadline replace the limits of the
+        request. Raises Unacceptable if there is none in time, and what offers raises."""
         if isinstance(rule, str) and rule not in RULES:
             raise ValueError(
                 f"{rule!r} is not a rule; use cheapest, fastest, first, or a function that compares offers"

@@ -51,7 +51,7 @@ class Caller:
 
     async def _in_thread(self, function: Callable[[Job], T], job: Job) -> T:
         """Runs a blocking function in a thread. Nothing can stop a thread. So if the task is cancelled, the thread
-        goes on, and sees job.cancelled. It is a daemon, so it does not keep the process from ending."""
+        continues, and can look at job.cancelled. It is a daemon, so it does not keep the process from ending."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()

@@ -24,8 +24,9 @@ def _must(ok: object, message: str) -> None:
 
 @dataclass(frozen=True)
 class Deal:
-    """What a chain proves without any relay. home is the DID of the relay that decides the thread. price is that of the
-    OFFER; None: it has none, or is sealed. accepted: the chain has an ACCEPT. status is that of the RESULT."""
+    """What a chain proves without any relay. home is the DID of the relay that decides the thread. price is the OFFER's
+    price; None: it has none, or is sealed. accepted says that the chain has an ACCEPT. status is the RESULT's
+    status."""
 
     client: str
     agent: str

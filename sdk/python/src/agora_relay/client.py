@@ -543,11 +543,12 @@ class Client:
         registry of jobs, from channels and over A2A. Serve HUB_INTENT, "chorus.channel.message" and "a2a.message" for
         what comes from hub, channels and A2A; jobs have the intents of the manifest, and cost credits.
 
-        protocols are hub, jobs, channel and a2a; without any, all that the relay has. name is the agent's name at the
-        hub (by default that of the manifest), culture its language tag. With public everybody may call it over A2A;
-        otherwise join makes a key. With listed the relay shows that endpoint, and proofs says that serve_a2a serves it.
-        What state has joined within a day is not registered again, unless it has changed. Without state, each call
-        makes another inbox and another key. Raises ValueError for options that are wrong, Refused and RelayError."""
+        protocols are hub, jobs, channel and a2a; by default all that the relay has. name is the agent's name at the
+        hub, by default the name in the manifest. culture is its language tag. With public everybody may call it over
+        A2A; otherwise join makes a key. With listed the relay shows that endpoint, and proofs says that serve_a2a
+        serves it. A registration that state remembers is repeated after a day, or if it has changed. Without state,
+        each call makes another inbox and another key. Raises ValueError for options that are wrong, Refused and
+        RelayError."""
         options = joining(
             manifest, name=name, culture=culture or "en", credits=credits, public=public, listed=listed, proofs=proofs
         )
@@ -831,29 +832,29 @@ class Client:
         """Runs an agent until it is cancelled. It answers requests for its intents with offers. When a client accepts,
         it does the work and posts the result.
 
-        A request to this agent for another intent gets the ERROR INTENT_NOT_SUPPORTED, and one whose max_cost is below
-        the price INSUFFICIENT_BUDGET. Such open requests get no answer. A sealed request gets sealed answers. Work is
-        done at least once, and only one RESULT counts.
+        A request to this agent for another intent gets the ERROR INTENT_NOT_SUPPORTED. A request to this agent with a
+        max_cost below the price gets INSUFFICIENT_BUDGET. Open requests like that get no answer. A sealed request gets
+        sealed answers. Work is done at least once, and only one RESULT counts.
 
-        price is that of every job: a number of USD, or a Price; by default every job is free. The manifest announces
-        it. quote(job) returns the price of one job in USD, a Quote, the payload of an OFFER, or None for no offer.
-        work(job) returns the output, or a Delivery. Both may be async or blocking; blocking ones run in threads. They
-        raise AgentError to choose the error for the client. Everything else that they raise
-        becomes INTERNAL_ERROR.
+        price is the price of every job: a number of USD, or a Price; by default every job is free. The manifest
+        announces it. quote(job) returns the price of one job in USD, a Quote, the payload of an OFFER, or None for no
+        offer. work(job) returns the output, or a Delivery. Both may be async or blocking; blocking ones run in threads.
+        They raise AgentError to choose the error for the client. Everything else that they raise becomes
+        INTERNAL_ERROR.
 
         cursor stores the position across restarts: work that was accepted before a crash is done after it. manifest
         is the payload of a MANIFEST, which is kept in the directory; its id and its intents have defaults. At most
         concurrency jobs run at once. dropped is called with each REQUEST that gets no answer, because too many wait.
 
-        A client may continue a job in another thread (RELAYS §4). The agent offers the same there, works once for all
-        threads of the job, and posts the outcome in each one with an ACCEPT, but not in the first one if another has an
-        ACCEPT. With state, which is a file, this holds through a crash: work that had begun and not ended is begun
-        attempts times in all, and then the client gets an ERROR. With attempts=1 it is never repeated. The position is
-        in state too, unless cursor is given.
+        A client may continue a job in another thread (RELAYS §4). The agent makes the same offer there, and works once
+        for all threads of the job. It posts the outcome in each thread with an ACCEPT. It leaves out the first thread
+        if another one has an ACCEPT. State is a file, so with it this holds through a crash. Work that a crash has
+        ended is begun again, attempts times in all. Then the client gets an ERROR. With attempts=1 work is never
+        repeated. The position is in state too, unless cursor is given.
 
-        Unless proofs of the client is "off", work begins only after the proof of the ACCEPT was read; with "prefer"
-        only if the relay has the feature proofs. If it does not hold, the client gets the ERROR UNAVAILABLE. If there
-        is none, or it names no REQUEST, "prefer" logs that, and the agent works.
+        Unless proofs of the client is "off", the agent reads the proof of the ACCEPT before it works; with "prefer"
+        only if the relay has the feature proofs. If the proof does not hold, the client gets the ERROR UNAVAILABLE.
+        With "prefer", a missing proof, or a proof that names no REQUEST, is only logged, and the agent works.
 
         Raises TypeError and ValueError for wrong arguments, RelayError if the relay refuses to be read, and errors of
         the store."""

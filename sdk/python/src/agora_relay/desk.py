@@ -57,7 +57,7 @@ class Inbox:
 
 
 class Work:
-    """The work for one job, in a task of its own. until is when it is cut off, on the loop's clock; None: never."""
+    """The work for one job, in a separate task. until is when it is cut off, on the loop's clock; None: never."""
 
     task: asyncio.Task[None]
 

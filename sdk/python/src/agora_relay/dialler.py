@@ -42,7 +42,7 @@ def is_public(address: str) -> bool:
 
 
 def _is_own(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether an address is that of an interface of this machine: then it is also the one from which it is reached."""
+    """Whether an address belongs to this machine. If it does, a connection to it also comes from it."""
     family = socket.AF_INET if ip.version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:

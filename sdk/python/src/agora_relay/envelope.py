@@ -228,7 +228,7 @@ def verify(e: Mapping[str, Any]) -> None:
 
 
 def verify_by(did: object, e: Mapping[str, Any]) -> None:
-    """Raises Refused unless the signature of e is that of did."""
+    """Raises Refused unless did has signed e."""
     key_of(did)
     sig = decode64(e.get("sig"))
     if sig is None or len(sig) != 64:

@@ -39,8 +39,8 @@ class Refused(AgoraError):
 
 
 class RelayError(Refused):
-    """A request without a successful answer. code is that of the relay, NO_ANSWER if there was no complete answer, or
-    INVALID_ANSWER if the answer is not that of an Agora relay."""
+    """A request without a successful answer. code is the relay's code, NO_ANSWER if there was no complete answer, or
+    INVALID_ANSWER if the answer is not from an Agora relay."""
 
     status: int
     """The HTTP status; 0: there was no complete answer."""
@@ -74,7 +74,7 @@ class RelayError(Refused):
 
     @property
     def from_relay(self) -> bool:
-        """Whether the code is that of a relay's refusal, and not NO_ANSWER or INVALID_ANSWER."""
+        """Whether the code comes from a relay's refusal, and not NO_ANSWER or INVALID_ANSWER."""
         return self.code not in ("NO_ANSWER", "INVALID_ANSWER")
 
     @property

@@ -84,7 +84,7 @@ class Filter:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Event:
-    """A verified message. payload is that of envelope, or the decrypted one if it was sealed to this client."""
+    """A verified message. payload is the payload of envelope, decrypted if it was sealed to this client."""
 
     envelope: Envelope
     """The message as its sender has signed it."""

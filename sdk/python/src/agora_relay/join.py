@@ -186,7 +186,7 @@ async def _call(
     *,
     repeatable: bool = True,
 ) -> dict[str, Any]:
-    """A signed call to a gateway. One that is not repeatable is not repeated after it may have had an effect."""
+    """A signed call to a gateway. If the call may have had an effect, it is repeated only if it is repeatable."""
     origin, gateway = await client.gateway_of(protocol)
     pause = Backoff()
     for attempt in range(1, ATTEMPTS + 1):

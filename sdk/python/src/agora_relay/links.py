@@ -40,7 +40,7 @@ def _of_meta(e: Mapping[str, Any], name: str) -> Any:
 
 
 def flaw(e: Envelope, home: Home | None, answers: Container[str]) -> str:
-    """Why a receiver ignores e (RELAYS R-3, R-7); empty: e counts. home is that of the REQUEST of the thread. answers
+    """Why a receiver ignores e (RELAYS R-3, R-7); empty: e counts. home is the home of the thread's REQUEST. answers
     are the hashes of the messages that e may answer."""
     if home_of(e) != home:
         return "it does not name the home of its REQUEST"

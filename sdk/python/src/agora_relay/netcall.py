@@ -61,8 +61,9 @@ class _Leg:
 
 class NetworkCall(Call):
     """The client's side of a job, which Network.request returns. It is used as a Call. If the relay that decides the
-    thread is silent, the job goes on in a new thread at another relay. The members of Call are about the newest thread.
-    Once an offer is accepted, the offer of the same agent is accepted in a new thread too, unless it costs more."""
+    thread is silent, the job continues in a new thread at another relay. The members of Call are about the newest
+    thread. Once an offer is accepted, the offer of the same agent is accepted in a new thread too, unless it costs
+    more."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class NetworkCall(Call):
     async def accept(
         self, offer: Offer, *, max_cost: float | None = None, deadline: datetime.datetime | None = None
     ) -> None:
-        """See Call.accept. If the relay is silent, this returns, and the job goes on at another relay."""
+        """See Call.accept. If the relay is silent, this returns, and the job continues at another relay."""
         if self.agent not in (None, offer.agent):
             raise Unacceptable(f"the job has an ACCEPT for {self.agent}; make a new request for another agent")
         leg = next((leg for leg in self._legs if leg.call.request_id == offer.request_id), self._legs[-1])
@@ -210,7 +211,7 @@ class NetworkCall(Call):
         self._reading.add(self._network.keep(self._read(leg)))
 
     def _show(self, leg: _Leg) -> None:
-        """Makes the members of Call those of a thread."""
+        """Sets the members of Call from a thread."""
         self.thread, self.request_id, self._client = leg.call.thread, leg.call.request_id, leg.client
 
     async def _insist(self, client: Client, post: Callable[[Callable[[], None]], Awaitable[T]]) -> T:

@@ -1,4 +1,4 @@
-"""Several relays, none of them trusted (RELAYS): one agent reads them all, and a job goes on if one of them fails."""
+"""Several relays, none of them trusted (RELAYS): one agent reads them all, and a job continues if one of them fails."""
 from __future__ import annotations
 
 import asyncio
@@ -317,7 +317,7 @@ class Network:
         description: str | None = None,
     ) -> NetworkCall:
         """Asks for a service: an agent at the first of its relays that can be a home, all agents at the preferred
-        relay. The arguments are those of Client.request. If that relay is silent, the job goes on at another one.
+        relay. The arguments are those of Client.request. If that relay is silent, the job continues at another one.
         Raises RelayError if no relay can be a home, and what Client.request raises."""
         limits = Limits(max_cost, deadline)
         payload = request_payload(intent, params, limits, constraints, title, description)

@@ -7,7 +7,7 @@ KNOWN = 0  # the rank of the REQUESTs of clients with credit; see queue.py
 
 class Pace:
     """A copy of the relay's token bucket for this sender. It delays offers only after the relay has refused a post
-    because of the rate, because a relay on the same machine may have no limit. Times are those of a monotonic clock.
+    because of the rate, because a relay on the same machine may have no limit. Times come from a monotonic clock.
     """
 
     def __init__(self) -> None:

@@ -294,7 +294,7 @@ class Quote:
 
     price: float | Price = 0.0
     currency: str = "USD"
-    """That of a price that is a number."""
+    """The currency of price, if price is a number."""
     eta_seconds: float | None = None
     plan: str | None = None
     valid_until: datetime.datetime | None = None

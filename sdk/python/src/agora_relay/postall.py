@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agora_relay")
 
-# A request has at most this many messages and bytes. That is less than a relay takes, so that little is repeated after
-# a failure.
+# A request has at most this many messages and bytes. A relay takes more, but in small requests a failure makes the
+# client repeat less.
 BULK_MESSAGES = 1000
 BULK_BYTES = 4 << 20
 BULK_SECONDS = 3 * EXCHANGE_SECONDS  # for one request; a relay works on it for a minute at most

@@ -107,8 +107,8 @@ def verify_proof(
     witnesses: Iterable[str] = (),
 ) -> VerifiedProof:
     """Checks the proof text: that a leaf is in the log of a relay, that the relay has signed this, and that signatures
-    by the witnesses, if there are any, are valid. With message, the proof must be that of this message by this relay;
-    the caller has verified the message. witnesses are verifier keys. Raises Refused with INVALID_PROOF."""
+    by the witnesses, if there are any, are valid. With message, the proof must be for this message, and by this relay.
+    The caller must verify the message first. witnesses are verifier keys. Raises Refused with INVALID_PROOF."""
     p = _read_proof(text)
     c = p.checkpoint
     cosigned = _check_signatures(c, [_read_witness(key) for key in witnesses])

@@ -213,8 +213,8 @@ class Session:
         method: str = "",
         sister: bool = False,
     ) -> dict[str, Any]:
-        """Sends a signed call to a gateway of the relay: by default a POST of body, or a GET if body is None. url is
-        below that of the gateway. sister is that of Spec. Raises RelayError."""
+        """Sends a signed call to a gateway of the relay: by default a POST of body, or a GET if body is None. url
+        begins with the gateway's URL. For sister, see Spec. Raises RelayError."""
         if self.me is None or not url.startswith(gateway + "/") or not gateway.startswith(origin + "/"):
             raise unauthorized("a signed call goes to a gateway of the relay, and needs an identity")
         await self.assure_parties()
@@ -255,7 +255,7 @@ class Session:
         self._fetched_at = None
 
     async def _token(self, target: str, show_online: bool) -> tuple[str, bool]:
-        """The Authorization header for a GET of target; empty: send none. The second is whether it grants access."""
+        """The Authorization header for a GET of target; empty: send none. The second value: the token grants access."""
         if target.partition("?")[0] in (WELL_KNOWN, HEALTH) or self.me is None and not self.require_parties:
             return "", False
         audience = await self._find_audience()

@@ -44,7 +44,7 @@ class State:
             self._load(self.path)
 
     def bind(self, did: str) -> None:
-        """Says whose state this is. Raises ValueError if the file is that of another identity."""
+        """Says whose state this is. Raises ValueError if the file belongs to another identity."""
         if self._owner not in ("", did):
             raise ValueError(f"the file {self.path} is the state of {self._owner}; use another file for {did}")
         self._owner = did

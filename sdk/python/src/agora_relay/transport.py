@@ -41,7 +41,7 @@ class TransportFailed(Exception):
 
 
 class BodyTooLong(Exception):
-    """The body of the answer is longer than allowed. status and headers are those of the answer."""
+    """The body of the answer is longer than allowed. status and headers are the answer's."""
 
     def __init__(self, response: Response):
         super().__init__("the response is too long")

@@ -95,7 +95,7 @@ export class Feed {
   // The newest first: {messages, end, next, size}. A read before end begins with the page's messages, and a read before
   // next with older ones. Only the last page needs next.
   #pages = [];
-  #cursor; // where following goes on
+  #cursor; // where following continues
   #lowest = 0; // the order of the oldest message
   #highest = 0;
   #reading; // the promise of an older page that is being read
