@@ -432,7 +432,7 @@ func TestAskChoosesAmongRivals(t *testing.T) {
 			post(b, envelope.Offer{RequestID: id, Price: usd(0.4)})
 			post(a, envelope.Offer{RequestID: id, Price: usd(7)})
 		}, b.key.DID(), 0.4},
-		"only a price that was raised": {[]string{"--wait", "2s"}, func(post func(rival, envelope.Payload), id string) {
+		"only a price that was raised": {[]string{"--wait", "6s"}, func(post func(rival, envelope.Payload), id string) {
 			post(a, envelope.Offer{RequestID: id, Price: usd(0.1)})
 			post(a, envelope.Offer{RequestID: id, Price: usd(7)})
 		}, "", 0},
