@@ -73,7 +73,7 @@ postgres:
 cluster:
 	go test -tags cluster -short -count=1 -timeout 10m ./ci/faults/cluster
 
-# Runs what takes long: an hour or two. Do so before you call a larger change finished.
+# Runs what takes long: some hours. Do so before you call a larger change finished.
 nightly:
 	bash ci/nightly
 
@@ -81,7 +81,7 @@ nightly:
 fuzz:
 	@FUZZTIME=$(FUZZTIME) bash ci/fuzz
 
-# Puts faults into a copy of the source, and checks that a test fails for each. Takes half an hour.
+# Puts faults into a copy of the source, and checks that a test fails for each. Takes an hour or so.
 mutants:
 	go run ./ci/mutants
 
