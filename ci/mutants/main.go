@@ -187,7 +187,8 @@ func (m mutant) runGo(ctx context.Context, dir string, args ...string) (out stri
 	}
 	instead, list := filepath.Join(dir, "faulty"), filepath.Join(dir, "overlay.json")
 	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {sound: instead}})
-	err = errors.Join(err, os.MkdirAll(dir, 0o700), os.WriteFile(instead, []byte(faulty), 0o600), os.WriteFile(list, overlay, 0o600))
+	err = errors.Join(err, os.MkdirAll(dir, 0o700), os.WriteFile(instead, []byte(faulty), 0o600),
+		os.WriteFile(list, overlay, 0o600))
 	if err != nil {
 		return "", nil, err
 	}

@@ -48,8 +48,8 @@ type LimitInfo struct {
 	Count func(*Limits) *int  `json:"-"` // the field of Limits, if there is one and it is a number
 }
 
-// limitTable has the limits that a Gate enforces, those of the fields of Limits. relay.LimitTable adds those that the store enforces. The documents and
-// the well-known document get them from there.
+// limitTable has the limits that a Gate enforces: the fields of Limits. relay.LimitTable adds the limits that the store
+// enforces. The documents and the well-known document get them from there.
 var limitTable = []LimitInfo{
 	{Name: envelope.LimitPostsPerAddress, Default: 50, BurstFactor: 2, Text: "POSTs a second",
 		Rate: func(l *Limits) *Rate { return &l.PostsPerAddress }},
