@@ -101,7 +101,7 @@ type handlerError struct{ error }
 func (e *handlerError) Unwrap() error { return e.error }
 
 // each runs loop for each given relay, once the relay has said who it is, until ctx ends. It returns when all loops
-// have ended. A relay that refuses its loop is logged, and the others continue; the error is returned if all do.
+// have ended. A relay that refuses its loop is logged, and the others continue. If all refuse, each returns the error.
 func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, didkey.DID) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

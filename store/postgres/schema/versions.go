@@ -21,8 +21,8 @@ type Program struct {
 	Together []int
 }
 
-// Current is this program. Each of its schemas needs its own nodes. Older nodes would append messages without leaves of
-// the log (schema 2), would write no spans, or could not write events, because they know no parties.
+// Current is this program. None of its schemas allows older nodes. They would append messages without leaves of the log
+// (schema 2), would write no spans, or could not write events, because they know no parties.
 var Current = Program{Files: Files, Together: []int{1, 2, 3, 4}}
 
 // Errors of nodes whose versions do not fit together.
