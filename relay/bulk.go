@@ -22,10 +22,11 @@ const (
 	MaxBulkTime  = time.Minute
 )
 
-// A batch is what PostAll checks and stores at a time. At most three are in memory, and one line more.
+// A batch is what PostAll checks and stores at a time. At most four are in memory, and one line more: one is read, one is
+// checked, one waits for the store, and one is stored. Together they have at most 1,024 lines and 4 MiB.
 const (
-	bulkBatchLines = 256
-	bulkBatchBytes = 1 << 20
+	bulkBatchLines = 240
+	bulkBatchBytes = 960 << 10
 )
 
 // Lines are the lines of a bulk request.
@@ -58,7 +59,7 @@ func (r *Relay) PostAll(ctx context.Context, from Peer, lines Lines, answer func
 	ctx, cancel := context.WithTimeout(ctx, MaxBulkTime)
 	defer cancel()
 	b := &bulk{relay: r, from: from, lines: lines, answer: answer, failed: cancel, read: newBulkQueue(),
-		checked: make(chan []*bulkLine)}
+		checked: make(chan []*bulkLine, 1)}
 	var stages sync.WaitGroup
 	stages.Go(b.check)
 	stages.Go(func() { b.store(context.WithoutCancel(ctx)) })
