@@ -198,7 +198,7 @@ func TestAskOutcomes(t *testing.T) {
 		{[]string{"partial", "--max-cost", "1"}, trade.OutcomeFailed, "[1]\n", `the status of the result is "partial"`},
 		{[]string{"nothing", "--max-cost", "1"}, trade.OutcomeResult, "null\n", "--json prints them"},
 		{[]string{"slow", "--max-cost", "1", "--timeout", "500ms"}, trade.OutcomeTimedOut, "", "there is no result after 500ms (--timeout)\nagora: did:key:"},
-		{[]string{"nobody", "--timeout", "100ms"}, trade.OutcomeTimedOut, "", "offers so far: 0"},
+		{[]string{"nobody", "--timeout", "1s"}, trade.OutcomeTimedOut, "", "offers so far: 0"},
 		{[]string{"nobody", "--timeout", "200ms"}, trade.OutcomeTimedOut, "", "; waiting 200ms for an offer anyway"},
 		{[]string{"--thread", "never"}, trade.OutcomeRefused, "", "it was never sent, or it ended long ago. To ask now, name the service: agora ask INTENT --thread never"},
 		{[]string{"free", "--relay", "http://127.0.0.1:1"}, trade.OutcomeUnreachable, "", "no relay answers at 127.0.0.1:1"},

@@ -208,25 +208,26 @@ func TestRate(t *testing.T) {
 		n := newNetwork(t)
 		b, peer := n.site(2), key(t)
 		b.peers = []witness.Peer{{DID: peer.DID(), URL: "http://127.0.0.1:1"}}
-		sent := 0
+		var sent atomic.Int64
 		junk := `{"events":[` + string(sign(t, key(t), envelope.Draft{Payload: request}, time.Now()).Canonical())
 		for range 19 {
 			junk += `,{}`
 		}
 		n.put("127.0.0.1:1", fake{peer.DID(), func(url.Values) (int, string) {
-			sent += 20
+			sent.Add(20)
 			return http.StatusOK, junk + `],"cursor":"1"}`
 		}})
 		b.start()
 		defer b.stop()
 		for _, c := range []struct {
 			wait time.Duration
-			most int
+			most int64
 		}{{time.Second, 505}, {time.Minute, 805}, {10 * time.Minute, 3805}} {
 			time.Sleep(c.wait)
 			synctest.Wait()
-			if sent < c.most-20 || sent > c.most+40 { // the answer that waits, and one more
-				t.Errorf("%d messages were taken after %v more, want about %d", sent, c.wait, c.most)
+			// The answer that waits, and one more.
+			if n := sent.Load(); n < c.most-20 || n > c.most+40 {
+				t.Errorf("%d messages were taken after %v more, want about %d", n, c.wait, c.most)
 			}
 		}
 	})
