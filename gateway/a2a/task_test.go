@@ -67,9 +67,12 @@ func TestTurns(t *testing.T) {
 		c.wantState(task, wire.InputRequired, "which?")
 		id := text(task, "id")
 		// The agent may begin before this is answered.
-		c.ok(c.rpc("SendMessage", object{"message": message("second", "taskId", id, "contextId", "mine"),
+		again := c.ok(c.rpc("SendMessage", object{"message": message("second", "taskId", id, "contextId", "mine"),
 			"metadata": object{"y": 2}, "configuration": object{"returnImmediately": true, "acceptedOutputModes": []string{"text/plain"}}},
 			"A2A-Extensions", "urn:one, urn:two"))
+		if state := wire.State(text(again, "task", "status", "state")); state != wire.Submitted && state != wire.Working {
+			t.Errorf("the answer to a running turn has the state %s", state)
+		}
 		synctest.Wait()
 		c.wantState(c.task(id), wire.Working)
 		c.refused(c.rpc("SendMessage", object{"message": message("too early", "taskId", id)}), wire.UnsupportedOperation)
