@@ -25,7 +25,7 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi/apidocs"
 )
 
-// parts are those of a relay with all gateways.
+// parts has the parts of the documents that the gateways add, for a relay with all of them.
 var parts = []apidocs.Part{gateway.API, hub.API, channel.API, jobs.API, a2a.API}
 
 // relays are the relays for which the documents are tested.

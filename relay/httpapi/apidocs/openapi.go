@@ -55,7 +55,9 @@ func envelopeSchemas() (map[string][]byte, error) {
 	const here = "#/components/schemas/"
 	replace := []string{`"$ref": "#/`, `"$ref": "` + here + `Envelope/`}
 	for file, name := range files {
-		replace = append(replace, `"$ref": "`+file+`#/`, `"$ref": "`+here+name+`/`, `"$ref": "`+file+`"`, `"$ref": "`+here+name+`"`)
+		replace = append(replace,
+			`"$ref": "`+file+`#/`, `"$ref": "`+here+name+`/`,
+			`"$ref": "`+file+`"`, `"$ref": "`+here+name+`"`)
 	}
 	rename := strings.NewReplacer(replace...)
 	schemas := map[string][]byte{}
