@@ -22,8 +22,9 @@ const (
 	MaxBulkTime  = time.Minute
 )
 
-// A batch is what PostAll checks and stores at a time. At most four are in memory, and one line more: one is read, one is
-// checked, one waits for the store, and one is stored. Together they have at most 1,024 lines and 4 MiB.
+// A batch is what PostAll checks and stores at a time. At most four are in memory, and one line more: one batch is read,
+// one is checked, one waits for the store, and one is stored. Together they have at most 1,024 lines and 4 MiB (RELAYS
+//
 const (
 	bulkBatchLines = 240
 	bulkBatchBytes = 960 << 10

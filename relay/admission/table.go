@@ -23,8 +23,8 @@ type Limits struct {
 	RequestsPerAddress    int
 	PollsPerAddress       int // only those that wait
 	Polls                 int // waiting polls of all addresses together
-	// WritesPerAddress limits the messages, and the changes at gateways, that are being stored at a time. Here an address is
-	// one IPv4 address or one IPv6 /48. Others wait for their turn.
+	// WritesPerAddress limits the messages, and the changes at gateways, that are being stored at a time. Here an
+	// address is one IPv4 address or one IPv6 /48. Others wait for their turn.
 	WritesPerAddress int
 	BulksPerAddress  int            // concurrent bulk requests
 	BulkFrom         []netip.Prefix // networks whose lines of bulk requests do not count as posts of their address
