@@ -12,13 +12,14 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/bench"
+	"github.com/agora-relay/agora/internal/racing"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
 )
 
 // conversations returns the messages of threads that run side by side: REQUEST, OFFER, ACCEPT, RESULT. Each has one of
 // 10,000 clients and one of 10,000 agents.
-func conversations(b *testing.B, first, n int) []relay.Entry {
+func conversations(b testing.TB, first, n int) []relay.Entry {
 	const parties, side = 10_000, 500
 	all := make([]relay.Entry, 0, n+4*side)
 	for at := first; len(all) < n; at += side {
@@ -47,7 +48,7 @@ func conversations(b *testing.B, first, n int) []relay.Entry {
 
 // appendGroups appends entries in groups of one size. It returns the times of the groups, sorted, and how many pages
 // they have written to the log.
-func appendGroups(b *testing.B, s *Store, entries []relay.Entry, size int) (times []time.Duration, pages int) {
+func appendGroups(b testing.TB, s *Store, entries []relay.Entry, size int) (times []time.Duration, pages int) {
 	err := s.task(b.Context(), func(w *writer) error {
 		_, length, _, err := w.checkpoint(w.stmts.logStatus)
 		if err != nil {
@@ -96,6 +97,21 @@ func written() (n int64) {
 		}
 	}
 	return 0
+}
+
+// TestLogBytes checks how much the write-ahead log takes for an event, with its share of a merge (STORE S-1, S-2): at
+// most 6 KB in groups of 13.
+func TestLogBytes(t *testing.T) {
+	racing.Skip(t, "one thing after another")
+	events := 60_000
+	if testing.Short() {
+		events = 20_000 // so one batch begins to be merged
+	}
+	s := openAt(t, filepath.Join(t.TempDir(), "agora.db"))
+	_, pages := appendGroups(t, s, conversations(t, 0, events), 13)
+	if size := float64(pages) * pageSize / 1024 / float64(events); size > 6 {
+		t.Errorf("the log takes %.2f KB for an event", size)
+	}
 }
 
 // BenchmarkGroups appends conversations in groups of one size. It measures the store alone. The times of groups show
