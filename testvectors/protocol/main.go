@@ -100,6 +100,7 @@ func parts(t tables) []part {
 		{file: openAPI, name: "states", values: states},
 		{file: openAPI, name: "step types", values: stringsOf(t.StepTypes)},
 		{file: openAPI, name: "codes", values: codes},
+		{file: openAPI, name: "limits", values: texts(t.Limits, func(l admission.LimitInfo) string { return l.Name })},
 		{file: schemas + "envelope.json", name: "types", values: types},
 		{file: schemas + "vectors-threads.json", name: "thread types", values: threadTypes(t)},
 		{file: schemas + "envelope.json", name: "payloads", allOf: texts(types, payloadSchema)},
