@@ -95,6 +95,7 @@ func TestServeA2A(t *testing.T) {
 			s := c.stream("POST", binding, body)
 			time.Sleep(5 * time.Second)
 			got, ended := s.got()
+			got = fromStart(got)
 			id := text([]byte(s.all[0]), "task", "id")
 			text, chunks := "", 0
 			for i, e := range got[3 : len(got)-1] {
