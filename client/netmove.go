@@ -56,6 +56,9 @@ func (n *Network) homes(ctx context.Context, recipient didkey.DID) ([]*peer, err
 		}
 	}
 	asking.Wait()
+	if ctx.Err() != nil { // a relay that was not asked to the end may be usable
+		return nil, ctx.Err()
+	}
 	found = slices.DeleteFunc(found, func(p *peer) bool { return p == nil })
 	if len(found) == 0 {
 		return nil, errNoHome
@@ -160,9 +163,12 @@ func (j *NetworkCall) move(ctx context.Context, reason string) error {
 		return from.ended
 	}
 	homes, err := j.network.homes(ctx, opts.Recipient)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if err != nil {
 		j.network.log.Warn("a job cannot be continued now", "thread", from.call.Thread, "error", err)
-		return errors.Join(ctx.Err(), from.ended)
+		return from.ended
 	}
 	next := nextHome(homes, from.peer)
 	if next == nil {

@@ -292,6 +292,52 @@ func testResumedJobMoves(t *testing.T, dies bool) {
 	}
 }
 
+// TestInterruptedMove: a context ends while the next home is asked who it is. The job does not move to a later relay
+// that has answered faster, and the next call continues it at the right one (RELAYS R-15).
+func TestInterruptedMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b", "c")
+		w.relay("b").hookDocument = true
+		defer w.serve(w.network(client.NetworkOptions{}), func(ctx context.Context, _ client.Job) (envelope.Result, error) {
+			time.Sleep(time.Second)
+			return envelope.Result{Output: []byte("7")}, ctx.Err()
+		})()
+		var moves []client.Move
+		n := w.network(client.NetworkOptions{Moved: func(m client.Move) { moves = append(moves, m) }})
+		call, err := n.Request(t.Context(), client.RequestOptions{Intent: "echo", Recipient: w.agent(t.Context(), n)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for offer, err := range call.Offers(t.Context()) {
+			if err == nil {
+				err = call.Accept(t.Context(), offer)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+		w.kill("a")
+		ctx, interrupt := context.WithCancel(t.Context())
+		defer interrupt()
+		w.relay("b").setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			if strings.Contains(r.URL.Path, "/.well-known/") {
+				time.Sleep(time.Second) // the third relay answers
+				interrupt()
+			}
+			return next.RoundTrip(r)
+		})
+		if _, err := call.Result(ctx); !errors.Is(err, context.Canceled) || len(moves) > 0 {
+			t.Fatalf("interrupted: %v, moves %v", err, moves)
+		}
+		w.relay("b").setHook(nil)
+		result, err := call.Result(t.Context())
+		if err != nil || string(result.Output) != "7" || len(moves) != 1 || moves[0].To.URL != "http://b.test" {
+			t.Fatalf("result %v, %v, moves %v", result, err, moves)
+		}
+	})
+}
+
 // TestRestoredBeforeAccept: the home is restored from a copy without the thread before it gets the ACCEPT. The job
 // continues at another relay, with the same agent (RELAYS ).
 func TestRestoredBeforeAccept(t *testing.T) {
