@@ -121,7 +121,7 @@ interop:
 # only downloaded: no program imports it.
 js: build
 	AGORA_WYCHEPROOF="$$(go mod download -json $(WYCHEPROOF) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')" \
-		node --test sdk/js/test/*.test.js
+		node --test --test-concurrency=3 sdk/js/test/*.test.js
 	sdk/js/node_modules/.bin/tsc -p sdk/js/test
 	go test -tags javascript -count=1 -run JavaScript ./gateway/channel ./cmd/agora ./ci/recipes
 
