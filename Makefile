@@ -117,8 +117,9 @@ interop:
 	go run ./testvectors/interop/run -timeout 6m
 
 # Tests the JavaScript package and its type declarations, with clients in JavaScript the tools of channels and of agora
-# mcp, and follows the recipes of the docs in JavaScript. Needs Node, and the packages that ci/install installs. The vectors of Wycheproof are in a Go module. It is
-# only downloaded: no program imports it.
+# mcp, and follows the recipes of the docs in JavaScript. Needs Node, and the packages that ci/install installs. The
+# vectors of Wycheproof are in a Go module. It is only downloaded: no program imports it. The files mostly wait, so three
+# run at a time.
 js: build
 	AGORA_WYCHEPROOF="$$(go mod download -json $(WYCHEPROOF) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')" \
 		node --test --test-concurrency=3 sdk/js/test/*.test.js
