@@ -17,7 +17,8 @@ var errNetCursor = errors.New("client: the cursor is not that of a page of sever
 
 // Agents returns a page of the directories of all given relays: first the pages of the first relay, then those of the
 // next one, without the manifests that an earlier relay has too. A page may have fewer agents than the limit. A relay
-// that does not answer is left out and logged. Errors: the error of the last relay, if none of the rest answers.
+// that does not answer is left out and logged. Errors: the error of the last relay, if none of the rest answers; ctx's
+// error.
 func (n *Network) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 	number, cursor, both := strings.Cut(q.Cursor, " ")
 	at, err := strconv.Atoi(number)
@@ -31,6 +32,9 @@ func (n *Network) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 		page, failed := p.Agents(ctx, q)
 		answered, err = answered || failed == nil, failed
 		found := n.withoutKnown(ctx, q, page.Agents, n.given[:at])
+		if ctx.Err() != nil { // a relay that was cut off would be left out
+			return AgentPage{}, ctx.Err()
+		}
 		if page.HasMore && page.Cursor != "" && page.Cursor != cursor {
 			cursor = page.Cursor
 		} else {

@@ -306,9 +306,12 @@ func (n *Network) usable(ctx context.Context) iter.Seq[*peer] {
 }
 
 // Agent returns an agent with the manifests that all given relays have of it, the newest first. Errors: the error of
-// the last relay, if no relay has the agent.
+// the last relay, if no relay has the agent; ctx's error.
 func (n *Network) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
 	found, errs := askAll(n.given, func(p *peer) (Agent, error) { return p.Agent(ctx, id) })
+	if ctx.Err() != nil { // a relay that was cut off may have newer manifests
+		return Agent{}, ctx.Err()
+	}
 	merged, last := Agent{}, error(nil)
 	for i, a := range found {
 		if errs[i] != nil {
@@ -332,7 +335,7 @@ func (n *Network) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
 }
 
 // Directory yields the agents in the directories of all given relays that match q, each manifest once. A relay that
-// does not answer is left out and logged. It ends with an error if no relay answers.
+// does not answer is left out and logged. It ends with an error if no relay answers, or ctx ends.
 func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, error] {
 	return func(yield func(Agent, error) bool) {
 		seen := recent.New[mark.Mark, struct{}](1 << 16)
@@ -340,6 +343,10 @@ func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, 
 		for _, p := range n.given {
 			failed := false
 			for a, err := range p.Directory(ctx, q) {
+				if err != nil && ctx.Err() != nil {
+					yield(Agent{}, ctx.Err())
+					return
+				}
 				if err != nil {
 					failed, last = true, err
 					n.log.Warn("the directory of a relay cannot be read", "relay", p.url, "error", err)

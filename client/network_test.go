@@ -338,6 +338,55 @@ func TestInterruptedMove(t *testing.T) {
 	})
 }
 
+// TestCutOffReads: a context ends after the first relay has answered, and before the second one has. No read of several
+// relays shows the answer of the first as if it were everything.
+func TestCutOffReads(t *testing.T) {
+	reads := map[string]func(context.Context, *client.Network, didkey.DID) error{
+		"agent": func(ctx context.Context, n *client.Network, agent didkey.DID) error {
+			_, err := n.Agent(ctx, agent)
+			return err
+		},
+		"directory": func(ctx context.Context, n *client.Network, _ didkey.DID) (last error) {
+			for _, err := range n.Directory(ctx, client.AgentQuery{}) {
+				last = err
+			}
+			return last
+		},
+		"page": func(ctx context.Context, n *client.Network, _ didkey.DID) error {
+			_, err := n.Agents(ctx, client.AgentQuery{Intent: "none"})
+			return err
+		},
+	}
+	for name, read := range reads {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, "a", "b")
+				defer w.serve(w.network(client.NetworkOptions{}), echo)()
+				n := w.network(client.NetworkOptions{})
+				agent := w.agent(t.Context(), n)
+				ctx, end := context.WithTimeout(t.Context(), time.Second)
+				defer end()
+				w.relay("a").setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+					if r.URL.Query().Has("intent") {
+						return response(http.StatusOK, `{"ok":true,"agents":[]}`), nil
+					}
+					return next.RoundTrip(r)
+				})
+				w.relay("b").setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+					if strings.HasPrefix(r.URL.Path, "/agents") {
+						<-r.Context().Done()
+						return nil, r.Context().Err()
+					}
+					return next.RoundTrip(r)
+				})
+				if err := read(ctx, n, agent); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("got %v", err)
+				}
+			})
+		})
+	}
+}
+
 // TestRestoredBeforeAccept: the home is restored from a copy without the thread before it gets the ACCEPT. The job
 // continues at another relay, with the same agent (RELAYS R-15, R-16).
 func TestRestoredBeforeAccept(t *testing.T) {
