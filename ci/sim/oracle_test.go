@@ -363,7 +363,7 @@ func (o *oracle) rows(s *sqlite.Store) map[string]relay.Seq {
 	return rows
 }
 
-// storedNow checks one event of the store. rows are the rows of Updates.
+// storedNow checks one event of the store. rows are the messages that Updates have stored, see rows.
 func (o *oracle) storedNow(e relay.Event, rows map[string]relay.Seq) {
 	f := fact{id: e.ID, expires: e.Expires}
 	if p := o.byID[e.ID]; p != nil {

@@ -187,7 +187,8 @@ func (h *hubProbe) nextFrame(s *hubStream, within time.Duration) frame {
 	return f
 }
 
-// frameWithin is nextFrame that reports false if no frame comes in time. It ends the check if the stream ends.
+// frameWithin returns the next frame. It returns false if no frame comes in time, and ends the check if the stream
+// ends.
 func (h *hubProbe) frameWithin(s *hubStream, within time.Duration) (frame, bool) {
 	timer := time.NewTimer(within)
 	defer timer.Stop()

@@ -65,8 +65,8 @@ func agentOf(r *http.Request) (didkey.DID, error) {
 
 var noEndpoint = gateway.NotFound("there is no A2A endpoint at this path; its agent publishes one with agora a2a publish")
 
-// endpoint returns the endpoint that the path of a request names. An endpoint whose card has another URL of the relay does
-// not exist until its owner publishes it again. Errors: CodeNotFound.
+// endpoint returns the endpoint that the path of a request names. If the card was published while the relay had another
+// URL, there is no endpoint until the owner publishes it again. Errors: CodeNotFound.
 func (g *Gateway) endpoint(q relay.Querier, r *http.Request) (endpoint, error) {
 	did, err := agentOf(r)
 	if err != nil {

@@ -282,9 +282,9 @@ export function pause(ms: number, signal?: AbortSignal): Promise<void>;
 /** The pause in milliseconds before the next attempt, after this number of earlier failures. It is partly random and at
  *  least atLeast. It about doubles with each failure, up to limit, 30000 by default. */
 export function backoff(failures: number, atLeast?: number, limit?: number): number;
-/** A text of others that is safe to print: at most max characters, 1000 by default, and \uXXXX in place of characters
- *  that control a terminal, are invisible, or change the direction of writing, except those in keep. JSON keeps its
- *  value. */
+/** A text of others that is safe to print: at most max characters, 1000 by default, and \uXXXX in place of
+ *  characters that control a terminal, are invisible, or change the direction of writing, except those in keep. If
+ *  text is JSON without line breaks and fits into max, the result is JSON with the same value. */
 export function printable(text: string, options?: { max?: number; keep?: string }): string;
 
 export interface RelayOptions<Me extends Identity | undefined = Identity | undefined> {

@@ -1080,9 +1080,9 @@ export class Relay {
     return checkReceipt(await this.#exchange('/events', { body, signal }), e);
   }
 
-  /** Posts signed messages, whose canonical forms are the lines, in one request. Returns the results, each a receipt or
-   *  a RelayError, and the RelayError with which the relay has stopped before the last line, if it has. With proofs, it
-   *  asks for proofs in the receipts. */
+  /** Posts signed messages, whose canonical forms are the lines, in one request. Returns results, each a receipt or
+   *  a RelayError. If the relay stopped before the last line, stopped is the RelayError that says why. With proofs,
+   *  it asks for proofs in the receipts. */
   async postBulk(messages, lines, { signal, proofs } = {}) {
     if (this.#requireParties) await this.#reads(signal);
     const body = concat(...lines.flatMap((line) => [line, [10]])), path = proofs ? `${BULK}?proofs=true` : BULK;
@@ -1502,8 +1502,8 @@ function checkAnswer({ status, headers }, text, { list, success = [200], sister 
   });
 }
 
-// The refusal of the hub, which has its details in error, or of the registry of jobs, in the form of a relay's. Without
-// a code, it gets the number of the status.
+// Puts a refusal of the hub or of the registry of jobs into the form of a relay's refusal. The hub has its details in
+// the member error. If there is no code, the code is the number of the status.
 function sisterRefusal(answer, status) {
   const { error, detail, error_code: named } = answer;
   if (isObject(error)) return { error: String(error.code ?? status), message: error.message, details: error };

@@ -474,8 +474,8 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
    *  for each identity. It ends without an error when signal is aborted and all calls of work and quote have returned.
    *
    *  A directed REQUEST for another intent gets INTENT_NOT_SUPPORTED. A directed REQUEST with a budget below the price
-   *  gets INSUFFICIENT_BUDGET. Broadcasts like that are ignored. Sealed messages get sealed answers. If one cannot be
-   *  opened, the answer is INVALID_REQUEST.
+   *  gets INSUFFICIENT_BUDGET. In both cases a broadcast gets no answer. Sealed messages get sealed answers. If one
+   *  cannot be opened, the answer is INVALID_REQUEST.
    *
    *  Work is done once for a job, also if its client continues it in another thread: the outcome goes to the newest
    *  thread with an ACCEPT. Without state, work is done again after a crash between ACCEPT and RESULT. The agent

@@ -88,7 +88,7 @@ export class Memory {
    *  joined. */
   place(relay, protocol) { return this.#places.get(`${relay} ${protocol}`) ?? undefined; }
 
-  /** Keeps that; null: the agent has left. */
+  /** Records where the agent can be reached. null: the agent has left. */
   async setPlace(relay, protocol, place) {
     this.#put('joined', relay, protocol, place);
     await this.sync();

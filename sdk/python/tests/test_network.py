@@ -596,7 +596,8 @@ class Caught(NetworkTest):
     @virtual
     async def test_bad_proofs(self):
         """R-17: a relay whose proof does not verify twice in a row is caught. The job continues at once, and the client
-        writes the evidence to a file. It uses that DID no more until its user says so. R-14: each post has a proof."""
+        writes the evidence to a file. The client uses no relay with that DID until its user trusts it again. R-14: each
+        post has a proof."""
         self.setup()
         a = self.relays["a"]
         for relay in self.relays.values():

@@ -19,7 +19,7 @@ type spendingOut struct {
 	Left     float64       `json:"left_usd"`
 	Intents  []string      `json:"intents,omitempty"` // the only ones that may be asked for
 	Agents   []string      `json:"agents,omitempty"`  // the only ones that may be hired
-	Jobs     []reservation `json:"jobs"`              // the newest of the last 24 hours
+	Jobs     []reservation `json:"jobs"`              // of the last 24 hours; at most shownJobs, the newest
 }
 
 type reservation struct {

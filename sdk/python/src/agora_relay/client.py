@@ -833,8 +833,8 @@ class Client:
         it does the work and posts the result.
 
         A request to this agent for another intent gets the ERROR INTENT_NOT_SUPPORTED. A request to this agent with a
-        max_cost below the price gets INSUFFICIENT_BUDGET. Open requests like that get no answer. A sealed request gets
-        sealed answers. Work is done at least once, and only one RESULT counts.
+        max_cost below the price gets INSUFFICIENT_BUDGET. In both cases a request to all agents gets no answer. A
+        sealed request gets sealed answers. Work is done at least once, and only one RESULT counts.
 
         price is the price of every job: a number of USD, or a Price; by default every job is free. The manifest
         announces it. quote(job) returns the price of one job in USD, a Quote, the payload of an OFFER, or None for no
