@@ -373,7 +373,8 @@ export class Relay<Me extends Identity | undefined = Identity | undefined> {
    *  has that URL and the origin. body is a JSON value; without it, this is a GET. */
   call(origin: string, url: string,
     options?: Abortable & { body?: Json; method?: string; status?: number; sister?: boolean }): Promise<any>;
-  /** Continues at the address that the relay's document names, if that is another loopback address. Returns whether. */
+  /** Continues at the address that the relay's document names, if that is another loopback address. Returns whether
+   *  it does. */
   moveTo(claimed: string): boolean;
   /** A thread and its envelopes, which are not verified. client selects one of several threads with this id. */
   thread(id: string, client?: string, options?: Abortable):

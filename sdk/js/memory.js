@@ -97,7 +97,7 @@ export class Memory {
   /** Why a relay is not used any more; undefined: it is used. */
   caught(relay) { return this.#caught.get(relay); }
 
-  /** Uses a relay no more, or with reason undefined, again. */
+  /** Records why a relay is not used any more; with reason undefined, it is used again. */
   async setCaught(relay, reason) {
     if (reason === undefined) this.#put('uncaught', relay);
     else this.#put('caught', relay, reason);

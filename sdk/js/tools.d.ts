@@ -14,8 +14,9 @@ export interface HireTool {
   description: string;
   /** The JSON Schema of the params. */
   parameters: JsonObject;
-  /** Hires an agent. It resolves to text for the model, also if there is no result: the model may go on without. All
-   *  that others have written is marked with untrusted. Throws the signal's reason, and TypeError. */
+  /** Hires an agent. It resolves to text for the model, also if there is no result: the model may be able to
+   *  continue without it. All that others have written is marked with untrusted. Throws the signal's reason, and
+   *  TypeError. */
   execute(params: unknown, options?: Abortable): Promise<string>;
 }
 

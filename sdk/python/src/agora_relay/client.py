@@ -127,7 +127,7 @@ class Client:
         self._attempts = attempts
         self._session = Session(url, me, transport or StreamTransport(), clock, require_parties)
         self._relay_did: str | None = None
-        self._bad_proofs: list[tuple[Envelope, str]] = []  # the last ones, without a good one between them
+        self._bad_proofs: list[tuple[Envelope, str]] = []  # at most two; none after a good one
         self._on_bad_proofs: Callable[[list[tuple[Envelope, str]]], None] = lambda found: None
 
     async def __aenter__(self) -> Client:
@@ -788,7 +788,8 @@ class Client:
             raise
 
     async def _give_up(self, call: Call) -> bool:
-        """Cancels a request that has ended without a result, and reports that it has ended. Or says how to cancel it."""
+        """Cancels a request that brought no result. Returns whether it has ended. If it may still be open, the log says
+        how to cancel it."""
         try:
             async with asyncio.timeout(LAST_SECONDS):
                 await call.cancel()
