@@ -48,7 +48,7 @@ type Options struct {
 	Patience time.Duration
 }
 
-// Several are several relays.
+// Several has the clients of a server that uses several relays.
 type Several struct {
 	Network *client.Network // for all tools but next_job; signs with the key of DID
 	// Worker returns the client for next_job, and its State, which has a file: what the agent has worked on must outlive
