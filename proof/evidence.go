@@ -20,7 +20,7 @@ const (
 	KindIndex Kind = "index" // one place of the log has two leaves
 	KindTwice Kind = "twice" // one message was accepted twice
 	KindSteps Kind = "steps" // a message was accepted that cannot follow another one
-	KindTime  Kind = "time"  // a message was dated back
+	KindTime  Kind = "time"  // a message was backdated
 	KindChain Kind = "chain" // a log was continued, or followed by two logs, after the next one had begun
 
 	KindAccepts Kind = "accepts" // a client has accepted two agents for one job

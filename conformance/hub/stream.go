@@ -181,7 +181,7 @@ func (h *hubProbe) wantOpen(s *hubStream) frame {
 func (h *hubProbe) nextFrame(s *hubStream, within time.Duration) frame {
 	f, ok := h.frameWithin(s, within)
 	if !ok {
-		h.Expect("the stream goes on within %v", within)
+		h.Expect("the stream continues within %v", within)
 		h.Failf("nothing came")
 	}
 	return f

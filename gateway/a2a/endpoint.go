@@ -274,7 +274,7 @@ func (g *Gateway) deleteEndpoint(
 	return httpapi.WriteJSON(w, http.StatusOK, done{true})
 }
 
-// closeEndpoint deletes an endpoint. Its keys, streams and turns end at once; the sweep removes the rows.
+// closeEndpoint deletes an endpoint. Its keys stop working, and its streams and turns end, at once; the sweep removes the rows.
 func (g *Gateway) closeEndpoint(o *gateway.Op, e endpoint) error {
 	e.deleted, e.card = o.Now, []byte{}
 	o.Then(func() { g.closed.Tell(e.n) })
