@@ -416,12 +416,12 @@ func accepts(when func(r *http.Request, a *exchange) bool) middleware {
 	})
 }
 
-// acceptsAt is accepts for a status, for a method unless it is empty, and for a part of the path.
+// acceptsAt does the same as accepts, for a status, for a method unless it is empty, and for a part of the path.
 func acceptsAt(status int, method, part string) middleware {
 	return accepts(func(r *http.Request, a *exchange) bool { return a.Code == status && isFor(r, method, part) })
 }
 
-// acceptsWith is accepts for a status and a body that has this member.
+// acceptsWith does the same as accepts, for a status and a body that has this member.
 func acceptsWith(status int, member string) middleware {
 	return accepts(func(_ *http.Request, a *exchange) bool {
 		_, has := a.sent[member]

@@ -259,7 +259,7 @@ func (p *Probe) callRetrying(
 	return p.callAt(p.Relay, what, RetryableRequest{method, target, header, body, hold}, retry)
 }
 
-// callAt is callRetrying for a request to another address of the server.
+// callAt does the same as callRetrying, for a request to another address of the server.
 func (p *Probe) callAt(at *RelayClient, what string, r RetryableRequest, retry func(Answer) bool) Answer {
 	sent := r.Method + " " + r.Target
 	if what != "" {

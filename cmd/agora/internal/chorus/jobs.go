@@ -243,7 +243,7 @@ func (c newcomer) keep(env cli.Environment, key string) (jobsKeyLine, error) {
 	return jobsKeyLine{File: c.file()}, nil
 }
 
-// explainJoin is explain for a request that may have made a principal. owner is its owner.
+// explainJoin does the same as explain, for a request that may have made a principal. owner is its owner.
 func (c newcomer) explainJoin(err error, jobs *jobsclient.Client, owner string) error {
 	anonymous := jobs.Key == "" && jobs.Signer == nil && !jobsclient.HasKey(jobs.URL)
 	refused, _ := errors.AsType[*jobsclient.Error](err)
