@@ -22,7 +22,7 @@ type frame struct {
 	at    time.Time // when its last byte was received
 }
 
-// parseFrame reads the lines of a frame as clients do that need one space after the colon.
+// parseFrame reads the lines of a frame. It needs one space after the colon, as some clients do.
 func parseFrame(raw string, at time.Time) frame {
 	f := frame{raw: raw, at: at}
 	for line := range strings.SplitSeq(strings.TrimRight(raw, "\n"), "\n") {

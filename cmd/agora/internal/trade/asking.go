@@ -91,7 +91,7 @@ func (a *asking) open(ctx context.Context) error {
 	}
 	a.note("asking for %s in the thread %s", a.Intent, a.thread)
 	if !a.Quiet {
-		a.env.Say("to go on after an interruption:")
+		a.env.Say("to continue after an interruption:")
 		a.command(a.resumeCommand())
 	}
 	a.status.Set("asking")

@@ -186,7 +186,7 @@ func (a *asking) adviseNext(err error) {
 		a.env.Say("to accept the offer for %s USD:", formatAmount(e.price))
 		more = []string{"--max-cost", formatAmount(e.price)}
 	} else {
-		a.env.Say("to go on:")
+		a.env.Say("to continue:")
 	}
 	a.command(a.resumeCommand(more...))
 	takeBack()

@@ -99,7 +99,8 @@ func (WorkCmd) Help() string {
 		"Restarts. A job that was not finished is begun again, also after kill -9, and its client gets one answer. " +
 		"attempt says how often it was begun. If the agent was killed each time, --attempts times, the client gets the " +
 		"ERROR INTERNAL_ERROR (interrupted). With --attempts 1 no job is ever begun twice.\n\n" +
-		"Several relays. With --relay repeated, the agent works at all of them, and announces that. If a client's " +
+		"Several relays. With --relay repeated, the agent works at all of them, and says so in its manifest. If a " +
+		"client's " +
 		"relay dies, " +
 		"the client continues the job at another one. The agent works once for it.\n\n" +
 		"Other protocols. With --also, users of the relay's hub, its registry of jobs, channels and A2A reach the same agent. " +
