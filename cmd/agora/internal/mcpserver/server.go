@@ -217,7 +217,7 @@ const (
 
 // Wait is the argument of tools that wait.
 type Wait struct {
-	WaitSeconds *int `json:"wait_seconds,omitempty" jsonschema:"how long to wait at most, 0 to 600; default 45. When the time is over the tool returns what it knows, and you can go on with follow_up or by calling the tool again"`
+	WaitSeconds *int `json:"wait_seconds,omitempty" jsonschema:"how long to wait at most, 0 to 600; default 45. When the time is over the tool returns what it knows, and you can continue with follow_up, or by calling the tool again"`
 }
 
 func (w Wait) duration() (time.Duration, error) {
