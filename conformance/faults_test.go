@@ -386,7 +386,7 @@ func (e *editedAnswer) end() {
 	_, _ = io.WriteString(e.ResponseWriter, text) // the client may have left
 }
 
-// internally sends a request to the server itself, as a middleware does that does more than it should.
+// internally sends a request to the server itself, like a middleware that does more than it should.
 func internally(h http.Handler, from *http.Request, method, path, key string, body any) *exchange {
 	var text []byte
 	if body != nil {
