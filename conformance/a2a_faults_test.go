@@ -76,7 +76,7 @@ func ignoresMember(name string) middleware {
 	})
 }
 
-// replacesTexts is editsTexts for a text in answers to requests whose path contains another one.
+// replacesTexts does the same as editsTexts, for a text in answers to requests whose path contains another one.
 func replacesTexts(path, from, to string) middleware {
 	return editsTexts(func(r *http.Request, _, text string) string {
 		if !strings.Contains(r.URL.Path, path) {

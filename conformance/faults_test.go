@@ -386,7 +386,7 @@ func (e *editedAnswer) end() {
 	_, _ = io.WriteString(e.ResponseWriter, text) // the client may have left
 }
 
-// internally sends a request to the server itself, as a middleware does that does more than it should.
+// internally sends a request to the server itself, like a middleware that does more than it should.
 func internally(h http.Handler, from *http.Request, method, path, key string, body any) *exchange {
 	var text []byte
 	if body != nil {
@@ -416,12 +416,12 @@ func accepts(when func(r *http.Request, a *exchange) bool) middleware {
 	})
 }
 
-// acceptsAt is accepts for a status, for a method unless it is empty, and for a part of the path.
+// acceptsAt does the same as accepts, for a status, for a method unless it is empty, and for a part of the path.
 func acceptsAt(status int, method, part string) middleware {
 	return accepts(func(r *http.Request, a *exchange) bool { return a.Code == status && isFor(r, method, part) })
 }
 
-// acceptsWith is accepts for a status and a body that has this member.
+// acceptsWith does the same as accepts, for a status and a body that has this member.
 func acceptsWith(status int, member string) middleware {
 	return accepts(func(_ *http.Request, a *exchange) bool {
 		_, has := a.sent[member]

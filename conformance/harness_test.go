@@ -40,7 +40,7 @@ func relayKey(t *testing.T) didkey.Key {
 	return key
 }
 
-// startWith is start for a relay with this configuration. A relay with a log has it in SQLite.
+// startWith does the same as start, for a relay with this configuration. A relay with a log has it in SQLite.
 func startWith(
 	t *testing.T, c relay.Config, store func(relay.Store) relay.Store, middleware func(http.Handler) http.Handler,
 ) string {

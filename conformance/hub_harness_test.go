@@ -157,7 +157,7 @@ func editsFrames(start func(r *http.Request) func(frame string) string) middlewa
 	}
 }
 
-// atHub is internally for a path of the hub.
+// atHub does the same as internally, for a path of the hub.
 func atHub(h http.Handler, from *http.Request, method, path, key string, body any) *exchange {
 	return internally(h, from, method, "/hub"+path, key, body)
 }

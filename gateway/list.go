@@ -138,7 +138,7 @@ const (
 )
 
 // RetryLater calls f again while f is refused only for the moment. It is for the parts of an answer that has begun,
-// because that cannot be refused any more. Errors: those of f and of ctx.
+// because such an answer cannot be refused any more. Errors: those of f and of ctx.
 func (c *Core) RetryLater(ctx context.Context, f func() error) error {
 	for {
 		err := f()

@@ -378,7 +378,7 @@ func (o *Outbox) update(ctx context.Context, f func(relay.ExtTx) error) error {
 	})
 }
 
-// insist is Insist that logs failures.
+// insist calls Insist, and logs failures.
 func (o *Outbox) insist(ctx context.Context, f func() error) error {
 	return Insist(ctx, f, func(err error) {
 		if !errors.Is(err, relay.ErrShuttingDown) {

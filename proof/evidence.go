@@ -19,8 +19,8 @@ const (
 	KindFork  Kind = "fork"  // two checkpoints are not of one log
 	KindIndex Kind = "index" // one place of the log has two leaves
 	KindTwice Kind = "twice" // one message was accepted twice
-	KindSteps Kind = "steps" // a message was accepted that cannot follow another one
-	KindTime  Kind = "time"  // a message was dated back
+	KindSteps Kind = "steps" // a message was accepted, although it cannot follow an earlier one
+	KindTime  Kind = "time"  // a message was backdated
 	KindChain Kind = "chain" // a log was continued, or followed by two logs, after the next one had begun
 
 	KindAccepts Kind = "accepts" // a client has accepted two agents for one job

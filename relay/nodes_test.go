@@ -333,7 +333,8 @@ func (n *failingNonces) Use(ctx context.Context, id [16]byte, ts, now time.Time)
 	return n.Nonces.Use(ctx, id, ts, now)
 }
 
-// TestNoncesFail checks that a read is refused if its token cannot be recorded as used. It has no other effect.
+// TestNoncesFail checks that a read is refused if its token cannot be recorded as used. The refused read has no effect:
+// its signer is not online.
 func TestNoncesFail(t *testing.T) {
 	racing.Skip(t, "one thing after another")
 	synctest.Test(t, func(t *testing.T) {

@@ -103,7 +103,7 @@ func storeRead(ctx context.Context, s Store, q *Query) (Page, error) {
 func (r *storeReader) scan(ctx context.Context, q *Query) (page Page, err error) {
 	after, limit, maxBytes := q.After, q.Limit, q.MaxBytes
 	if r.mustComplete {
-		q.Limit++ // shows whether there is more; a slice that ends with the last event does not show it
+		q.Limit++ // one more than the page has, because only this shows whether further events exist
 	}
 	page, err = r.scanSlices(ctx, q)
 	q.After, q.Limit, q.MaxBytes = after, limit, maxBytes

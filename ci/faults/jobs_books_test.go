@@ -45,7 +45,7 @@ func (l *jobsLoad) balance(id string) (balance int64, exists bool) {
 	return micro(a.Balance), a.status == 200
 }
 
-// auditTransfer checks that a transfer was made once if it was answered, and else once or never.
+// auditTransfer checks that a transfer was made exactly once if it was answered, and otherwise at most once.
 func (l *jobsLoad) auditTransfer(b *jobsBooks, m *creditTransfer) {
 	if m.answer != "" && l.oneIn(5) {
 		l.send(m)

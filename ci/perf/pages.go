@@ -78,8 +78,8 @@ func hundreds(v float64) string {
 	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }
 
-// goalTable returns the table of the goals that are ratios, or of the others, with their results. A value that misses
-// what is required is bold.
+// goalTable returns the table of the goals that are ratios, or of the others, with their results. A value that does not
+// reach the required one is bold.
 func (r *results) goalTable(ratios bool) string {
 	if len(r.Rows) == 0 {
 		return ""

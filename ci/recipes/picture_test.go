@@ -65,7 +65,7 @@ func drawTerminals(t *testing.T, r *reader, commands []string) string {
 }
 
 // left out: a key that is made before, and what only helps after an interruption.
-var leftOut = regexp.MustCompile(`keygen|^did:key:|^The private key|to go on after|^ +agora ask --thread`)
+var leftOut = regexp.MustCompile(`keygen|^did:key:|^The private key|to continue after|^ +agora ask --thread`)
 
 // shown returns the commands and what they have printed as lines of a narrow terminal.
 func shown(r *reader, commands, printed string) (lines []string) {

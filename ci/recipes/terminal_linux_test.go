@@ -16,7 +16,7 @@ import (
 	"github.com/agora-relay/agora/internal/ptytest"
 )
 
-// TestRecipesAtTerminals follows the sections of TestRecipes as a person does who pastes each block into a terminal with
+// TestRecipesAtTerminals follows the sections of TestRecipes like a person who pastes each block into a terminal with
 // 80 columns. A program that reads standard input then gets the lines that follow its own.
 func TestRecipesAtTerminals(t *testing.T) {
 	t.Parallel()

@@ -55,9 +55,9 @@ func command(t *testing.T, text string) (words []string) {
 	return words
 }
 
-// TestImage plays the image: no container engine is needed. It makes a folder with the files that the Dockerfile copies
-// into the image, and runs there what the image runs, as the image's user and with its variables: the relay, and the
-// check of its health. The program comes from the archive, and is built with the same flags.
+// TestImage runs the programs of the image without a container engine. It makes a folder with the files that the
+// Dockerfile copies into the image, and runs there what the image runs, as the image's user and with its variables: the
+// relay, and the check of its health. The program comes from the archive, and is built with the same flags.
 func TestImage(t *testing.T) {
 	root := t.TempDir()
 	if err := os.Chmod(root, 0o755); err != nil {

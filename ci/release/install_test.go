@@ -19,7 +19,7 @@ import (
 // A machine for these tests is a copy of this system: an overlay, so that nothing of this system changes, in which
 // systemd runs as the first process, in its own namespaces and with no network but loopback.
 
-// prelude gives the commands of docs/INSTALL.md what they need. apt asks nothing. dnf is played by rpm, because the
+// prelude gives the commands of docs/INSTALL.md what they need. apt asks nothing. rpm does the work of dnf, because the
 // machine has the packages of Debian.
 const prelude = `set -euo pipefail
 export HOME=/root LC_ALL=C.UTF-8

@@ -15,7 +15,7 @@ import (
 // asker is a client. After a crash it continues its jobs.
 type asker struct {
 	*program
-	ctx     context.Context // of its present life
+	ctx     context.Context // ends when the program stops or crashes
 	network *client.Network
 	running sync.WaitGroup
 
@@ -39,7 +39,7 @@ type task struct {
 	result  *client.Result
 	err     error
 
-	call *client.NetworkCall // in the present life
+	call *client.NetworkCall // of the program that runs now; nil: not opened again yet
 }
 
 // begin starts the program, which continues its jobs.

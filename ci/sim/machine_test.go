@@ -42,7 +42,7 @@ func newMachine(t *testing.T, random *rand.Rand, parent string) *machine {
 type clock struct {
 	offset atomic.Int64
 	from   time.Time    // the start of the drift
-	drift  float64      // seconds in a second
+	drift  float64      // how many seconds it gains in a second
 	latest atomic.Int64 // nanoseconds
 }
 

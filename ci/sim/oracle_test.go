@@ -31,7 +31,7 @@ func makeFolder(path string) error { return os.Mkdir(path, 0o700) }
 //
 //   - a message that was acknowledged or delivered stays stored, once, with its number, until it expires;
 //   - a message that was refused for good, or as not stored, is not stored;
-//   - nothing is stored that nobody has posted, but for the relay's notices;
+//   - each stored message was posted by somebody, except for the relay's notices;
 //   - each proof is consistent with the log in the database, and no two proofs are evidence against the relay;
 //   - each reader gets each message for it once, in order, also through crashes.
 type oracle struct {
@@ -363,7 +363,7 @@ func (o *oracle) rows(s *sqlite.Store) map[string]relay.Seq {
 	return rows
 }
 
-// storedNow checks one event of the store. rows are the rows of Updates.
+// storedNow checks one event of the store. rows are the messages that Updates have stored, see rows.
 func (o *oracle) storedNow(e relay.Event, rows map[string]relay.Seq) {
 	f := fact{id: e.ID, expires: e.Expires}
 	if p := o.byID[e.ID]; p != nil {

@@ -205,7 +205,7 @@ func answers(h http.Handler, w http.ResponseWriter, r *http.Request) (whole bool
 	return true
 }
 
-// acknowledge notes that the relay has said that it has stored a message. Nobody needs to have got the answer.
+// acknowledge notes that the relay has said that it has stored a message. This counts even if nobody got the answer.
 func (s *site) acknowledge(body, answer []byte) {
 	e, err := envelope.Parse(body, 0)
 	if err != nil {

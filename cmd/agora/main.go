@@ -40,7 +40,7 @@ type commandLine struct {
 	Did          didCmd                `cmd:"" help:"Check a did:key and show its public key."`
 	Canonicalize prove.CanonicalizeCmd `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
 	Sign         prove.SignCmd         `cmd:"" help:"Sign an envelope that you have written as JSON."`
-	Verify       prove.VerifyCmd       `cmd:"" help:"Check an envelope, however old it is, a deal, or evidence."`
+	Verify       prove.VerifyCmd       `cmd:"" help:"Check an envelope of any age, a deal, or evidence."`
 	Audit        prove.AuditCmd        `cmd:"" help:"Check that a relay has kept its word, with proofs and witnesses."`
 	Proof        prove.ProofCmd        `cmd:"" help:"Get and check proofs of a relay's log."`
 	Ask          trade.AskCmd          `cmd:"" everyday:"" help:"Ask agents for a service, and print the result."`

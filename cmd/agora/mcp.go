@@ -67,7 +67,7 @@ type mcpServe struct {
 	TokenFile   string `placeholder:"FILE" help:"With --http: the file with the token that clients need. If it does not exist, the command creates it (default: the key file's name with .token after it). AGORA_MCP_TOKEN replaces the file."`
 	Tools       string `enum:",hire,work" default:"" placeholder:"SET" help:"Give the LLM only the tools to hire agents (hire), or only those to work for others (work). By default it gets all."`
 	PrintConfig bool   `xor:"print" help:"Print what to put into the configuration of a host, and end."`
-	PrintSkill  bool   `xor:"print" help:"Print a page that teaches an agent with a shell the same work by commands of agora, and end."`
+	PrintSkill  bool   `xor:"print" help:"Print a page that teaches an agent with a shell to do the same with commands of agora, and end."`
 	Host        string `arg:"" optional:"" help:"With --print-config: claude-desktop, claude-code, cursor, vscode, codex or generic (the default)."`
 }
 
@@ -303,8 +303,8 @@ func (c mcpLimits) Validate() error {
 func (mcpLimits) Help() string {
 	return "Shows what the LLM may spend with this key, and what is reserved or spent of it, as one line of JSON. With flags it " +
 		"changes the limits first; a running server obeys them at once. Without limits the LLM can accept only offers that are " +
-		"free. The limits are in a file beside the key, with .spending after its name. No tool of agora mcp changes it. But an LLM " +
-		"that can also run commands as you can run this one.\n\n" +
+		"free. The limits are in a file beside the key, with .spending after its name. No tool of agora mcp " +
+		"changes it. But an LLM that can also run commands on this machine in your name can run this command.\n\n" +
 		"Examples:\n  agora mcp limits --key alice.key\n  agora mcp limits --key alice.key --per-job 0.10 --per-day 1\n" +
 		"  agora mcp limits --key alice.key --intent 'translation.*' --any-agent"
 }

@@ -25,7 +25,8 @@ func (pageCmd) Help() string {
 	return "Serves the web page of a relay from this machine until it is interrupted. A relay serves its own page too, but " +
 		"then the relay decides what that page does. This page is part of the program, so you can load your key file " +
 		"into it. It passes the page's reads to the relay and nothing else.\n\n" +
-		"With --out, writes the page as files instead. On any web server they show the relay in their address, such as " +
+		"With --out, writes the page as files instead. On any web server they show the relay that the page's " +
+		"address names, such as " +
 		"https://page.example/?relay=https://relay.example, if the relay runs with --cors-origin https://page.example.\n\n" +
 		"Examples:\n  agora page https://relay.example\n  agora page --out public\n  agora page https://relay.example --addr 127.0.0.1:9000"
 }

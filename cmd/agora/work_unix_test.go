@@ -181,7 +181,7 @@ func (w *workTest) gone(line string) {
 	}
 	for deadline := time.Now().Add(time.Minute); syscall.Kill(pid, 0) == nil && !isZombie(pid); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("the process %d goes on", pid)
+			w.t.Fatalf("the process %d still runs", pid)
 		}
 	}
 }

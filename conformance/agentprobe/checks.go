@@ -48,7 +48,7 @@ var checks = []check{
 	{"mcp-array", "takes mcp as a list", checkForm("array")},
 	{"mcp-empty", "takes mcp as an empty list", checkForm("empty")},
 	{"repeat", "says nothing when a delivery is repeated", checkRepeat},
-	{"lifecycle-refused", "goes on when lifecycle events are refused with 400", checkLifecycleRefused},
+	{"lifecycle-refused", "continues when lifecycle events are refused with 400", checkLifecycleRefused},
 	{"callback-fails", "survives a callback that answers 503", checkCallbackFails},
 	{"two-channels", "works in two channels at a time", checkTwoChannels},
 	{"wrong-secret", "answers a wrong secret with 401, 403 or 404", checkWrongSecret},

@@ -1,6 +1,6 @@
-// Package agentprobe plays a service of the Chorus Channel Protocol against any agent, and says what the agent misses.
-// It sends deliveries to the agent's connection string, takes the events that the agent posts to the callbacks, and
-// offers tools by MCP. It sees only what goes over HTTP, so the agent can be written in any language.
+// Package agentprobe acts as a service of the Chorus Channel Protocol for any agent, and says what the agent does
+// wrong. It sends deliveries to the agent's connection string, takes the events that the agent posts to the callbacks,
+// and offers tools by MCP. It sees only what goes over HTTP, so the agent can be written in any language.
 package agentprobe
 
 import (

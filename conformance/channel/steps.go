@@ -194,7 +194,7 @@ func (h *channelProbe) say(m *member, content string) kit.Answer {
 	return h.said(h.Write(m.key, m.path("/messages"), kit.Message{"content": content}), -1)
 }
 
-// sayTo is say for a message with this number of deliveries.
+// sayTo does the same as say, for a message with this number of deliveries.
 func (h *channelProbe) sayTo(deliveries int, m *member, content string) kit.Answer {
 	return h.said(h.Write(m.key, m.path("/messages"), kit.Message{"content": content}), deliveries)
 }

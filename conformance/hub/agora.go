@@ -202,7 +202,7 @@ func isLetter(body kit.Message) func(says kit.Answer) bool {
 	return isText(body["receiver_id"], body["envelope"].(map[string]any)["original_text"])
 }
 
-// isText is isLetter for the receiver and the text of a message.
+// isText does the same as isLetter, for the receiver and the text of a message.
 func isText(receiver, text any) func(says kit.Answer) bool {
 	return func(says kit.Answer) bool {
 		params := says.Object("params")

@@ -26,7 +26,7 @@ func (h *hubProbe) askKeyed(what, method, path, authorization string) kit.Answer
 	return h.Ask(what, method, path, "", header, body)
 }
 
-// wantNoKeyAsked is wantNoKey that also requires the header WWW-Authenticate.
+// wantNoKeyAsked does the same as wantNoKey, and also requires the header WWW-Authenticate.
 func (h *hubProbe) wantNoKeyAsked(a kit.Answer) {
 	h.wantNoKey(a)
 	h.WantChallenge(a)

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// stalledLimit is the longest time until a client is cut off that reads nothing. The hub writes for some seconds
-	// until all buffers are full, and then waits for 30 s.
+	// stalledLimit is the longest time until the hub cuts off a client that reads nothing. The hub writes for some
+	// seconds until all buffers are full, and then waits for 30 s.
 	stalledLimit = 50 * time.Second
 	// stalledAtLeast is a time during which no hub may cut off this client.
 	stalledAtLeast = 20 * time.Second

@@ -199,7 +199,7 @@ func (h *hubProbe) wantState(m sentMessage, state string) kit.Answer {
 		func(row kit.Answer) bool { return row.Text("state") == state })
 }
 
-// keepsState is wantState for a state that must not have changed. It does not wait.
+// keepsState does the same as wantState, for a state that must not have changed. It does not wait.
 func (h *hubProbe) keepsState(m sentMessage, state string) kit.Answer {
 	return h.wantRow(m, 0, "the state "+state+" as before",
 		func(row kit.Answer) bool { return row.Text("state") == state })

@@ -22,7 +22,7 @@ type frame struct {
 	at    time.Time // when its last byte was received
 }
 
-// parseFrame reads the lines of a frame as clients do that need one space after the colon.
+// parseFrame reads the lines of a frame. It needs one space after the colon, as some clients do.
 func parseFrame(raw string, at time.Time) frame {
 	f := frame{raw: raw, at: at}
 	for line := range strings.SplitSeq(strings.TrimRight(raw, "\n"), "\n") {
@@ -181,13 +181,14 @@ func (h *hubProbe) wantOpen(s *hubStream) frame {
 func (h *hubProbe) nextFrame(s *hubStream, within time.Duration) frame {
 	f, ok := h.frameWithin(s, within)
 	if !ok {
-		h.Expect("the stream goes on within %v", within)
+		h.Expect("the stream continues within %v", within)
 		h.Failf("nothing came")
 	}
 	return f
 }
 
-// frameWithin is nextFrame that reports false if no frame comes in time. It ends the check if the stream ends.
+// frameWithin returns the next frame. It returns false if no frame comes in time, and ends the check if the stream
+// ends.
 func (h *hubProbe) frameWithin(s *hubStream, within time.Duration) (frame, bool) {
 	timer := time.NewTimer(within)
 	defer timer.Stop()

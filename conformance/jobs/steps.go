@@ -145,7 +145,7 @@ func micros(text string) (int64, bool) {
 	return number.Num().Int64(), number.IsInt() && number.Num().IsInt64()
 }
 
-// mustMicros is micros for a text of this package.
+// mustMicros does the same as micros, for a text of this package.
 func mustMicros(text string) int64 {
 	n, ok := micros(text)
 	if !ok {
@@ -313,7 +313,7 @@ func (h *jobsProbe) agent(p *principal, changes ...func(kit.Message)) *jobAgent 
 	return h.agentAt(p, kit.NewName(), usualPrice, changes...)
 }
 
-// agentAt is agent for a skill and a price.
+// agentAt does the same as agent, for a skill and a price.
 func (h *jobsProbe) agentAt(p *principal, skill, price string, changes ...func(kit.Message)) *jobAgent {
 	a := &jobAgent{principal: p, owner: p.owner, id: newUUID(), skill: skill, price: price}
 	body := registrationOf(a.id, a.owner, skill, price)

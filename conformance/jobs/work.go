@@ -125,7 +125,7 @@ func (h *jobsProbe) report(j *job, result kit.Message) kit.Answer {
 	return h.Write(j.agent.key, "/agents/"+j.agent.id+"/results", result)
 }
 
-// reported is report for a result that the registry must take.
+// reported does the same as report, for a result that the registry must take.
 func (h *jobsProbe) reported(j *job, result kit.Message) {
 	a := h.wantStatus(h.report(j, result), http.StatusOK)
 	h.Want(a.Text("status") == "ok", a, `{"status":"ok"}`)

@@ -173,7 +173,7 @@ func (p *Pace) turn() time.Duration {
 	return p.next.Sub(now)
 }
 
-// Refused is isLimit that remembers that there is a limit.
+// Refused reports the same as IsLimit. After it has reported true, there is a pause of paceInterval between requests.
 func (p *Pace) Refused(a Answer) bool {
 	limited := p.IsLimit(a)
 	if limited {

@@ -69,7 +69,8 @@ func (s *readSigner) recordThread(thread, client, recipient string) {
 	}
 }
 
-// expectThread is recordThread for a REQUEST that is not posted yet, because a poll may already wait for it.
+// expectThread does the same as recordThread, for a REQUEST that is not posted yet, because a poll may already wait for
+// it.
 func (s *readSigner) expectThread(thread, client, recipient string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

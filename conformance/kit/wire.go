@@ -259,7 +259,7 @@ func (p *Probe) callRetrying(
 	return p.callAt(p.Relay, what, RetryableRequest{method, target, header, body, hold}, retry)
 }
 
-// callAt is callRetrying for a request to another address of the server.
+// callAt does the same as callRetrying, for a request to another address of the server.
 func (p *Probe) callAt(at *RelayClient, what string, r RetryableRequest, retry func(Answer) bool) Answer {
 	sent := r.Method + " " + r.Target
 	if what != "" {
@@ -308,8 +308,8 @@ func (w *RelayClient) DoWithRetries(ctx context.Context, r RetryableRequest, ret
 // IsRateLimit reports whether the status is 429: the relay limits the rate or the number of requests.
 func IsRateLimit(a Answer) bool { return a.Status == http.StatusTooManyRequests }
 
-// isOtherRateLimit is IsRateLimit for a request whose right answer is a 429 for too many OFFERs. It reports false for
-// that answer, and for a 429 whose details name no limit.
+// isOtherRateLimit does the same as IsRateLimit, for a request whose right answer is a 429 for too many OFFERs. It
+// reports false for that answer, and for a 429 whose details name no limit.
 func isOtherRateLimit(a Answer) bool {
 	limit := a.Object("details").Text(envelope.DetailLimit)
 	return IsRateLimit(a) && limit != "" && limit != envelope.LimitOffersPerThread

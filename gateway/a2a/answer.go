@@ -30,8 +30,8 @@ func inRelayForm(h httpapi.Handler) httpapi.Handler {
 	}
 }
 
-// answerTo returns the answer to an error in HTTP+JSON, and to one of the front in both bindings. It is the Errors of the
-// gateway's Mount.
+// answerTo returns the answer to an error in HTTP+JSON. For an error of the front, the answer is the same in both
+// bindings. The Mount of the gateway has answerTo as its Errors.
 func answerTo(err error) (httpapi.ErrorAnswer, bool) {
 	if own, ok := errors.AsType[ownerError](err); ok {
 		return gateway.RelayForm(own.error)
@@ -50,8 +50,8 @@ func answerTo(err error) (httpapi.ErrorAnswer, bool) {
 	return answer, true
 }
 
-// hookAnswerTo is the Errors of the Mount of hooks. There every limit is answered with 503, because a server may repeat a
-// push only after a 5xx.
+// The Mount of hooks has hookAnswerTo as its Errors. There every limit is answered with 503, because a server may
+// repeat a push only after a 5xx.
 func hookAnswerTo(err error) (httpapi.ErrorAnswer, bool) {
 	if e, ok := errors.AsType[*envelope.Error](err); ok && e.Code == envelope.CodeRateLimited {
 		err = envelope.NotStored("the hook takes no more events now; try again after Retry-After", e.RetryAfter)

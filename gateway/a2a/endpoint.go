@@ -65,8 +65,8 @@ func agentOf(r *http.Request) (didkey.DID, error) {
 
 var noEndpoint = gateway.NotFound("there is no A2A endpoint at this path; its agent publishes one with agora a2a publish")
 
-// endpoint returns the endpoint that the path of a request names. An endpoint whose card has another URL of the relay does
-// not exist until its owner publishes it again. Errors: CodeNotFound.
+// endpoint returns the endpoint that the path of a request names. If the card was published while the relay had another
+// URL, there is no endpoint until the owner publishes it again. Errors: CodeNotFound.
 func (g *Gateway) endpoint(q relay.Querier, r *http.Request) (endpoint, error) {
 	did, err := agentOf(r)
 	if err != nil {
@@ -274,7 +274,7 @@ func (g *Gateway) deleteEndpoint(
 	return httpapi.WriteJSON(w, http.StatusOK, done{true})
 }
 
-// closeEndpoint deletes an endpoint. Its keys, streams and turns end at once; the sweep removes the rows.
+// closeEndpoint deletes an endpoint. Its keys stop working, and its streams and turns end, at once; the sweep removes the rows.
 func (g *Gateway) closeEndpoint(o *gateway.Op, e endpoint) error {
 	e.deleted, e.card = o.Now, []byte{}
 	o.Then(func() { g.closed.Tell(e.n) })

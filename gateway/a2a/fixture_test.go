@@ -376,7 +376,7 @@ func (c caller) say(content string, more ...any) []byte {
 	return []byte(raw(c.ok(c.rpc("SendMessage", object{"message": message(content, more...)})), "task"))
 }
 
-// sayAtOnce is say that does not wait for the agent.
+// sayAtOnce sends a message and returns the task, without waiting for the agent.
 func (c caller) sayAtOnce(content string, more ...any) []byte {
 	c.f.t.Helper()
 	return []byte(raw(c.ok(c.rpc("SendMessage", object{"message": message(content, more...),

@@ -70,7 +70,8 @@ func (f *fixture) notified(owner didkey.Key) (all []wire.Notification, thread st
 	return all, thread
 }
 
-// a hook brings push behind NAT. A push to a hook of this relay makes no HTTP request.
+// through a hook, an agent that nobody can reach gets pushes. A push to a hook of this relay makes no HTTP
+// request.
 func TestHook(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		owner := newKey(t)

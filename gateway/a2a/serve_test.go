@@ -255,7 +255,8 @@ func TestServeA2ARepeats(t *testing.T) {
 	})
 }
 
-// a cancel ends the handler's ctx, and nothing is sent after it. A-33: neither is after the handler has ended.
+// a cancel ends the handler's ctx, and nothing is sent after it. A-33: nothing is sent after the end of the
+// handler either.
 func TestServeA2ACancel(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		a := f.agent(wire.Keys)

@@ -261,7 +261,7 @@ func TestStreamEnds(t *testing.T) {
 		short.want("before", false, "task SUBMITTED")
 		f.want(f.signed(a.key, "DELETE", a.path+"/keys/bob", nil), 200, "")
 		if _, ended := short.got(); !ended {
-			t.Error("the stream of a revoked key goes on")
+			t.Error("the stream of a revoked key continues")
 		}
 		time.Sleep(59*time.Minute + time.Second)
 		if _, ended := long.got(); !ended || long.pings < 230 {

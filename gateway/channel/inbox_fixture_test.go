@@ -128,7 +128,7 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// service is a foreign service of the protocol: it delivers messages, and takes events at its callbacks.
+// service is another service of the protocol, not a relay: it delivers messages, and takes events at its callbacks.
 type service struct {
 	f    *fixture
 	base string // of the callbacks

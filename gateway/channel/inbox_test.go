@@ -35,7 +35,7 @@ func said(content string) string {
 	return `{"content":` + string(b) + `,"type":"message"}`
 }
 
-// C-17: an agent without a listening socket gets the deliveries of a foreign service. C-19: the service has its 200
+// C-17: an agent without a listening socket gets the deliveries of another service. C-19: the service has its 200
 // before the agent is there.
 func TestInboxGetsDeliveries(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {

@@ -72,8 +72,8 @@ func TestChannelLimit(t *testing.T) {
 	}, func(f *fixture) { f.small = 3 })
 }
 
-// G-10, G-11: a key is refused for everything it does not belong to. A foreign channel and an unknown one get the same
-// answer.
+// G-10, G-11: a key is refused for everything it does not belong to. A request for another channel gets the same answer
+// as a request for an unknown one.
 func TestWhoMayDoWhat(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		r, other := f.channel("ops"), f.channel("other")

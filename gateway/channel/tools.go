@@ -72,8 +72,8 @@ func (g *Gateway) toolToken(q relay.Querier, u toolUser) (token, error) {
 	return t, err
 }
 
-// checkConnection refuses a connection to an inbox of this relay whose owner is banned. The relay does not know who has
-// another inbox.
+// checkConnection refuses a connection to an inbox of this relay if the owner of the inbox is banned. It accepts
+// inboxes of other services, because the relay does not know their owners.
 func (g *Gateway) checkConnection(q relay.Querier, agent party) error {
 	url, err := g.Secrets.Decrypt(urlPlace(agent.n), agent.url)
 	if err != nil {

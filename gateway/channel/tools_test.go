@@ -85,7 +85,7 @@ func called(t *testing.T, s *mcp.ClientSession, name string, arguments any) (res
 	return result, false
 }
 
-// C-15: the four tools work through the SDK's own client, with a foreign Host.
+// C-15: the four tools work through the SDK's own client, with a Host that is not the relay's.
 func TestTools(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		r := f.channel("ops")

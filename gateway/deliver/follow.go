@@ -178,7 +178,7 @@ func (d *Deliveries) record(ctx context.Context, seen relay.Seq) error {
 	})
 }
 
-// insist is gateway.Insist that logs failures.
+// insist calls gateway.Insist, and logs failures.
 func (d *Deliveries) insist(ctx context.Context, do func() error) error {
 	return gateway.Insist(ctx, do, func(err error) {
 		select {

@@ -38,7 +38,7 @@ func TestStatementsIn(t *testing.T) {
 	}
 }
 
-// TestCheckText checks that statements are refused that both databases accept and understand in different ways.
+// TestCheckText checks that a statement is refused if both databases accept it but understand it in different ways.
 func TestCheckText(t *testing.T) {
 	x := relay.Extension{Name: "x", Migrations: []string{
 		"CREATE TABLE x_t (\n\tn BIGINT NOT NULL,\n\tname TEXT NOT NULL,\n\tid TEXT NOT NULL,\n\thash BYTEA NOT NULL\n)",

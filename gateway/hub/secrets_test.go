@@ -234,7 +234,7 @@ func TestKeysOfOthers(t *testing.T) {
 	f.wait(moment)
 	f.want(f.get("/agent/inbox?session="+tooLate, ""), 401, "ERR_UNAUTHORIZED")
 
-	// G-11: foreign and unknown things get the same answer where they cannot be listed.
+	// G-11: a message of others and an unknown one get the same answer where they cannot be listed.
 	ack := func(key string, body object) string {
 		t.Helper()
 		a := f.want(f.post("/agent/ack", key, body), 200, "")

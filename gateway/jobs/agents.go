@@ -312,7 +312,7 @@ func (g *Gateway) unregister(o *gateway.Op, a agent) error {
 		if err != nil {
 			return err
 		}
-		if a, err = agentByNumber(o, a.n); err != nil { // it has changed with its jobs
+		if a, err = agentByNumber(o, a.n); err != nil { // the end of its jobs has changed it
 			return err
 		}
 	}

@@ -104,7 +104,7 @@ func ofJobs(numbers ...int64) func(relay.Querier) ([]deliver.Delivery, error) {
 	}
 }
 
-// ofJobID is ofJobs for a job_id.
+// ofJobID does the same as ofJobs, for a job_id.
 func ofJobID(id string) func(relay.Querier) ([]deliver.Delivery, error) {
 	return func(q relay.Querier) ([]deliver.Delivery, error) {
 		n, err := gateway.Number(q, "SELECT n FROM jobs_job WHERE id = ?", id)
@@ -115,7 +115,8 @@ func ofJobID(id string) func(relay.Querier) ([]deliver.Delivery, error) {
 	}
 }
 
-// ofAgentID is ofJobs for the jobs that an agent has not accepted. It can have them until it registers another endpoint.
+// ofAgentID does the same as ofJobs, for the jobs that an agent has not accepted. It can have them until it registers
+// another endpoint.
 func ofAgentID(id string) func(relay.Querier) ([]deliver.Delivery, error) {
 	return func(q relay.Querier) ([]deliver.Delivery, error) {
 		n, err := gateway.Number(q, "SELECT n FROM jobs_agent WHERE id = ? AND bridged = 1", id)
@@ -130,7 +131,7 @@ func ofAgentID(id string) func(relay.Querier) ([]deliver.Delivery, error) {
 	}
 }
 
-// ofID is ofJobs for a job_id, or for the agent_id of an agent that is removed.
+// ofID does the same as ofJobs, for a job_id, or for the agent_id of an agent that is removed.
 func ofID(id string) func(relay.Querier) ([]deliver.Delivery, error) {
 	return func(q relay.Querier) ([]deliver.Delivery, error) {
 		job, err := ofJobID(id)(q)

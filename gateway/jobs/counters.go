@@ -21,8 +21,8 @@ const (
 	countOfPrincipal = 2
 )
 
-// countRecord counts a record that is new (by = 1) or removed (by = -1), for its accounts and their principals. An account
-// or a principal that takes part twice counts it once.
+// countRecord counts a record that is new (by = 1) or removed (by = -1), for its accounts and their principals. If an
+// account or a principal takes part twice, the record still counts once for it.
 func countRecord(tx relay.ExtTx, r record, by int64) error {
 	type counter struct{ kind, n int64 }
 	seen := map[counter]bool{}

@@ -46,7 +46,7 @@ func TestDailyPayments(t *testing.T) {
 			f.want(pay(alice, bob, 20+i), 200)
 		}
 		refused(pay(eve, bob, 40))
-		f.pass(3 * 3600 * 1e9) // 1.25 payments come back for an account
+		f.pass(3 * 3600 * 1e9) // in this time, an account gets 1.25 more payments
 		f.want(pay(eve, bob, 41), 200)
 	}, func(f *fixture) { f.Public, f.options.Daily = true, 10 })
 }

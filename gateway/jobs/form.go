@@ -151,7 +151,7 @@ func (f *form) uuid(field string) string {
 	return strings.ToLower(text)
 }
 
-// requiredUUID is uuid for a field that must be there.
+// requiredUUID does the same as uuid, for a field that must be there.
 func (f *form) requiredUUID(field string) string {
 	if !f.has(field) {
 		f.fail(field, "is missing")

@@ -91,7 +91,7 @@ type attempt struct {
 	dispatched bool     // the agent has got the job
 	other      bool     // the endpoint knows no such path: it may need /jobs after it
 	result     *result  // what was answered with 2xx
-	wrong      error    // why that is no JobResult
+	wrong      error    // why the answer with 2xx is no JobResult
 	failed     *outcome // how the job ends, unless result is its result; nil: it has not ended
 }
 

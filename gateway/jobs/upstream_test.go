@@ -89,7 +89,7 @@ func (p program) send(method, target string, body any) (answer, error) {
 	return gatetest.Do(ctx, p.Client, p.URL, gatetest.Call{Method: method, Path: path, Body: body})
 }
 
-// sendTo is send for a path below the base URL. The answer must have the status want.
+// sendTo does the same as send, for a path below the base URL. The answer must have the status want.
 func (p program) sendTo(method, path string, body any, want int) answer {
 	p.t.Helper()
 	a, err := p.send(method, p.base+path, body)

@@ -26,8 +26,8 @@ const maxNames = 5000
 // reserved are words that stand for somebody in the output of agora.
 var reserved = []string{"me", "everybody", "relay"}
 
-// CheckPerson returns an error unless name can be in the address book. In addition to the rules of CheckName it is
-// neither a word of agora's output, nor does it begin like a DID.
+// CheckPerson returns an error unless name can be in the address book. The name must follow the rules of CheckName. It
+// must not be a word of agora's output, and must not begin like a DID.
 func CheckPerson(name string) error {
 	if err := CheckName(name); err != nil {
 		return err

@@ -26,7 +26,7 @@ import (
 // Options of Run. Argv is required.
 type Options struct {
 	Argv      []string        // the program and its arguments; there is no shell
-	Env       []string        // the environment, as NAME=value; nil: Environment of that of this process
+	Env       []string        // the environment, as NAME=value; nil: what Environment returns for that of this process
 	Input     []byte          // what the program gets on its standard input
 	MaxOutput int             // bytes of standard output; a program that writes more is killed
 	Timeout   time.Duration   // how long the program may run; 0: as long as it wants

@@ -56,8 +56,8 @@ func TestLimitOfEachSource(t *testing.T) {
 	})
 }
 
-// run starts jobs one after the other at the same time. They are named after their sources, and each takes a second.
-// It returns when each of them began.
+// run starts jobs one after the other, and does not wait until they end. The names of the jobs are their sources. Each
+// job takes a second. run returns the second in which each of them began.
 func run(t *testing.T, queue *Queue[string], jobs string) string {
 	t.Helper()
 	began := time.Now()

@@ -401,7 +401,7 @@ func testBansOfTwoNodes(t *testing.T, announces bool, delay time.Duration) {
 		time.Sleep(30 * time.Minute)
 		wantInForce("after the end of the third one", "192.0.2.1/32 192.0.2.2/32")
 		time.Sleep(30*time.Minute - 2*time.Minute - 3*time.Second)
-		add("192.0.2.1", 3*time.Hour) // the other node still has the ban that ends now
+		add("192.0.2.1", 3*time.Hour) // the other node still has the first ban, which ends now
 		wantInForce("after the first one was renewed", "192.0.2.1/32 192.0.2.2/32")
 		if err := two.Remove(t.Context(), "192.0.2.1"); err != nil {
 			t.Error(err)

@@ -111,7 +111,7 @@ func TestHTTP2SlowHeaderIsCut(t *testing.T) {
 	}
 }
 
-// TestHTTP2ClientWithoutPingIsCut polls and then answers no PING, as a client does whose network is gone. Its
+// TestHTTP2ClientWithoutPingIsCut polls and then answers no PING, like a client whose network is gone. Its
 // connection is cut. A client that answers is not cut until it has been idle for 75 seconds.
 func TestHTTP2ClientWithoutPingIsCut(t *testing.T) {
 	for silent, want := range map[bool]time.Duration{true: 85 * time.Second, false: (60 + 76) * time.Second} {

@@ -19,7 +19,7 @@ import (
 // Limits of the answers of a peer.
 const (
 	pollWait    = 30 * time.Second // how long the peer may wait for messages
-	answerTime  = 15 * time.Second // how long an answer may take besides
+	answerTime  = 15 * time.Second // how long an answer may take, without pollWait
 	maxAnswer   = 8 << 20          // bytes; relays end a page at 4 MiB
 	maxDocument = 256 << 10        // bytes
 	maxCursor   = 256              // bytes

@@ -53,7 +53,7 @@ const (
 	heldTime  = 5 * time.Second  // for the checkpoints at a start (LOG L-22)
 	maxAnswer = proof.MaxBytes   // bytes of an answer
 	maxAbout  = 256 << 10        // bytes of a well-known document
-	retryPeer = 30 * time.Second // how often the document of a peer is read that could not be read
+	retryPeer = 30 * time.Second // how often the relay tries again to read the document of a peer
 	// maxSignatures is how large all signatures of a checkpoint may be, in bytes. So there are fewer than 100, and proofs
 	// with them are not too large.
 	maxSignatures = 10 << 10

@@ -118,7 +118,7 @@ func (p *party) open() (err error) {
 	return nil
 }
 
-// start is open for a relay that must start.
+// start does the same as open, for a relay that must start.
 func (p *party) start() {
 	p.Helper()
 	if err := p.open(); err != nil {

@@ -84,7 +84,7 @@ class Turn {
     this.#sender = new Sender(post, signal);
   }
 
-  /** The turn, with all that had no room in the REQUEST. */
+  /** The turn, with everything that did not fit into the REQUEST. */
   static async of(at, job, context, started) {
     const turn = new Turn(at, job, context, started);
     if (turn.partial) {
@@ -175,7 +175,7 @@ export async function jws(bytes, me, more = {}) {
 const hash = async (value) => encode64(await sha256(canonicalize(value)));
 const hashOfMessage = ({ contextId, taskId, referenceTaskIds, ...rest }) => hash(rest);
 
-/** Repeats a call after failures that pass, if again says that a repeat does no harm. */
+/** Repeats a call after temporary failures, if again says that a repeat does no harm. */
 export async function patiently(act, signal, again = () => true) {
   for (let failures = 0; ; failures++) {
     try { return await act(); } catch (err) {

@@ -282,9 +282,9 @@ export function pause(ms: number, signal?: AbortSignal): Promise<void>;
 /** The pause in milliseconds before the next attempt, after this number of earlier failures. It is partly random and at
  *  least atLeast. It about doubles with each failure, up to limit, 30000 by default. */
 export function backoff(failures: number, atLeast?: number, limit?: number): number;
-/** A text of others that is safe to print: at most max characters, 1000 by default, and \uXXXX in place of characters
- *  that control a terminal, are invisible, or change the direction of writing, except those in keep. JSON keeps its
- *  value. */
+/** A text of others that is safe to print: at most max characters, 1000 by default, and \uXXXX in place of
+ *  characters that control a terminal, are invisible, or change the direction of writing, except those in keep. If
+ *  text is JSON without line breaks and fits into max, the result is JSON with the same value. */
 export function printable(text: string, options?: { max?: number; keep?: string }): string;
 
 export interface RelayOptions<Me extends Identity | undefined = Identity | undefined> {
@@ -373,7 +373,8 @@ export class Relay<Me extends Identity | undefined = Identity | undefined> {
    *  has that URL and the origin. body is a JSON value; without it, this is a GET. */
   call(origin: string, url: string,
     options?: Abortable & { body?: Json; method?: string; status?: number; sister?: boolean }): Promise<any>;
-  /** Continues at the address that the relay's document names, if that is another loopback address. Returns whether. */
+  /** Continues at the address that the relay's document names, if that is another loopback address. Returns whether
+   *  it does. */
   moveTo(claimed: string): boolean;
   /** A thread and its envelopes, which are not verified. client selects one of several threads with this id. */
   thread(id: string, client?: string, options?: Abortable):

@@ -970,7 +970,7 @@ export class Relay {
   #rule;
   #tokensCorrection = 0; // milliseconds to add to the clock for tokens
   #tokensCorrectedAt = -Infinity;
-  #absentSince = -Infinity; // when a read of an open relay was refused that had a token
+  #absentSince = -Infinity; // when an open relay refused a read with a token
 
   /** clock returns the time in milliseconds since 1970. origin is the relay's own address, if url is the address of a
    *  proxy that you trust. Reads are then signed for origin. With requireParties, nothing is sent to a relay that shows
@@ -1080,9 +1080,9 @@ export class Relay {
     return checkReceipt(await this.#exchange('/events', { body, signal }), e);
   }
 
-  /** Posts signed messages, whose canonical forms are the lines, in one request. Returns the results, each a receipt or
-   *  a RelayError, and the RelayError with which the relay has stopped before the last line, if it has. With proofs, it
-   *  asks for proofs in the receipts. */
+  /** Posts signed messages, whose canonical forms are the lines, in one request. Returns results, each a receipt or
+   *  a RelayError. If the relay stopped before the last line, stopped is the RelayError that says why. With proofs,
+   *  it asks for proofs in the receipts. */
   async postBulk(messages, lines, { signal, proofs } = {}) {
     if (this.#requireParties) await this.#reads(signal);
     const body = concat(...lines.flatMap((line) => [line, [10]])), path = proofs ? `${BULK}?proofs=true` : BULK;
@@ -1187,7 +1187,8 @@ export class Relay {
     }
   }
 
-  /** Goes on at the address that the relay's document names, if that is another loopback address. Returns whether. */
+  /** Continues at the address that the relay's document names, if that is another loopback address. Returns whether
+   *  it does. */
   moveTo(claimed) {
     if (this.#own || !isOtherLoopback(claimed, this.url)) return false;
     this.url = claimed + new URL(this.url).pathname.replace(/\/+$/, '');
@@ -1437,8 +1438,9 @@ class Splitter {
   get rest() { return this.#rest.join(''); }
 }
 
-// Reads an answer within the bounds: a refusal has at most MAX_SHORT. take gets each element of the list as soon as it
-// has arrived, as a function that reads it. It returns what takes its place; undefined: nothing.
+// Reads an answer within the bounds: a refusal has at most MAX_SHORT. For each element of the list, as soon as it has
+// arrived, take gets a function that reads the element. take returns what the list gets in its place; undefined:
+// nothing.
 async function readAnswer(response, bounds, take, relay) {
   const { limit, list, most, isText } = bounds;
   const { status, ok } = response, splitter = new Splitter(ok ? list : [], most), kept = [];
@@ -1502,8 +1504,8 @@ function checkAnswer({ status, headers }, text, { list, success = [200], sister 
   });
 }
 
-// The refusal of the hub, which has its details in error, or of the registry of jobs, in the form of a relay's. Without
-// a code, it gets the number of the status.
+// Puts a refusal of the hub or of the registry of jobs into the form of a relay's refusal. The hub has its details in
+// the member error. If there is no code, the code is the number of the status.
 function sisterRefusal(answer, status) {
   const { error, detail, error_code: named } = answer;
   if (isObject(error)) return { error: String(error.code ?? status), message: error.message, details: error };

@@ -24,11 +24,12 @@ export async function ask(client, intent, params, { rule, seconds, ...options } 
   }
 }
 
-// Cancels a request that has ended without a result, and reports that it has ended. Or says how to cancel it.
+// Cancels a request that brought no result. Returns whether it has ended. If it may still be open, the log says how to
+// cancel it.
 async function giveUp(client, call) {
   const ours = new AbortController(), timer = setTimeout(() => ours.abort(), LAST_PATIENCE);
   try { await call.cancel('', { signal: ours.signal }); } catch (err) {
-    if (err.code === 'INVALID_TRANSITION' || err.code === 'THREAD_NOT_FOUND') return true; // it is not open
+    if (err.code === 'INVALID_TRANSITION' || err.code === 'THREAD_NOT_FOUND') return true; // it has ended
     client.log(`the request may still be open; end it with: (await client.resume('${call.thread}')).cancel()`, err);
     return false;
   } finally { clearTimeout(timer); }

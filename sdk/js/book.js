@@ -55,14 +55,14 @@ export class Book {
     this.#changed(job);
   }
 
-  // If the book is full, the jobs of which one must be forgotten; empty: there is room.
+  // The jobs from which one must be forgotten, because the book is full; empty: there is room.
   #crowd({ client }) {
     const all = [...this.#jobs.values()], own = all.filter((job) => job.client === client);
     if (own.length >= MAX_OF_CLIENT) return own;
     return all.length >= MAX_JOBS ? all : [];
   }
 
-  // Adds a job. If there are too many, one is forgotten, if one may be.
+  // Adds a job. If the book is full, it forgets another job, if there is one that it may forget.
   #add(key, until = new Date(0).toISOString()) {
     const oldest = oldestOf(this.#crowd(key));
     if (oldest) this.#forget(oldest);
@@ -100,7 +100,8 @@ export class Book {
     return job.over ? 'cancelled' : 'work';
   }
 
-  /** Records that the work begins once more. Returns whether it may: it was not begun as often as attempts. */
+  /** Records that the work begins once more. Returns false, and records nothing, if the work was begun attempts
+   *  times already. */
   begin(key, attempts) {
     const job = this.get(key);
     if (!job || job.begun >= attempts) return false;
@@ -109,7 +110,8 @@ export class Book {
     return true;
   }
 
-  /** Takes back a begin, because the agent ends in order while it works. */
+  /** Takes back a begin: the agent was stopped in an orderly way while it worked, which does not count as an
+   *  attempt. */
   undo(key) {
     const job = this.get(key);
     if (!job || job.over || job.begun === 0) return;
@@ -120,7 +122,7 @@ export class Book {
   /** Records the outcome of the work. */
   finish(key, outcome, now) {
     const job = this.get(key);
-    if (!job) return; // it was cancelled, and has made room
+    if (!job) return; // it was cancelled, and then forgotten to make room
     job.outcome = outcome;
     this.#end(job, now);
   }

@@ -275,7 +275,8 @@ export class Call {
     const accepts = [...this.#accepts.keys()], answers = { OFFER: [this.#request], RESULT: accepts,
       ERROR: [this.#request, ...accepts] }[e.type];
     if (!answers || answers.every((hash) => hash === undefined)) return true;
-    // Its sender knows no homes, so the thread is as without one. A Network could not continue the job.
+    // A sender that knows no homes is accepted, as in a thread without a home. But a Network needs homes to continue a
+    // job.
     if (!e.meta?.home && !e.meta?.re && !this.#client.inNetwork) return true;
     const why = flaw(e, this.#home, answers);
     if (why) this.#client.log(`the ${e.type} ${e.id} of ${e.sender.id} is ignored: ${why}`);

@@ -21,7 +21,7 @@ export interface StateStore {
   load(did: string): Promise<void>;
   /** Why the relay with this DID is not used any more; undefined: it may be used. */
   caught(relay: string): string | undefined;
-  /** Uses a relay no more; without a reason: uses it again. */
+  /** Records why a relay is not used any more; without a reason, it is used again. */
   setCaught(relay: string, reason?: string): Promise<void>;
 }
 
@@ -202,7 +202,7 @@ export interface CallState {
 /** Limits for offers, in place of the request's limits. maxCost is in USD; Infinity: no limit. */
 export interface Limits { maxCost?: number; deadline?: Date | string }
 
-/** What Call.best calls a rule. A function compares two offers, as for Array.sort. */
+/** How Call.best chooses an offer. A function compares two offers, as for Array.sort. */
 export type Rule = 'cheapest' | 'fastest' | 'first' | ((a: Offer, b: Offer) => number);
 
 /** The client's side of a thread. Use one method at a time. Another process can continue the call if it knows
@@ -293,7 +293,7 @@ export interface A2AEnd {
     'TASK_STATE_FAILED';
   /** The last message. The output has at most 80 KiB. */
   message?: A2AMessage;
-  /** A call that still waits may get message in place of a task, if the first turn sent nothing else. */
+  /** The caller may get message in place of a task, if its call still waits and the first turn sent nothing else. */
   direct?: boolean;
 }
 
@@ -314,7 +314,7 @@ export interface A2ATurn {
   /** The relay's id for the caller's conversation. */
   readonly context: string;
   readonly caller: { kind: 'key'; name: string } | { kind: 'did'; did: string } | { kind: 'anonymous' };
-  /** Whole, also if the REQUEST had no room for it. */
+  /** The whole message, even if it did not fit into the REQUEST. */
   readonly message: A2AMessage;
   /** The earlier messages of the task, oldest first. */
   readonly history: A2AMessage[];
@@ -415,7 +415,7 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
   readonly inNetwork: boolean;
   /** This relay as the home of a thread, by its document, which is read once an hour; undefined: it knows no homes. */
   home(options?: Abortable): Promise<Home | undefined>;
-  /** What home has returned last. */
+  /** What the last call of home has returned. */
   readonly known?: Home;
   /** Whether the relay's document has the feature proofs, as it was read last. */
   proves(options?: Abortable): Promise<boolean>;
@@ -474,8 +474,8 @@ export class Client<Me extends Identity | undefined = Identity | undefined> exte
    *  for each identity. It ends without an error when signal is aborted and all calls of work and quote have returned.
    *
    *  A directed REQUEST for another intent gets INTENT_NOT_SUPPORTED. A directed REQUEST with a budget below the price
-   *  gets INSUFFICIENT_BUDGET. Broadcasts like that are ignored. Sealed messages get sealed answers. If one cannot be
-   *  opened, the answer is INVALID_REQUEST.
+   *  gets INSUFFICIENT_BUDGET. In both cases a broadcast gets no answer. Sealed messages get sealed answers. If one
+   *  cannot be opened, the answer is INVALID_REQUEST.
    *
    *  Work is done once for a job, also if its client continues it in another thread: the outcome goes to the newest
    *  thread with an ACCEPT. Without state, work is done again after a crash between ACCEPT and RESULT. The agent

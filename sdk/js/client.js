@@ -77,7 +77,7 @@ export class Client extends Relay {
     return this.#did;
   }
 
-  /** What home has returned last. */
+  /** What the last call of home has returned. */
   get known() { return this.#known?.home; }
 
   async home({ signal } = {}) {

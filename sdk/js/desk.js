@@ -109,13 +109,13 @@ export class Desk {
       job.client === client && job.thread.id === thread && job.thread.home === home)?.outcome;
   }
 
-  /** Is called when a run does nothing more. */
+  /** Is called when a run has ended. */
   done(run) {
     if (run.job && this.owners.get(run.job.name) === run) this.owners.delete(run.job.name);
   }
 
-  /** Ends the part of a run in its job, because the client has ended the thread. The work ends too, unless a newer
-   *  thread has an ACCEPT. */
+  /** Is called when the client has ended the thread of a run. The work of its job ends too, unless a newer thread
+   *  has an ACCEPT. */
   leave({ job }) {
     if (!job || !this.state.book.ended(job.key, job.thread, this.client.now())) return;
     this.working.get(job.name)?.stop.abort(new Cancelled());

@@ -88,7 +88,7 @@ export class Memory {
    *  joined. */
   place(relay, protocol) { return this.#places.get(`${relay} ${protocol}`) ?? undefined; }
 
-  /** Keeps that; null: the agent has left. */
+  /** Records where the agent can be reached. null: the agent has left. */
   async setPlace(relay, protocol, place) {
     this.#put('joined', relay, protocol, place);
     await this.sync();
@@ -97,7 +97,7 @@ export class Memory {
   /** Why a relay is not used any more; undefined: it is used. */
   caught(relay) { return this.#caught.get(relay); }
 
-  /** Uses a relay no more, or with reason undefined, again. */
+  /** Records why a relay is not used any more; with reason undefined, it is used again. */
   async setCaught(relay, reason) {
     if (reason === undefined) this.#put('uncaught', relay);
     else this.#put('caught', relay, reason);

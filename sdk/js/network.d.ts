@@ -48,10 +48,10 @@ export class Network {
   at(home: Home, options?: Abortable): Promise<Client<Identity>>;
   /** The relays that can be the home of a REQUEST to this agent, or to all, the preferred one first. */
   homes(to?: string, options?: Abortable): Promise<Client<Identity>[]>;
-  /** Uses the relay with this DID no more, until state.setCaught is called for it without a reason. */
+  /** Stops using the relay with this DID, until state.setCaught is called for it without a reason. */
   catch(relay: string, why: string, evidence?: unknown): Promise<void>;
-  /** Checks evidence against a relay (LOG §6), and uses the relay no more. Resolves to false if the evidence only shows
-   *  a loss after a restore. Throws Refused with INVALID_PROOF if it shows nothing. */
+  /** Checks evidence against a relay (LOG §6), and stops using the relay. Resolves to false if the evidence only
+   *  shows a loss after a restore. Throws Refused with INVALID_PROOF if it shows nothing. */
   report(evidence: string): Promise<boolean>;
   /** Asks all relays who they are. */
   info(options?: Abortable): Promise<RelayInfo[]>;

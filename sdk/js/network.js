@@ -121,7 +121,7 @@ export class Network {
     return found.map(({ value }) => value).filter(Boolean);
   }
 
-  /** Uses the relay with this DID no more, and saves the evidence (R-17). */
+  /** Stops using the relay with this DID, and saves the evidence (R-17). */
   async catch(relay, why, evidence) {
     this.log(`the relay ${relay} was caught, and is not used any more: ${why}`);
     await this.state.keep(relay, evidence);

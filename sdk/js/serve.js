@@ -9,8 +9,8 @@ import { Pace, Progress, Queue, Recent, Slots } from './queue.js';
 import { isObject, linked, pages } from './reading.js';
 import { priceOf, Run } from './run.js';
 
-// How many ACCEPTs are handled at once. With more, the agent stops reading events. It is also how many REQUESTs it
-// remembers, of this many characters at most.
+// How many ACCEPTs are handled at once. With more, the agent stops reading events. It remembers as many REQUESTs, if
+// each has at most MAX_REMEMBERED characters.
 const MAX_ACCEPTS = 1024, MAX_REMEMBERED = 32 << 10;
 const HOUR = 3_600_000, MINUTE = 60_000, LOG_EVERY = 10_000; // milliseconds
 

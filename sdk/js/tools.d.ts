@@ -2,9 +2,9 @@ import type { AskOptions, CallResult, Job } from './client.js';
 import type { Abortable, JsonObject } from './agora.js';
 
 /** Text of others for a language model, as agora mcp shows it (GATEWAYS G-39). It stands between marks with a random
- *  number, which its author cannot know; dangerous characters are escaped. Show a model nothing of others without it.
- *  what and from say what the text is and who wrote it. A value that is no text becomes JSON. limit is in bytes, 16 KiB
- *  by default; the text says how much is cut. */
+ *  number, which its author cannot know; dangerous characters are escaped. Never show a model what others have
+ *  written without it. what and from say what the text is and who wrote it. A value that is no text becomes JSON.
+ *  limit is in bytes, 16 KiB by default; the text says how much is cut. */
 export function untrusted(what: string, from: string, value: unknown, options?: { limit?: number }): string;
 
 /** What a framework needs to make its kind of tool. */
@@ -14,8 +14,9 @@ export interface HireTool {
   description: string;
   /** The JSON Schema of the params. */
   parameters: JsonObject;
-  /** Hires an agent. It resolves to text for the model, also if there is no result: the model may go on without. All
-   *  that others have written is marked with untrusted. Throws the signal's reason, and TypeError. */
+  /** Hires an agent. It resolves to text for the model, also if there is no result: the model may be able to
+   *  continue without it. All that others have written is marked with untrusted. Throws the signal's reason, and
+   *  TypeError. */
   execute(params: unknown, options?: Abortable): Promise<string>;
 }
 

@@ -46,7 +46,7 @@ func (l *Ledger) undoLog(end relay.Seq) {
 var errClockSetBack = envelope.NotStored("the relay's clock was set back by more than 15 minutes, so its log cannot "+
 	"continue; nothing was stored", time.Minute)
 
-// checkLog refuses e if its leaf would be dated back.
+// checkLog refuses e if its leaf would have a time too far before that of an earlier leaf.
 func (g *group) checkLog(e relay.Entry) error { return g.CheckClock(e.Received) }
 
 // CheckClock returns an error if the log cannot continue, because the clock was set back too far. now is its time.

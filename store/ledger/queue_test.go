@@ -23,7 +23,7 @@ func newQueue(o QueueOptions) (q *Queue, closing, stopped func()) {
 	return NewQueue(o), func() { close(c) }, func() { close(s) }
 }
 
-// TestPatience checks what a caller gets that gives up. It learns whether the writer has begun with its job.
+// TestPatience checks what a caller gets when it gives up. It learns whether the writer has begun with its job.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, _, _ := newQueue(QueueOptions{})

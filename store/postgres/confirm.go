@@ -67,7 +67,7 @@ func (s *Store) showing(ctx context.Context, f func(context.Context, *pgx.Conn) 
 	return s.confirm(ctx, seen, conns)
 }
 
-// showingAll is showing for an f that does not know the numbers of what it reads.
+// showingAll does the same as showing, for an f that does not know the numbers of what it reads.
 func (s *Store) showingAll(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	return s.showing(ctx, func(ctx context.Context, conn *pgx.Conn) (seen relay.Seq, err error) {
 		if err := f(ctx, conn); err != nil {

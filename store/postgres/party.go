@@ -44,7 +44,7 @@ const (
 // it before the next one.
 const keptLonger = 7 * 24 * time.Hour
 
-// pairKey returns what the function pair_key of the schema does: 16 bytes that stand for an identity and an id.
+// pairKey returns 16 bytes that stand for an identity and an id. The function pair_key of the schema returns the same.
 func pairKey(did didkey.DID, id string) [16]byte {
 	hash := sha256.Sum256([]byte(string(did) + "\n" + id))
 	return [16]byte(hash[:16])

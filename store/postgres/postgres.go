@@ -249,7 +249,7 @@ func (s *Store) prepare(ctx context.Context, conn *pgx.Conn) error {
 	return s.renewEpoch(ctx, conn)
 }
 
-// renewEpoch gives the database a new epoch. No other node runs.
+// renewEpoch gives the database a new epoch. The caller has made sure that no other node runs.
 func (s *Store) renewEpoch(ctx context.Context, conn *pgx.Conn) error {
 	s.epoch = schema.NewEpoch()
 	s.mark.epoch = s.epoch

@@ -246,8 +246,8 @@ func (s *Store) hear(conn *pgx.Conn) error {
 // announcement is the payload of NOTIFY that Announce sends.
 const announcement = "announced"
 
-// Announce tells all nodes, this one included, that something has changed that they keep in memory, such as the bans. If
-// it fails, they find out when they look the next time.
+// Announce tells all nodes, this one included, that something they keep in memory has changed, such as the bans. If it
+// fails, they find out when they look the next time.
 func (s *Store) Announce(ctx context.Context) error { return s.notifyNodes(ctx, announcement) }
 
 // Announced returns a channel on which this node gets a value when a node has announced a change, and when it may have

@@ -83,7 +83,7 @@ type leaving struct {
 func (l leaving) count() {
 	if l.asked.Add(-1) == 0 {
 		l.leave()
-		time.Sleep(time.Millisecond) // so that others notice it before who asks continues
+		time.Sleep(time.Millisecond) // so that other goroutines notice it before this one continues
 	}
 }
 

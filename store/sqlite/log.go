@@ -209,7 +209,8 @@ func (s *Store) readLog(ctx context.Context, f func() error) error {
 
 // LogHashes implements relay.LogStore.
 func (s *Store) LogHashes(ctx context.Context, log int64, level int, first, n int64) (hashes []proof.Hash, err error) {
-	const most, levels = 1 << leafShift, leafShift / 8 // leaves of a log, and levels above them; the keys have no more room
+	// The most leaves of a log, and the levels above them. Larger numbers do not fit into the keys.
+	const most, levels = 1 << leafShift, leafShift / 8
 	if level < 0 || level > levels || first < 0 || n < 0 || n > most || first > most-n {
 		return nil, nil
 	}

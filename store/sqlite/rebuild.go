@@ -67,5 +67,5 @@ type noRoomToRebuild struct{ needed, room int64 } // bytes
 
 func (e noRoomToRebuild) Error() string {
 	return fmt.Sprintf("this database is of an earlier version; updating it needs %d MB of free disk space, and there are %d MB. "+
-		"Nothing was changed. Make room and start again, or go on with the earlier version", e.needed>>20, e.room>>20)
+		"Nothing was changed. Make room and start again, or continue with the earlier version", e.needed>>20, e.room>>20)
 }

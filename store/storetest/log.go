@@ -262,7 +262,7 @@ func testSalts(t *testing.T, open Opener) {
 	f.same()
 }
 
-// testLogClock checks L-7: no leaf is dated back by more than 15 minutes.
+// testLogClock checks L-7: no leaf is backdated by more than 15 minutes.
 func testLogClock(t *testing.T, open Opener) {
 	f := newLogFixture(t, open, relay.Policy{})
 	f.log(f.ask())
@@ -271,11 +271,11 @@ func testLogClock(t *testing.T, open Opener) {
 	f.advance(-time.Second)
 	_, err := f.Append(t.Context(), f.ask())
 	if refusal, ok := errors.AsType[*envelope.Error](err); !ok || !refusal.NothingStored() {
-		t.Errorf("a message is dated back: %v", err)
+		t.Errorf("a backdated message got: %v", err)
 	}
 	f.restart()
 	if _, err = f.Append(t.Context(), f.ask()); err == nil {
-		t.Error("a message is dated back after a restart")
+		t.Error("a backdated message is stored after a restart")
 	}
 	f.advance(16 * time.Minute)
 	f.log(f.ask())

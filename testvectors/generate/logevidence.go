@@ -122,7 +122,7 @@ func pair(kind string, a, b proofText) evidence {
 	return evidence{Kind: kind, Proofs: []string{a.text(), b.text()}}
 }
 
-// places are the kinds index, twice and time.
+// places adds the vectors of the kinds index, twice and time.
 func places(show showFunc, refuse refuseFunc) {
 	l := threadLog()
 	older := l
@@ -174,7 +174,7 @@ func places(show showFunc, refuse refuseFunc) {
 		pair("time", dated(1).proof(0, 3), dated(1).proof(1, 3)).text())
 }
 
-// threadSteps are the kind steps.
+// threadSteps adds the vectors of the kind steps.
 func threadSteps(show showFunc, refuse refuseFunc) {
 	second := func(k key, typ string) draft { return msg(k, typ, "log_second_"+strings.ToLower(typ), 7) }
 	open := signedForm(msg(logClient, "ACCEPT", "log_open", 2)) // an ACCEPT without a recipient
@@ -258,7 +258,7 @@ func threadSteps(show showFunc, refuse refuseFunc) {
 		across(logAccept, offer).text())
 }
 
-// chains are the kind chain.
+// chains adds the vectors of the kind chain.
 func chains(show showFunc, refuse refuseFunc) {
 	l := threadLog()
 	after := func(k key, epoch string, size int) treeLog {

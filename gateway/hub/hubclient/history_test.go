@@ -56,8 +56,8 @@ func TestCutOffLine(t *testing.T) {
 	}
 }
 
-// TestRepeats checks that a record is written once, whoever wrote it: this Folder, another process, or nobody since
-// the file was replaced.
+// TestRepeats checks that a record is written only once, although this Folder and another process append it several
+// times. After the file was emptied, the record is written again.
 func TestRepeats(t *testing.T) {
 	_, f := newHub(t)
 	other := newFolder(f.dir, f.layout)

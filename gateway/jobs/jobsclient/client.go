@@ -101,8 +101,8 @@ type Error struct {
 	Reason     string        // of 401 to a signed call: the check that failed
 	RetryAfter time.Duration // 0: the gateway does not say when to try again
 
-	now     time.Time // the gateway's clock, with the reason time
-	aud     string    // the gateway's origin, with the reason audience
+	now     time.Time // the gateway's clock, if Reason is time
+	aud     string    // the gateway's origin, if Reason is audience
 	unknown bool      // it refused only a repeat: an attempt before may have had its effect
 }
 

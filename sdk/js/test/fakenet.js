@@ -18,6 +18,6 @@ export async function relays(...names) {
 
 export const urlOf = (name) => `https://${name}.example`;
 
-/** A network of these relays, which waits for a second only. */
+/** A network of these relays. It continues a job after one second of silence, or one second without an offer. */
 export const network = ({ fetch }, names, me, options) =>
   new Network(names.map(urlOf), { me, fetch, silence: 1, offerWait: 1, log() {}, ...options });

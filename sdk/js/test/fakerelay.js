@@ -275,7 +275,7 @@ export class FakeRelay {
   }
 }
 
-/** Makes waits of less than 30 seconds short. Returns how long they were to be. */
+/** Ends waits of less than 30 seconds at once. Returns a list, to which each of them adds its original length. */
 export function skipWaits(t) {
   const real = globalThis.setTimeout, waits = [];
   t.mock.method(globalThis, 'setTimeout', (act, ms, ...args) => {

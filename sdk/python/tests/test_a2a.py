@@ -282,7 +282,7 @@ class TestTurns(unittest.IsolatedAsyncioTestCase):
                     await client.serve_a2a(**wrong)
 
     async def test_sync(self):
-        """A-16: the sync face serves turns too, until it is closed."""
+        """A-16: agora_relay.sync serves turns too, until its client is closed."""
         client = sync.Client(self.url, self.me)
         thread = threading.Thread(target=client.serve_a2a, args=[lambda turn: turn.text.upper()])
         thread.start()

@@ -65,7 +65,7 @@ class Books(unittest.TestCase):
         return self.book.offered(k, terms, until, now)
 
     def test_terms(self):
-        """It offers in a continuation with the same terms."""
+        """In a continuation, the agent offers the same terms."""
         self.assertIsNone(self.book.terms(key(1)))
         self.offer(key(1))
         self.offer(key(1), {"price": 2})
@@ -76,8 +76,8 @@ class Books(unittest.TestCase):
         self.assertIsNone(self.book.terms(key(2)))
 
     def test_limits(self):
-        """1,024 at most and 128 for one client. Jobs without ACCEPT are forgotten first, then those that are over;
-        when all are accepted and not over, the agent makes no offers."""
+        """The book has at most 1,024 jobs, and 128 of one client. Jobs without ACCEPT are forgotten first, then those
+        that are over; when all are accepted and not over, the agent makes no offers."""
         for n in range(128):
             self.offer(key(n))
         self.book.accepted(key(0), thread(0), NOW)
@@ -108,7 +108,8 @@ class Books(unittest.TestCase):
         self.assertFalse(self.book.has_room(key(2, "c9"), NOW))
 
     def test_how_long(self):
-        """From its first OFFER until the later of 24 hours after its end and the REQUEST's expiry."""
+        """A job is kept from its first OFFER until 24 hours after its end, or until the REQUEST expires if that is
+        later."""
         self.offer(key(1), until=NOW + HOUR)
         self.book.expire(NOW + HOUR - 1)
         self.assertIn(key(1), self.book.jobs)

@@ -45,7 +45,7 @@ class Clients(ChainTest):
 
     @virtual
     async def test_cancel_and_error_after_the_accept(self):
-        """R-6: they answer the ACCEPT."""
+        """R-6: a CANCEL and an ERROR after the ACCEPT answer the ACCEPT."""
         relay, go = self.setup(), asyncio.Event()
 
         async def work(job):

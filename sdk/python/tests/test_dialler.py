@@ -1,4 +1,4 @@
-"""Which relays may be contacted that a stranger has named (RELAYS R-13)."""
+"""Which of the relays that a stranger has named may be contacted (RELAYS R-13)."""
 import asyncio
 import ipaddress
 import socket

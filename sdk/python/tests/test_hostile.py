@@ -1,5 +1,5 @@
-"""What a hostile relay or a hostile agent sends, ends no reader and no agent. The values of all members are replaced by
-values of other types, also where the signature is good."""
+"""Nothing that a hostile relay or a hostile agent sends can end a reader or an agent. The values of all members are
+replaced by values of other types, also where the signature is good."""
 import asyncio
 import contextlib
 import copy

@@ -57,8 +57,8 @@ class JobTest(ChainTest):
 class Continuations(JobTest):
     @virtual
     async def test_same_terms_and_works_once(self):
-        """It offers in a continuation with the same terms, and works once after an ACCEPT in any thread of the job. It
-        posts the outcome in each continuation after the ACCEPT there, and not in the first thread."""
+        """In a continuation, the agent offers the same terms. It works once after an ACCEPT in any thread of the job.
+        It posts the outcome in each continuation after the ACCEPT there, and not in the first thread."""
         self.setup()
         state, places = State(), []
         async with self.serving(state=state):

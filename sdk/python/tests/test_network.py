@@ -321,8 +321,8 @@ class Agreement(NetworkTest):
 
     @virtual
     async def test_an_offer_that_was_made_before(self):
-        """The caller accepts an offer of a thread that the job has left: its agent is named, and no other one is
-        accepted in the new thread."""
+        """The caller accepts an offer from a thread that the job has left. The job then names the agent of this offer,
+        and accepts no other agent in the new thread."""
         self.setup()
         carol = Identity.generate()
         async with self.agent(manifest={"name": "B"}), self.client() as network:
@@ -345,8 +345,8 @@ class Agreement(NetworkTest):
 
     @virtual
     async def test_a_result_in_an_older_thread(self):
-        """It reads all threads of the job; the first RESULT of that agent counts, and what ends an older thread does
-        not."""
+        """The client reads all threads of the job. The first RESULT of the accepted agent counts. The end of an older
+        thread does not end the job."""
         self.setup()
 
         async def work(job):
@@ -596,7 +596,8 @@ class Caught(NetworkTest):
     @virtual
     async def test_bad_proofs(self):
         """R-17: a relay whose proof does not verify twice in a row is caught. The job continues at once, and the client
-        writes the evidence to a file. It uses that DID no more until its user says so. R-14: each post has a proof."""
+        writes the evidence to a file. The client uses no relay with that DID until its user trusts it again. R-14: each
+        post has a proof."""
         self.setup()
         a = self.relays["a"]
         for relay in self.relays.values():

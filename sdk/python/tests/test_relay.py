@@ -1,4 +1,4 @@
-"""The package against the built relay and its command line: processes that are killed, the sync face, sealing both
+"""The package against the built relay and its command line: processes that are killed, agora_relay.sync, sealing both
 ways, the programs of the README. They need AGORA_BINARY."""
 import asyncio
 import contextlib
@@ -194,7 +194,7 @@ with Client("{url}", load_or_create_key("{folder}/{name}.client.key")) as client
         agent.wait()
         agent = self.program("agent for the last time", self.AGENT.format(**values, wait=False))
         line_of(agent, "did did:key")
-        with self.assertRaises(AssertionError):  # nothing is worked for twice
+        with self.assertRaises(AssertionError):  # the agent does no work a second time
             line_of(agent, "work", seconds=1.5)
 
 

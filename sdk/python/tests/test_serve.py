@@ -319,7 +319,7 @@ class Serves(RelayTest):
 
     @virtual
     async def test_flaky_relay(self):
-        """Every third request fails, in turn in each way. Everything is worked for once."""
+        """Every third request fails, in turn in each way. The agent works once for each request."""
         self.setup()
         troubles = [
             lost(),

@@ -25,8 +25,9 @@ func (bridge) Help() string {
 	return "Makes an agent whose work is done by an A2A server elsewhere. For each request with the intent it sends the text " +
 		"in the params to the server, and returns what the server makes of it. The params are " +
 		`{"text":"…"}, or {"message":{…}} with a message of A2A. The output is {"text":"…","artifacts":[…],"task":"…","context":"…"}. ` +
-		"If the server asks for more, the status of the result is input-required; a new request with the same task and " +
-		"context in its params continues. Runs until it is interrupted. After a crash it continues with the tasks that the " +
+		"If the server asks for more, the status of the result is input-required; to continue, send a new request " +
+		"with the same task and context in its params. Runs until it is interrupted. After a crash it continues " +
+		"with the tasks that the " +
 		"server has begun.\n\n" +
 		"Example:\n  agora a2a bridge https://agent.example/ --key bob.key --intent translation.en_zh --bearer agent.a2a"
 }

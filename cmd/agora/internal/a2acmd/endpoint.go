@@ -36,7 +36,7 @@ type publish struct {
 	owned
 	Manifest string `placeholder:"FILE" help:"The capability manifest, as JSON (default: the one that your agent has announced at the relay)."`
 	Public   bool   `help:"Everybody may call the endpoint. Without it, callers need a key (agora a2a keys new), or sign with their own DID."`
-	Mode     string `enum:",message,params" default:"" placeholder:"message|params" help:"What the agent gets: requests with the intent a2a.message (message), or requests for its own intents, which need to know no A2A (params) (default: message if the manifest has a2a.message, else params)."`
+	Mode     string `enum:",message,params" default:"" placeholder:"message|params" help:"What the agent gets: requests with the intent a2a.message (message), or requests for its own intents, so that it need not know A2A (params) (default: message if the manifest has a2a.message, else params)."`
 	Intent   string `placeholder:"INTENT" help:"With the mode params: the intent for messages that name none (default: the first of the manifest)."`
 	Listed   bool   `help:"Show the endpoint in the relay's public list of A2A agents."`
 	Proofs   bool   `help:"Say in the card that your agent signs its turns, as agents of ServeA2A, serveA2A and serve_a2a do."`

@@ -90,7 +90,7 @@ func (expose) Help() string {
 	return "Gives an unmodified A2A server, for example one on a laptop behind NAT, a public endpoint at a relay with agora " +
 		"serve --a2a. Its card is published with the endpoint's URL, signed with your key. Messages of callers come to " +
 		"the server, and its answers go back; both wait at the relay while you are offline. The server may speak A2A 1.0, " +
-		"or 0.3 with JSON-RPC. Nothing but the origin that you name is called.\n\n" +
+		"or 0.3 with JSON-RPC. The command calls only the origin that you name.\n\n" +
 		"At the first start a key for callers is made and printed, unless --public is given. Runs until it is interrupted. " +
 		"After a crash it continues with the tasks that the server has begun, so that no message is lost or sent twice.\n\n" +
 		"What callers send is untrusted. The relay can read it.\n\n" +

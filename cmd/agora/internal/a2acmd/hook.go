@@ -13,7 +13,7 @@ import (
 type hook struct {
 	New    hookNew    `cmd:"" help:"Create a hook, and print its URL."`
 	List   hookList   `cmd:"" help:"List your hooks."`
-	Delete hookDelete `cmd:"" help:"Delete a hook. Its URL ends at once."`
+	Delete hookDelete `cmd:"" help:"Delete a hook. Its URL stops working at once."`
 }
 
 func (hook) Help() string {
@@ -29,7 +29,8 @@ type hookNew struct {
 }
 
 func (hookNew) Help() string {
-	return "Creates a hook and prints it as one line of JSON. The URL is shown only once. Who has it can send you events.\n\n" +
+	return "Creates a hook and prints it as one line of JSON. The URL is shown only once. Anybody who has it can " +
+		"send you events.\n\n" +
 		"Examples:\n  agora a2a hook new --key alice.key\n  agora a2a hook new 'house painter' --key alice.key"
 }
 

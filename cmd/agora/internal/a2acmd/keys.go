@@ -13,7 +13,7 @@ import (
 type keys struct {
 	New    keysNew    `cmd:"" help:"Create a key, with which somebody may call your endpoint."`
 	List   keysList   `cmd:"" help:"List the keys of your endpoint."`
-	Revoke keysRevoke `cmd:"" help:"Revoke a key. It ends at once."`
+	Revoke keysRevoke `cmd:"" help:"Revoke a key. It stops working at once."`
 }
 
 func (keys) Help() string {
@@ -28,8 +28,8 @@ type keysNew struct {
 }
 
 func (keysNew) Help() string {
-	return "Creates a key and prints it as one line of JSON. The key is shown only once. Who has it can call your agent, and " +
-		"sees only the tasks that were made with it.\n\n" +
+	return "Creates a key and prints it as one line of JSON. The key is shown only once. Anybody who has it can " +
+		"call your agent, but sees only the tasks that were made with this key.\n\n" +
 		"Examples:\n  agora a2a keys new alice --key bob.key\n  agora a2a keys new alice --key bob.key --save alice.a2a"
 }
 

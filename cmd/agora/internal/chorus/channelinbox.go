@@ -17,7 +17,7 @@ import (
 type channelInbox struct {
 	New    inboxNew    `cmd:"" help:"Create an inbox, and print its connection string."`
 	List   inboxList   `cmd:"" help:"List your inboxes."`
-	Rotate inboxRotate `cmd:"" help:"Give an inbox a new connection string. The old one ends at once."`
+	Rotate inboxRotate `cmd:"" help:"Give an inbox a new connection string. The old one stops working at once."`
 	Delete inboxDelete `cmd:"" help:"Delete an inbox."`
 }
 
@@ -129,7 +129,7 @@ type inboxDelete struct {
 }
 
 func (inboxDelete) Help() string {
-	return "Deletes an inbox. Its connection string and its callbacks end at once.\n\n" +
+	return "Deletes an inbox. Its connection string and its callbacks stop working at once.\n\n" +
 		"Example:\n  agora channel inbox delete in_h4zcy6t2k5dqmwbn7rfx3ejgva --key bob.key"
 }
 

@@ -26,7 +26,7 @@ type channelNew struct {
 
 func (channelNew) Help() string {
 	return "Creates a channel and prints its URL and its key (ck_…) as one line of JSON. The key is shown only once. " +
-		"Who has it can add and remove members and agents.\n\n" +
+		"Anybody who has it can add and remove members and agents.\n\n" +
 		"Examples:\n" +
 		"  agora channel new ops --url http://127.0.0.1:8789/channel --operator-key operator.key --save ops.key\n" +
 		"  agora channel new ops --url https://relay.example/channel --operator-key operator.key --context 'On call.'"
@@ -142,7 +142,8 @@ type channelRemove struct {
 }
 
 func (channelRemove) Help() string {
-	return "Removes a member or an agent from the channel. The member's key, or the agent's callbacks, end at once. Needs " +
+	return "Removes a member or an agent from the channel. The member's key, or the agent's callbacks, stop " +
+		"working at once. Needs " +
 		"the channel's key.\n\n" +
 		"Example:\n  agora channel remove bot --channel URL --channel-key ops.key"
 }

@@ -23,7 +23,8 @@ type channelProbe struct {
 }
 
 func (channelProbe) Help() string {
-	return "Plays a service of the Chorus Channel Protocol against your agent, and says what the agent misses. It sends about " +
+	return "Acts as a service of the Chorus Channel Protocol for your agent, and says what the agent does wrong. " +
+		"It sends about " +
 		"15 messages, well-formed and malformed, takes what the agent posts to the callbacks, and offers tools by MCP. It " +
 		"costs your agent as much as that many questions. A check passes, fails, is not tested, or is a warning about " +
 		"something that the protocol does not require. Exits with 1 if a check fails.\n\n" +

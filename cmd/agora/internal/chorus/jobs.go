@@ -194,11 +194,11 @@ func (c inJobs) explain(err error) error {
 // newcomer are the flags of the commands that may make a new principal: if the key file does not exist, they create it.
 type newcomer struct{ inJobs }
 
-// Validate implements kong's check of flags. A newcomer need not be anybody yet.
+// Validate implements kong's check of flags. A newcomer need not have a principal yet, so no key is needed.
 func (newcomer) Validate() error { return nil }
 
-// join returns a client for the caller that the flags name. If that is nobody yet, join checks that the key file can be
-// written, because the gateway tells a key only once.
+// join returns a client for the caller that the flags name. If the key file does not exist yet, join checks that it can
+// be written, because the gateway tells a key only once.
 func (c newcomer) join(env cli.Environment) (*jobsclient.Client, error) {
 	file := c.file()
 	if file == "" {
@@ -243,7 +243,7 @@ func (c newcomer) keep(env cli.Environment, key string) (jobsKeyLine, error) {
 	return jobsKeyLine{File: c.file()}, nil
 }
 
-// explainJoin is explain for a request that may have made a principal. owner is its owner.
+// explainJoin does the same as explain, for a request that may have made a principal. owner is its owner.
 func (c newcomer) explainJoin(err error, jobs *jobsclient.Client, owner string) error {
 	anonymous := jobs.Key == "" && jobs.Signer == nil && !jobsclient.HasKey(jobs.URL)
 	refused, _ := errors.AsType[*jobsclient.Error](err)

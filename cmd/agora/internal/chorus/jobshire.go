@@ -20,7 +20,7 @@ type jobsHire struct {
 	Skill        string           `arg:"" help:"The skill."`
 	Budget       cli.CreditAmount `required:"" placeholder:"N" help:"What you pay at most. It is held while the job runs. You pay the price of the skill, and get the rest back."`
 	Input        string           `default:"{}" placeholder:"JSON" help:"What the agent needs, a JSON object; - is standard input (default: ${default})."`
-	Orchestrator string           `placeholder:"ID" help:"Your agent or your account that hires and pays (default: the oldest of your accounts that has enough). The seller sees this name. If it is none of yours, the default pays."`
+	Orchestrator string           `placeholder:"ID" help:"Your agent or your account that hires and pays (default: the oldest of your accounts that has enough). The seller sees this name. If it is not an agent or an account of yours, the default account pays."`
 	Callback     string           `placeholder:"URL" help:"A URL to which the registry POSTs the result, too."`
 	JobID        jobsID           `placeholder:"UUID" help:"The id of the job (default: a new one). With the same id, a job is done and paid once."`
 	NoWait       bool             `xor:"wait" help:"Do not wait for the result. agora jobs status shows it later."`
@@ -36,8 +36,8 @@ func (c jobsHire) Validate() error {
 
 func (jobsHire) Help() string {
 	return "Hires an agent for a job, waits for its end, and prints the result as one line of JSON. The exit code is " +
-		"0 if the job succeeded, and 1 if it failed. A failed job costs nothing. If the command is interrupted, the " +
-		"job goes on.\n\n" +
+		"0 if the job succeeded, and 1 if it failed. A failed job costs nothing. If the command is interrupted, " +
+		"the job continues.\n\n" +
 		"A job cannot be cancelled. It holds the budget until it ends. It fails, and you get the budget back, if it has no " +
 		"result after the time of agora serve --jobs-timeout (an hour by default).\n\n" +
 		"The result is untrusted. Never run it.\n\n" +

@@ -196,7 +196,7 @@ func (a *agent) try(tool string, args map[string]any, out any) (text string, isE
 	return text, result.IsError
 }
 
-// call is try for a tool that must succeed.
+// call does the same as try, for a tool that must succeed.
 func (a *agent) call(tool string, args map[string]any, out any) (text string) {
 	a.t.Helper()
 	text, isError := a.try(tool, args, out)
@@ -206,7 +206,7 @@ func (a *agent) call(tool string, args map[string]any, out any) (text string) {
 	return text
 }
 
-// refused is try for a tool that must fail. It checks that the error has all these words.
+// refused does the same as try, for a tool that must fail. It checks that the error has all these words.
 func (a *agent) refused(tool string, args map[string]any, words ...string) {
 	a.t.Helper()
 	text, isError := a.try(tool, args, nil)

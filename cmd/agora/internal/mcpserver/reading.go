@@ -43,7 +43,7 @@ func (s *Server) inboxNext() (text string) {
 		text += " To answer a request use next_job."
 	}
 	if s.hires() {
-		text += " To go on with a request of your own use follow_up."
+		text += " To continue a request of your own, use follow_up."
 	}
 	return text
 }

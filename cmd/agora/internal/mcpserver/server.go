@@ -48,7 +48,7 @@ type Options struct {
 	Patience time.Duration
 }
 
-// Several are several relays.
+// Several has the clients of a server that uses several relays.
 type Several struct {
 	Network *client.Network // for all tools but next_job; signs with the key of DID
 	// Worker returns the client for next_job, and its State, which has a file: what the agent has worked on must outlive
@@ -217,7 +217,7 @@ const (
 
 // Wait is the argument of tools that wait.
 type Wait struct {
-	WaitSeconds *int `json:"wait_seconds,omitempty" jsonschema:"how long to wait at most, 0 to 600; default 45. When the time is over the tool returns what it knows, and you can go on with follow_up or by calling the tool again"`
+	WaitSeconds *int `json:"wait_seconds,omitempty" jsonschema:"how long to wait at most, 0 to 600; default 45. When the time is over the tool returns what it knows, and you can continue with follow_up, or by calling the tool again"`
 }
 
 func (w Wait) duration() (time.Duration, error) {

@@ -19,7 +19,7 @@ type spendingOut struct {
 	Left     float64       `json:"left_usd"`
 	Intents  []string      `json:"intents,omitempty"` // the only ones that may be asked for
 	Agents   []string      `json:"agents,omitempty"`  // the only ones that may be hired
-	Jobs     []reservation `json:"jobs"`              // the newest of the last 24 hours
+	Jobs     []reservation `json:"jobs"`              // of the last 24 hours; at most shownJobs, the newest
 }
 
 type reservation struct {
@@ -50,7 +50,7 @@ func (s *Server) spending(ctx context.Context, _ *mcp.CallToolRequest, _ struct{
 	}
 	for _, agent := range l.Agents {
 		out.Agents = append(out.Agents, string(agent))
-		p.Say("This agent may be hired, and no other that is not listed: %s.", agent)
+		p.Say("Only agents that are listed here may be hired. One of them is %s.", agent)
 	}
 	var intents []untrusted.Text
 	for i, r := range status.Jobs[max(0, len(status.Jobs)-shownJobs):] {

@@ -40,7 +40,8 @@ func (s *Server) addWorking() {
 	add(s, "deliver", "Deliver a result", "Deliver the result of a job that next_job has returned. It counts once; calling it again "+
 		"after an error is safe.",
 		kind{ends: true, repeats: true}, s.deliver)
-	add(s, "fail_job", "Give up a job", "End a job that next_job has returned without a result. Say why, for the client to read.",
+	add(s, "fail_job", "Give up a job", "End a job from next_job, if there is no result. Say why, for the "+
+		"client to read.",
 		kind{ends: true, repeats: true}, s.failJob)
 }
 

@@ -20,7 +20,7 @@ import (
 
 type MigrateCmd struct {
 	From        migratePlace `required:"" placeholder:"FOLDER|URL" help:"Where the relay is now: a data folder, or the URL of a PostgreSQL database."`
-	To          migratePlace `required:"" placeholder:"FOLDER|URL" help:"Where to move it: the other one of both. It must have no messages yet."`
+	To          migratePlace `required:"" placeholder:"FOLDER|URL" help:"Where to move it: to PostgreSQL if --from is a data folder, otherwise to a data folder. It must have no messages yet."`
 	AcceptAsync bool         `help:"Move although PostgreSQL does not wait for a standby."`
 }
 

@@ -97,11 +97,12 @@ type PruneCmd struct {
 
 func (PruneCmd) Help() string {
 	return "Removes what has expired, and gives the free space of the database back to the disk. The relay must not be running. A " +
-		"running relay removes by itself what has expired, and uses the free space again; this is for a disk that others need. " +
+		"running relay removes by itself what has expired, and uses the free space again; this command is for a " +
+		"disk whose space other programs need. " +
 		"It also works on a full disk: it uses the room that the relay holds back. To make the file smaller, it needs as much " +
 		"free space as the file has afterwards.\n\n" +
-		"With --older-than or --sender it also removes messages of the relay, as agora admin remove does. What gateways have, " +
-		"agora admin remove removes while the relay runs.\n\n" +
+		"With --older-than or --sender it also removes messages of the relay, as agora admin remove does. What " +
+		"gateways have stays: agora admin remove removes it while the relay runs.\n\n" +
 		"Examples:\n  agora prune\n  agora prune --older-than 30d\n  agora prune --older-than 24h --type MANIFEST --dry-run\n" +
 		"  agora prune --sender did:key:z6Mk…"
 }

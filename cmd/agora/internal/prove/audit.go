@@ -41,7 +41,7 @@ const (
 func (AuditCmd) Help() string {
 	return "Checks that a relay has kept its word. Each proof must be valid, and no two may contradict each other. Then it asks the " +
 		"relay for its newest checkpoint: the tree of each proof must be the beginning of the tree there. With --policy, the " +
-		"witnesses must have signed it, and no message may have been dated back behind their signatures.\n\n" +
+		"witnesses must have signed it, and no message may have been backdated to a time before they signed.\n\n" +
 		"If the relay has contradicted itself, the command writes evidence to a file. Anybody can check it with agora verify, " +
 		"without a network and without trust in you.\n\n" +
 		"Exit codes:\n" +

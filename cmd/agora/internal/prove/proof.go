@@ -29,8 +29,10 @@ type proofGetCmd struct {
 }
 
 func (proofGetCmd) Help() string {
-	return "Prints the proof, after checking that it is valid and by this relay. Keep it with the message: agora proof " +
-		"verify checks both offline. The relay has it while it remembers the message's id, if it keeps a log.\n\n" +
+	return "Prints the proof, after checking that it is valid and that this relay has made it. Keep it with the " +
+		"message: agora proof " +
+		"verify checks both offline. A relay that keeps a log has the proof as long as it remembers the message's " +
+		"id.\n\n" +
 		cli.ExampleTitle + "agora proof get alice msg_1 > msg_1.proof"
 }
 
@@ -48,8 +50,8 @@ func (c proofGetCmd) Run(env cli.Environment) error {
 }
 
 type proofVerifyCmd struct {
-	Event   string   `placeholder:"FILE" help:"The message that the proof must be of."`
-	Relay   string   `placeholder:"DID" help:"The relay that the proof must be by."`
+	Event   string   `placeholder:"FILE" help:"The message for which the proof must be."`
+	Relay   string   `placeholder:"DID" help:"The relay that must have made the proof."`
 	Witness []string `placeholder:"KEY" sep:"none" help:"Verifier key of a witness: its signature, if there is one, must be valid. May be repeated."`
 	File    string   `arg:"" optional:"" default:"-" help:"The proof; - is standard input."`
 }

@@ -17,7 +17,7 @@ import (
 type NodeFigures struct {
 	postgres.Health
 	LeaseChanges      int64 `json:"leaseChanges"` // how often this node has begun or ceased to lead
-	*postgres.Servers       // nil: they do not answer
+	*postgres.Servers       // nil: the servers did not answer
 }
 
 // figuresOf returns the figures of a node. With an error, it returns only those that the node knows itself.

@@ -49,7 +49,7 @@ func (a *StoreAddress) UnmarshalText(text []byte) error {
 // String returns the address without its password.
 func (a StoreAddress) String() string { return postgres.Masked(string(a)) }
 
-// openedStore is the store of a relay, and what the commands need besides.
+// openedStore is the store of a relay, and what else the commands need.
 type openedStore struct {
 	relay.Extender
 	transfer.Engine

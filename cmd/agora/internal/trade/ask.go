@@ -49,7 +49,7 @@ func (AskCmd) Help() string {
 	return "Sends a request, waits for offers, accepts the best one, waits for the result, and prints its output as " +
 		"one line of JSON. Everything else goes to standard error.\n\n" +
 		"Without --max-cost, a new request accepts only free offers. If there is none, the command shows the offers and " +
-		"ends. Then go on with --thread and --max-cost. With --thread alone, the limit in the request counts.\n\n" +
+		"ends. Then continue with --thread and --max-cost. With --thread alone, the limit in the request counts.\n\n" +
 		"The command first prints the id of the thread. With --thread ID another run continues it, also after a crash, " +
 		"and prints a result again. It never asks or accepts twice. Ctrl-C ends the command, not the request: agora send " +
 		"cancel takes it back.\n\n" +

@@ -91,7 +91,7 @@ func (a *asking) open(ctx context.Context) error {
 	}
 	a.note("asking for %s in the thread %s", a.Intent, a.thread)
 	if !a.Quiet {
-		a.env.Say("to go on after an interruption:")
+		a.env.Say("to continue after an interruption:")
 		a.command(a.resumeCommand())
 	}
 	a.status.Set("asking")
@@ -158,7 +158,7 @@ func (a *asking) resume(ctx context.Context, record *client.Thread) error {
 // not say is not compared.
 func (a *asking) compare(request *envelope.Envelope, sent envelope.Request) error {
 	differs := func(what string) error {
-		return fmt.Errorf("the thread %s was opened with another %s; leave it out to go on with that request, or leave "+
+		return fmt.Errorf("the thread %s was opened with another %s; leave it out to continue that request, or leave "+
 			"--thread out to make a new one", a.thread, what)
 	}
 	switch {
@@ -167,7 +167,8 @@ func (a *asking) compare(request *envelope.Envelope, sent envelope.Request) erro
 	case a.To != "" && didkey.DID(a.To) != request.Recipient:
 		return differs("recipient (--to)")
 	case a.Seal && !request.Sealed():
-		return fmt.Errorf("the request in the thread %s is not sealed; leave --seal out to go on with it, or leave --thread "+
+		return fmt.Errorf("the request in the thread %s is not sealed; leave --seal out to continue it, or leave "+
+			"--thread "+
 			"out to make a new one", a.thread)
 	case request.Sealed():
 		if a.params != nil {

@@ -23,9 +23,10 @@ type Outcome struct {
 
 // The outcomes of agora ask, in the order of the help. Scripts rely on the codes and the names.
 var (
-	OutcomeResult      = Outcome{cli.ExitOK, "result", "the result is on standard output"}
-	OutcomeError       = Outcome{cli.ExitFailed, "error", "something on this machine failed, such as reading a file"}
-	OutcomeUsage       = Outcome{cli.ExitUsage, "usage", "the command line is wrong, or does not fit to the --thread"}
+	OutcomeResult = Outcome{cli.ExitOK, "result", "the result is on standard output"}
+	OutcomeError  = Outcome{cli.ExitFailed, "error", "something on this machine failed, such as reading a file"}
+	OutcomeUsage  = Outcome{cli.ExitUsage, "usage", "the command line is wrong, or does not fit the request " +
+		"of --thread"}
 	OutcomeNoOffer     = Outcome{3, "no_offer", "there was no offer in time"}
 	OutcomeNoneGood    = Outcome{4, "no_acceptable_offer", "no offer was acceptable, for example all were too expensive"}
 	OutcomeRefused     = Outcome{5, "refused", "the relay refused a message, or has no such thread of yours"}
@@ -185,7 +186,7 @@ func (a *asking) adviseNext(err error) {
 		a.env.Say("to accept the offer for %s USD:", formatAmount(e.price))
 		more = []string{"--max-cost", formatAmount(e.price)}
 	} else {
-		a.env.Say("to go on:")
+		a.env.Say("to continue:")
 	}
 	a.command(a.resumeCommand(more...))
 	takeBack()

@@ -45,13 +45,13 @@ func (c FollowCmd) Validate() error {
 }
 
 func (FollowCmd) Help() string {
-	return "Prints each message that is sent to you, as soon as it arrives: one JSON envelope per line, or on a terminal one " +
-		"line with the most important of it (--text shows all). Times are local, and as the sender claims. " +
+	return "Prints each message that is sent to you, as soon as it arrives: one JSON envelope per line, or on a " +
+		"terminal one line with its most important parts (--text shows all). Times are local, and as the sender " +
+		"claims. " +
 		"Verifies every signature first. Decrypts payloads that are sealed to your key and prints " +
 		"{\"envelope\":…,\"opened\":…} for them: the signed message and its decrypted payload. Runs until it is " +
-		"interrupted, and keeps trying while the relay does not answer. With several relays it follows all of them, " +
-		"and prints " +
-		"a message that several of them have once.\n\n" + cli.FormatHelp(MessageRow{}) +
+		"interrupted, and keeps trying while the relay does not answer. With several relays it follows all of " +
+		"them, and prints each message only once, even if several of them have it.\n\n" + cli.FormatHelp(MessageRow{}) +
 		"Examples:\n  agora follow --key bob.key --cursor-file bob.cursor\n" +
 		"  agora follow --key bob.key --type REQUEST --broadcast --count 1 --timeout 30s\n" +
 		"  agora follow --format '{{.Type}} {{.Thread}} {{.Price}}'\n  agora follow --all"

@@ -63,7 +63,8 @@ func (WorkCmd) Help() string {
 		`   "title":"…","description":"…","max_cost_usd":0.01,"deadline":"2030-02-02T15:30:00Z"}` + "\n" +
 		"params is null if there are none. title, description and max_cost_usd are absent if the client did not set " +
 		"them. deadline " +
-		"is the client's, or when the relay ends the thread if that is earlier. With --input params it reads only the " +
+		"is the client's deadline, or the time when the relay ends the thread, whichever is earlier. With --input params " +
+		"the program reads only the " +
 		"params. With --input text it reads the text " +
 		"in the params: they are a string, or an object with a string text. Other requests are refused then. " +
 		"The text of the intent " + client.ChannelIntent + " is a message that was said in a channel, and the result is the " +
@@ -90,14 +91,16 @@ func (WorkCmd) Help() string {
 		"time is " +
 		"over, when the client cancels, and when the agent is interrupted. When the program has ended, its whole " +
 		"group is " +
-		"killed, so wait in it for what it starts in the background. Processes that leave the group (setsid) go on. A " +
+		"killed. So the program must wait for the processes that it starts in the background. Processes that leave the " +
+		"group (setsid) keep running. A " +
 		"second " +
 		"interrupt kills at once. If the agent itself is killed (SIGKILL), Linux ends the program, but not what it " +
 		"has started. On Windows programs are ended at once, without what they have started.\n\n" +
 		"Restarts. A job that was not finished is begun again, also after kill -9, and its client gets one answer. " +
 		"attempt says how often it was begun. If the agent was killed each time, --attempts times, the client gets the " +
 		"ERROR INTERNAL_ERROR (interrupted). With --attempts 1 no job is ever begun twice.\n\n" +
-		"Several relays. With --relay repeated, the agent works at all of them, and announces that. If a client's " +
+		"Several relays. With --relay repeated, the agent works at all of them, and says so in its manifest. If a " +
+		"client's " +
 		"relay dies, " +
 		"the client continues the job at another one. The agent works once for it.\n\n" +
 		"Other protocols. With --also, users of the relay's hub, its registry of jobs, channels and A2A reach the same agent. " +

@@ -17,7 +17,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// What a program reads about a job, and what becomes of what it writes.
+// What a program reads about a job, and what the agent sends for the program's output.
 
 // workJob is what the program reads about a job.
 type workJob struct {

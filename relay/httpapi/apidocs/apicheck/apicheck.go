@@ -181,7 +181,7 @@ func (c *Checker) validate(variant string, n node, value any) error {
 	return s.Validate(value)
 }
 
-// validateText is validate for a text that stands for a number or a boolean if the schema says so.
+// validateText does the same as validate, for a text that stands for a number or a boolean if the schema says so.
 func (c *Checker) validateText(variant string, n node, text string) error {
 	schema, _ := n.child("schema")
 	var value any = text

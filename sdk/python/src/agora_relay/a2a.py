@@ -55,7 +55,7 @@ class A2AEnd:
     message: dict[str, Any] | None = None
     """The last message. The output has at most 80 KiB."""
     direct: bool = False
-    """A call that still waits may get message in place of a task, if the first turn sent nothing else."""
+    """The caller may get message in place of a task, if its call still waits and the first turn sent nothing else."""
 
 
 def parts_of(parts: Iterable[Part]) -> list[Any]:
@@ -97,7 +97,7 @@ class A2ATurn:
     caller: dict[str, Any]
     """kind is key (with name), did (with did) or anonymous."""
     message: dict[str, Any]
-    """Whole, also if the REQUEST had no room for it."""
+    """The whole message, even if it did not fit into the REQUEST."""
     history: list[dict[str, Any]]
     """The earlier messages of the task, oldest first."""
     params: dict[str, Any]
@@ -173,7 +173,7 @@ class A2ATurn:
             await pause.wait(delay)
 
     async def _load(self) -> None:
-        """Loads what had no room in the REQUEST."""
+        """Loads what did not fit into the REQUEST."""
         if self.params.get("partial") is True:
             answer = await self._all()
             self.message, self.history = answer["message"], answer["history"]

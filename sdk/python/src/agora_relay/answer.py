@@ -114,8 +114,8 @@ def read_answer(base: str, response: Response, spec: Spec, now: float) -> dict[s
 
 
 def _sister_refusal(answer: dict[str, Any], status: int) -> dict[str, Any]:
-    """The refusal of the hub, which has its details in error, or of the registry of jobs, in the form of a relay's.
-    Without a code, it gets the number of the status."""
+    """Puts a refusal of the hub or of the registry of jobs into the form of a relay's refusal. The hub has its details
+    in the member error. If there is no code, the code is the number of the status."""
     error, detail = answer.get("error"), answer.get("detail")
     if isinstance(error, dict):
         return {"error": str(error.get("code", status)), "message": error.get("message"), "details": error}

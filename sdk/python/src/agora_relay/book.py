@@ -119,7 +119,8 @@ class Book:
         return int(job["begun"])
 
     def undo(self, key: JobKey) -> None:
-        """Takes back a begin, because the agent ends in order while it works."""
+        """Takes back a begin: the agent was stopped in an orderly way while it worked, which does not count as an
+        attempt."""
         job = self.jobs.get(key)
         if job is not None and job["begun"] > 0 and not job["over"]:
             job["begun"] -= 1
@@ -128,7 +129,7 @@ class Book:
     def finish(self, key: JobKey, type: str, payload: dict[str, Any], now: float) -> None:
         """Keeps the outcome of the work: the payload of a RESULT or an ERROR, without request_id."""
         job = self.jobs.get(key)
-        if job is not None:  # else it was cancelled, and has made room
+        if job is not None:  # else it was cancelled, and then forgotten to make room
             job["outcome"] = {"type": type, "payload": payload}
             self._end(job, now, sync=True)
 
@@ -188,7 +189,7 @@ class Book:
         return self.jobs[key]
 
     def _crowd(self, key: JobKey) -> list[JobKey]:
-        """If the book is full, the jobs of which one must be forgotten; empty: there is room."""
+        """The jobs from which one must be forgotten, because the book is full; empty: there is room."""
         own = [other for other in self.jobs if other[0] == key[0]]
         if len(own) >= MAX_OF_CLIENT:
             return own

@@ -330,7 +330,7 @@ class Call:
         if not self._asked and (not self._accepts or event.type != "RESULT"):
             return True
         if home_of(event.envelope) is None and re_of(event.envelope) is None and not self._client.in_network:
-            return True  # its sender knows no homes, so the thread is as without one; a Network could not continue it
+            return True  # as without a home: its sender knows no homes, but a Network needs them to continue a job
         why = flaw(event.envelope, self._home, answers)
         if why:
             log.warning("the %s %s of %s is ignored: %s", event.type, event.id, event.sender, why)

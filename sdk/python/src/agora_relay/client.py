@@ -127,7 +127,7 @@ class Client:
         self._attempts = attempts
         self._session = Session(url, me, transport or StreamTransport(), clock, require_parties)
         self._relay_did: str | None = None
-        self._bad_proofs: list[tuple[Envelope, str]] = []  # the last ones, without a good one between them
+        self._bad_proofs: list[tuple[Envelope, str]] = []  # at most two; none after a good one
         self._on_bad_proofs: Callable[[list[tuple[Envelope, str]]], None] = lambda found: None
 
     async def __aenter__(self) -> Client:
@@ -788,7 +788,8 @@ class Client:
             raise
 
     async def _give_up(self, call: Call) -> bool:
-        """Cancels a request that has ended without a result, and reports that it has ended. Or says how to cancel it."""
+        """Cancels a request that brought no result. Returns whether it has ended. If it may still be open, the log says
+        how to cancel it."""
         try:
             async with asyncio.timeout(LAST_SECONDS):
                 await call.cancel()
@@ -833,8 +834,8 @@ class Client:
         it does the work and posts the result.
 
         A request to this agent for another intent gets the ERROR INTENT_NOT_SUPPORTED. A request to this agent with a
-        max_cost below the price gets INSUFFICIENT_BUDGET. Open requests like that get no answer. A sealed request gets
-        sealed answers. Work is done at least once, and only one RESULT counts.
+        max_cost below the price gets INSUFFICIENT_BUDGET. In both cases a request to all agents gets no answer. A
+        sealed request gets sealed answers. Work is done at least once, and only one RESULT counts.
 
         price is the price of every job: a number of USD, or a Price; by default every job is free. The manifest
         announces it. quote(job) returns the price of one job in USD, a Quote, the payload of an OFFER, or None for no

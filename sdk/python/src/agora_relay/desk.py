@@ -51,7 +51,7 @@ class Inbox:
         return True
 
     def done(self, event: Event, now: float) -> None:
-        """Keeps that an event was handled."""
+        """Records that an event was handled."""
         self._open.discard(event.hash)
         self._state.handled(event, now)
 

@@ -249,7 +249,7 @@ class Follower:
                 "the relay's oldest event"
             )
             self.cursor = OLDEST
-            self._session.forget_document()  # so it is if the relay has changed between open and private
+            self._session.forget_document()  # its cursors change between open and private
         elif failed.from_relay and not failed.temporary:
             raise failed
         else:

@@ -282,7 +282,7 @@ async def _join_jobs(client: Client, options: Joining, before: Mapping[str, Any]
 
 
 async def _join_channel(client: Client, options: Joining, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes an inbox, unless the agent has that of before still."""
+    """Makes an inbox, unless the agent still has the earlier one."""
     if before:
         inboxes = (await _call(client, "channel", "GET", "/inboxes")).get("inboxes")
         if isinstance(inboxes, list) and any(

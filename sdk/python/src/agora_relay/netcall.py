@@ -96,7 +96,7 @@ class NetworkCall(Call):
     # --- What a caller uses
 
     async def offers(self) -> AsyncGenerator[Offer, None]:
-        """See Call.offers. The offers of all threads come."""
+        """See Call.offers. It yields the offers of all threads of the job."""
         next = 0
         while True:
             news = self._news
@@ -146,7 +146,7 @@ class NetworkCall(Call):
             return await asyncio.shield(self._done)
 
     async def state(self) -> CallState:
-        """See Call.state. It is that of the newest thread."""
+        """See Call.state. It reads the newest thread."""
         return await self._legs[-1].call.state()
 
     async def cancel(self, reason: str = "") -> None:
@@ -333,7 +333,7 @@ class NetworkCall(Call):
             await self._end_tasks(self._reading)
 
     def _why_continue(self) -> str:
-        """Why the job must go on at another relay (RELAYS R-15); empty: it need not."""
+        """Why the job must be continued at another relay (RELAYS R-15); empty: it need not."""
         leg, now, timing = self._legs[-1], asyncio.get_running_loop().time(), self._network.timing
         if now < self._try_after or len(self._legs) > MAX_CONTINUATIONS:
             return ""

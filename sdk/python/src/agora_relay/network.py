@@ -146,7 +146,8 @@ class Network:
 
     async def homes(self, to: str | None, after: Client | None = None) -> list[Client]:
         """The relays at which a request can be opened, in the order of RELAYS R-11. to is the agent that is asked. With
-        after, it begins behind that relay, which is left out. Raises RelayError if the agent is not known."""
+        after, the list begins with the relay behind that one, and leaves that one out. Raises RelayError if the agent
+        is not known."""
         found = await self._homes_of(to) if to else [(client, None) for client in self.clients]
         clients = [client for client, _ in found]
         if after in clients:
@@ -179,7 +180,8 @@ class Network:
         return known if known and known.url == home["url"] else None
 
     async def _is_usable(self, client: Client, did: str | None) -> bool:
-        """Whether a relay can be a home: it is the one that it was, has the feature home, and is not caught."""
+        """Whether a relay can be a home: it has the expected DID and the feature home, and is not caught. Without did,
+        the DID that it had before is expected."""
         home = await self._look(client.home())
         if home is None:
             log.warning("%s is left out: it does not answer, or cannot be a home", client.url)
@@ -343,9 +345,9 @@ class Network:
         timeout: float | None = None,
         **options: Any,
     ) -> Result:
-        """Asks, waits for the first offer, and seconds more unless the rule is first, accepts the best one, and waits
-        for the result, in all at most timeout seconds. options are those of request. Without a result it cancels the
-        request. Raises what request, best, accept and result raise, and TimeoutError."""
+        """Asks, accepts the best offer, and waits for the result, in all at most timeout seconds. After the first offer
+        it waits seconds more for better ones, unless the rule is first. options are those of request. Without a result
+        it cancels the request. Raises what request, best, accept and result raise, and TimeoutError."""
         call: NetworkCall | None = None
         try:
             async with asyncio.timeout(timeout):

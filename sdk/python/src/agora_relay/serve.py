@@ -205,7 +205,7 @@ class Agent:
         await self._done(event, page)
 
     async def _done(self, event: Event, page: Page) -> None:
-        """Keeps that an event was handled."""
+        """Records that an event was handled."""
         self.desk.inbox.done(event, self.client.now())
         await page.release()
 

@@ -184,8 +184,8 @@ class Session:
         raise RelayError("NO_ANSWER", f"the relay refused the read {READ_ATTEMPTS} times: {last}", not_sent=True)
 
     async def read(self, path: str, query: Mapping[str, str], spec: Spec) -> dict[str, Any]:
-        """Sends a GET, in at most EXCHANGE_SECONDS. It retries only a 429 with a Retry-After that ends before. Raises
-        RelayError."""
+        """Sends a GET, in at most EXCHANGE_SECONDS. It retries only a 429 whose Retry-After ends before that time.
+        Raises RelayError."""
         pause = Backoff()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EXCHANGE_SECONDS

@@ -62,7 +62,7 @@ class State:
         return Cursor(self, did)
 
     def catch(self, did: str, reason: str) -> None:
-        """Keeps that the relay did is caught."""
+        """Records that the relay did is caught."""
         self.caught[did] = reason
         self._append(["caught", did, reason], True)
 
@@ -76,7 +76,7 @@ class State:
         return self._places.get((did, protocol))
 
     def set_place(self, did: str, protocol: str, place: dict[str, Any] | None) -> None:
-        """Keeps that. None: the agent has left."""
+        """Records where the agent can be reached. None: the agent has left."""
         self._put_place((did, protocol), place)
         self._append(["joined", did, protocol, place], True)
 
@@ -93,7 +93,7 @@ class State:
         return self._events.get(_mark(event), 0.0) > now
 
     def handled(self, event: Event, now: float) -> None:
-        """Keeps that an event was handled, until it expires."""
+        """Records that an event was handled, until it expires."""
         mark, expiry = _mark(event), expiry_of(event)
         if expiry > now and mark not in self._events:
             self._add(mark, expiry)

@@ -83,7 +83,7 @@ class App {
   configured; // a promise
   #page; // the view that is shown
   #stop = new AbortController(); // ends the view
-  #following; // the feed that follows, what ends it, and when it has ended
+  #following; // { feed, stop, done }: the feed that follows the relay, what ends it, and the promise of its end
   #state = 'waiting';
   #shownState;
   #config = {};

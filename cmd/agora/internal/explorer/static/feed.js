@@ -1,6 +1,6 @@
 // Reading: one reader for all requests of the page, and feeds, which follow the relay's messages.
 
-const SPACING = 275; // ms between the starts of two polls; 250 is promised, also for what the network delays
+const SPACING = 275; // ms between the starts of two polls; must stay above 250 even if the network delays the first one
 const POLL_SECONDS = 30;
 const MAX_BACKOFF = 30_000;
 const FIRST_PAGE = 100;
@@ -92,8 +92,8 @@ export class Feed {
   #reader;
   #keeps; // whether the model keeps the messages
   #known = new Set(); // the keys of the messages
-  // The newest first: {messages, end, next, size}. A read before end begins with the page's messages, and a read before
-  // next with older ones. Only the last page needs next.
+  // The newest page first: {messages, end, next, size}. end and next are cursors for the parameter before: a read with
+  // end begins with the page's messages, and a read with next begins with older ones. Only the last page needs next.
   #pages = [];
   #cursor; // where following continues
   #lowest = 0; // the order of the oldest message
@@ -190,7 +190,7 @@ export class Feed {
     } else this.#pages.unshift({ ...page, isNew: true });
   }
 
-  // Returns the message of an envelope, or undefined if the feed has it.
+  // Returns the message of an envelope, or undefined if the feed has this message already.
   #take(envelope, order) {
     const m = this.#keeps ? this.#model.keep(envelope, order) : this.#model.message(envelope);
     if (!m || this.#known.has(m.key)) return undefined;
@@ -203,7 +203,7 @@ export class Feed {
     if (this.#keeps) this.#model.forget(messages);
   }
 
-  /** Reads the next older page. Several calls at a time read one page. */
+  /** Reads the next older page. Calls at the same time share one read. */
   older(signal) {
     if (!this.hasOlder) return Promise.resolve();
     this.#reading ??= this.#readOlder(signal).finally(() => {
@@ -219,7 +219,7 @@ export class Feed {
     this.#onChange();
   }
 
-  /** Whether the feed keeps no more messages. */
+  /** Whether the feed has as many messages or bytes as it may have. */
   get isFull() {
     return this.#size().messages >= MAX_MESSAGES || this.#size().bytes >= MAX_BYTES;
   }

@@ -6,7 +6,7 @@ import { Feed } from './feed.js';
 import { VirtualList } from './vlist.js';
 
 const SERVER_FILTERS = ['type', 'sender', 'recipient', 'thread'];
-const PAGES_A_SEARCH = 10; // pages that are read for one look at the end of the list
+const PAGES_A_SEARCH = 10; // the most pages that are read when the reader reaches the end of the list
 
 /** Where a message belongs: its thread, or the agent that it announces. */
 export function open(m, app) {

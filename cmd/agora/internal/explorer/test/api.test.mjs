@@ -1,4 +1,4 @@
-// The view of the API shows the OpenAPI document of the relay, and takes it for foreign text.
+// The view of the API shows the OpenAPI document of the relay, and treats it as text of others.
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { connection, goTo, isRefusal, openPage, see } from './lib/browser.mjs';

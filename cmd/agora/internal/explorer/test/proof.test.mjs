@@ -239,7 +239,7 @@ test('new logs, other logs and missing logs', async (t) => {
   }
   assert.equal(JSON.parse(await remembered(page)).epoch, epoch);
 
-  // Checkpoints that the relay has not signed, or that it does not show, and no log at all.
+  // A checkpoint that the relay has not signed, a log with a wrong name, and no log at all.
   change = (text, { url }) => url.endsWith('/checkpoint') ? text.replace(`\n${size}\n`, '\n9\n') : text;
   assert.match(await visit(page), /does not show its log.*signature of the relay is wrong/);
   change = (text) => text.replace(/"origin":"[^"]*"/, '"origin":"../../x"');

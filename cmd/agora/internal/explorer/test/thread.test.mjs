@@ -1,4 +1,4 @@
-// Threads move while the reader watches, and lead to everything else.
+// The pages of a thread and of the directory: they change while the reader watches, and their links work.
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { goTo, message, openPage, see, until } from './lib/browser.mjs';

@@ -1,14 +1,14 @@
-// Whether foreign text has stayed text.
+// Checks that what others wrote has stayed text.
 import { widest } from './layout.mjs';
 
 // Characters that reverse text, that cannot be seen, or that control a terminal.
 const RAW = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]/;
 
-// Elements that foreign text could become. The page itself has none of them.
+// Elements that the text of others could become. The page itself has none of them.
 const FOREIGN = 'img,iframe,object,embed,style,base,marquee,video,audio,form[action],[srcdoc],' +
   'link:not(head > link),script:not(head > script)';
 
-/** Returns what is wrong on the page: foreign text that became an element, an attribute or a link; raw characters;
+/** Returns what is wrong on the page: text of others that became an element, an attribute or a link; raw characters;
  *  Hebrew text whose direction can change that of its neighbours; a prototype that was changed; a page that is too
  *  wide. */
 export async function findHarm(page) {

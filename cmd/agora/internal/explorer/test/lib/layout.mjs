@@ -1,7 +1,7 @@
 // Whether the page fits into its window.
 
-/** Returns the elements that make the page, or its dialog, scroll sideways, and a head that ends before the edge of the
- *  window; none if there is nothing of it. */
+/** Returns what is wrong, as texts: the head ends before the edge of the window, or the dialog or the page is so
+ *  wide that it scrolls sideways. Returns an empty list if the page fits. */
 export const widest = (page) => page.evaluate(() => {
   const { scrollWidth, clientWidth } = document.documentElement;
   const head = document.querySelector('.top').getBoundingClientRect().right, dialog = document.querySelector('dialog');
