@@ -38,7 +38,7 @@ fail) echo half; exit 65;;
 bytes) printf '\377\n';;
 flood) yes 0123456789012345678901234567890123456789;;
 esac`, "--input", "text", "--output", "lines", "--name", "Reader")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var lines []string
 	var task string
