@@ -135,10 +135,10 @@ func TestParsedFields(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	e := parse(t, body(t, "recipient", "", "thread", "", "meta", ""))
-	if e.TTL != 300*time.Second || e.Hop != 0 || e.Relays != nil || e.Recipient != "" || e.Thread != "req_1" {
+	if e.TTL != envelope.DefaultTTL || e.Hop != 0 || e.Relays != nil || e.Recipient != "" || e.Thread != "req_1" {
 		t.Errorf("got %+v", e)
 	}
-	if e := parse(t, body(t, "meta", `{}`)); e.TTL != 300*time.Second {
+	if e := parse(t, body(t, "meta", `{}`)); e.TTL != envelope.DefaultTTL {
 		t.Errorf("TTL = %v", e.TTL)
 	}
 	if e := parse(t, body(t, "type", `"MANIFEST"`, "thread", "", "payload", `{"request_id":5}`)); e.Thread != "" || e.RequestID != "" {

@@ -1,5 +1,11 @@
 package main
 
+import (
+	"fmt"
+
+	"github.com/agora-relay/agora/envelope"
+)
+
 const day = 24 * 60 * 60 // seconds
 
 // capacity is what one node needs in memory and on disk, in bytes.
@@ -37,7 +43,7 @@ var ttls = []struct {
 	name string
 	ttl  float64
 }{
-	{"without `meta.ttl`, which means 300 s", 300},
+	{fmt.Sprintf("without `meta.ttl`, which means %v s", envelope.DefaultTTL.Seconds()), envelope.DefaultTTL.Seconds()},
 	{"with `meta.ttl` of one day, the default of the commands and the Go client", day},
 }
 

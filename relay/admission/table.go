@@ -49,7 +49,8 @@ type LimitInfo struct {
 }
 
 // limitTable has the limits that a Gate enforces: the fields of Limits. relay.LimitTable adds the limits that the store
-// enforces. The documents and the well-known document get them from there.
+// enforces. The documents and the well-known document get them from there. A name that neither the store nor a client
+// uses can be a constant here: the names of package envelope are promised (STABILITY).
 var limitTable = []LimitInfo{
 	{Name: envelope.LimitPostsPerAddress, Default: 50, BurstFactor: 2, Text: "POSTs a second",
 		Rate: func(l *Limits) *Rate { return &l.PostsPerAddress }},

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,25 +38,41 @@ func series(t testing.TB, m *metrics.Metrics) (n int) {
 	return n
 }
 
-// limits are the names of all limits of the relay and of the gateways.
-var limits = append(limitsOfRelay(), envelope.LimitRequests,
-	"channels", "members", "connections", "inboxes", "callbackEvents", "deliveries", // gateway/channel
-	"registrations", "agents", "queuedMessages", "queuedBytes", "queuedFromSender") // gateway/hub
-
-func limitsOfRelay() (names []string) {
+// limitNames returns the names of all limits of the relay, and of the gateways by their source.
+func limitNames(t *testing.T) (names []string) {
+	t.Helper()
 	for _, row := range relay.LimitTable() {
 		names = append(names, row.Name)
 	}
-	return names
+	own := len(names)
+	files, err := filepath.Glob("../../gateway/*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`\blimit[A-Z]\w*\s*= "(\w+)"|New(?:Caller|Address)Rate\("(\w+)"`)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, m := range named.FindAllStringSubmatch(readFile(t, file), -1) {
+			names = append(names, m[1]+m[2])
+		}
+	}
+	for _, want := range []string{"deliveries", "queuedBytes", "payments", "newTasks"} { // one of each gateway
+		if !slices.Contains(names[own:], want) {
+			t.Fatalf("the limits of gateways are %q, without %s", names[own:], want)
+		}
+	}
+	return append(names, envelope.LimitRequests)
 }
 
 // mounts are the prefixes of all parts of the HTTP API.
-var mounts = []string{"", "/hub", "/.well-known/chorus.json", "/channel", "/channel/inbox", "/page"}
+var mounts = []string{"", "/hub", "/.well-known/chorus.json", "/channel", "/channel/inbox", "/jobs", "/a2a",
+	"/a2a/agents", "/a2a/work", "/a2a/hooks", "/a2a/hook", "/page"}
 
 // reportEverything makes a report of each kind that can occur: every code with a status of the relay and one of a
 // gateway, every limit with each of its statuses, and every part of the API.
-func reportEverything(t *testing.T, m *metrics.Metrics, r *rand.Rand) {
-	t.Helper()
+func reportEverything(m *metrics.Metrics, limits []string, r *rand.Rand) {
 	number := func() int { return int(r.Uint64()) >> r.IntN(64) }
 	duration := func() time.Duration { return time.Duration(number()) }
 	for _, row := range append(envelope.Codes(), envelope.CodeInfo{}) {
@@ -86,15 +104,15 @@ func reportEverything(t *testing.T, m *metrics.Metrics, r *rand.Rand) {
 // TestSeriesAreBounded checks that the number of series does not grow with the number of reports, whatever figures they
 // have.
 func TestSeriesAreBounded(t *testing.T) {
-	m, r := full(t), rand.New(rand.NewPCG(1, 2))
-	reportEverything(t, m, r)
+	m, limits, r := full(t), limitNames(t), rand.New(rand.NewPCG(1, 2))
+	reportEverything(m, limits, r)
 	first := series(t, m)
 	if first > maxSeries {
 		t.Errorf("%d series, want at most %d", first, maxSeries)
 	}
 	const perRound = 180 // reports, at least
 	for range 100_000 / perRound {
-		reportEverything(t, m, r)
+		reportEverything(m, limits, r)
 	}
 	if now := series(t, m); now != first {
 		t.Errorf("%d series after many reports, %d before", now, first)

@@ -20,6 +20,8 @@ export const protocol: {
   readonly agentRetryable: readonly string[];
   /** Every code of a relay, with its HTTP status. */
   readonly status: Readonly<Record<string, number>>;
+  /** Seconds that a message without meta.ttl is kept. */
+  readonly defaultTtl: number;
   /** Seconds that a message is kept by default. */
   readonly draftTtl: number;
 };

@@ -395,6 +395,7 @@ export const protocol = {
     INTERNAL_ERROR: 500,
     UNAVAILABLE: 503,
   },
+  defaultTtl: 300,
   draftTtl: 86400,
 };
 // </protocol>
@@ -1310,7 +1311,7 @@ function bulkError({ error, message, details, retryAfter: seconds }) {
 // The receipt of a message. It ends with the ttl at the latest, because no relay keeps a message longer.
 function checkReceipt(receipt, e) {
   if (receipt?.id !== e.id) throw invalidAnswer(200);
-  const end = millis(e.ts) + Math.min((e.meta?.ttl ?? 300) * 1000, MAX_KEPT);
+  const end = millis(e.ts) + Math.min((e.meta?.ttl ?? protocol.defaultTtl) * 1000, MAX_KEPT);
   if (!(millis(receipt.expiresAt) <= end)) receipt.expiresAt = new Date(end).toISOString();
   return receipt;
 }

@@ -1,4 +1,5 @@
 // How the messages of a thread name its home, and each other by hash (RELAYS §1, §2, §4).
+import { protocol } from './agora.js';
 import { contentHash } from './chain.js';
 import { signedForm } from './reading.js';
 
@@ -9,7 +10,7 @@ export const hashOf = (e) => contentHash(signedForm(e));
 export const rootOf = async (request) => request.meta?.continues ?? hashOf(request);
 
 /** When a message expires, in milliseconds since 1970. */
-export const expiryOf = ({ ts, meta }) => Date.parse(ts) + (meta?.ttl ?? 300) * 1000;
+export const expiryOf = ({ ts, meta }) => Date.parse(ts) + (meta?.ttl ?? protocol.defaultTtl) * 1000;
 
 /** The home and the re of a draft that answers the message with the hash re. undefined if the thread has no home. */
 export const links = (home, re) => home && { home, re };

@@ -1,6 +1,6 @@
 // What Client.serve needs to decide what it does next: which REQUEST it answers, when it may post, who gets a slot for
 // work, and which cursor may be saved. Times are in milliseconds of one clock that never goes back.
-import { pause } from './agora.js';
+import { pause, protocol } from './agora.js';
 
 /** A map that keeps only the size keys that were added last. */
 export class Recent {
@@ -52,7 +52,7 @@ export class Queue {
 
   /** Adds a REQUEST that has just arrived. Returns the items that no longer fit; they may include this one. */
   put(item, now) {
-    const ttl = (item.event.meta?.ttl ?? 300) * 1000, credit = this.#credit.get(item.client) ?? 0;
+    const ttl = (item.event.meta?.ttl ?? protocol.defaultTtl) * 1000, credit = this.#credit.get(item.client) ?? 0;
     Object.assign(item, { sequence: ++this.#arrivals, arrived: now, expires: now + ttl });
     item.size = JSON.stringify(item.event).length;
     item.rank = credit > 0 ? KNOWN : item.event.recipient ? DIRECTED : BROADCAST;

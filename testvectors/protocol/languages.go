@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -120,7 +119,7 @@ func javaScript(t tables) string {
 	for _, row := range t.Codes {
 		fmt.Fprintf(&b, "    %s: %d,\n", row.Code, row.Status)
 	}
-	fmt.Fprintf(&b, "  },\n  draftTtl: %v,\n};\n", t.DraftTTL)
+	fmt.Fprintf(&b, "  },\n  defaultTtl: %v,\n  draftTtl: %v,\n};\n", t.DefaultTTL, t.DraftTTL)
 	return b.String()
 }
 
@@ -152,7 +151,7 @@ func python(t tables) string {
 		fmt.Fprintf(&b, "    %q: %d,\n", row.Code, row.Status)
 	}
 	b.WriteString("}\n\"\"\"Every code of a relay, with its HTTP status.\"\"\"\n\n")
-	ttl, _ := json.Marshal(t.DraftTTL)
-	fmt.Fprintf(&b, "DRAFT_TTL = %s\n\"\"\"Seconds that a message is kept by default, long enough for an agent that is offline overnight.\"\"\"\n", ttl)
+	fmt.Fprintf(&b, "DEFAULT_TTL = %.0f\n\"\"\"Seconds that a message without meta.ttl is kept.\"\"\"\n\n", t.DefaultTTL)
+	fmt.Fprintf(&b, "DRAFT_TTL = %.0f\n\"\"\"Seconds that a message is kept by default, long enough for an agent that is offline overnight.\"\"\"\n", t.DraftTTL)
 	return b.String()
 }

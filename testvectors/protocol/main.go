@@ -76,10 +76,11 @@ func threadTypes(t tables) (types []string) {
 	return types
 }
 
-// part is a text between two markers of a file, or the values of an enum of a JSON schema, or its allOf.
+// part is a text between two markers of a file or within a line, or the values of an enum of a JSON schema, or its allOf.
 type part struct {
 	file, name string
 	text       string   // for a text
+	after      string   // for a text within a line: it stands between the texts name and after
 	values     []string // for an enum
 	allOf      []string // for an allOf: its elements
 }
@@ -112,6 +113,18 @@ func parts(t tables) []part {
 		{file: "sdk/js/agora.d.ts", name: "types", text: "export type MessageType = '" + strings.Join(types, "' | '") + "';\n"},
 		{file: "sdk/python/src/agora_relay/protocol.py", name: "protocol", text: python(t)},
 	}
+	// What stands in sentences and examples.
+	standard, draft := fmt.Sprint(t.DefaultTTL), fmt.Sprint(t.DraftTTL)
+	inThreads := "`" + strings.Join(threadTypes(t), "` `") + "`"
+	all = append(all,
+		part{file: "docs/PROTOCOL.md", name: "| `type` | ", text: inThreads, after: ", or `MANIFEST`"},
+		part{file: "docs/PROTOCOL.md", name: "is whole), default ", text: standard, after: ";"},
+		part{file: "docs/PROTOCOL.md", name: `"defaultTtl":`, text: standard, after: ","},
+		part{file: openAPI, name: "1800,\n                    \"defaultTtl\": ", text: standard, after: ","},
+		part{file: "docs/HTTP.md", name: "seconds, or for ", text: standard, after: " without it"},
+		part{file: "docs/HTTP.md", name: "the Go client set ", text: draft, after: "."},
+		part{file: "sdk/js/agora.d.ts", name: "keeps the message, in seconds; ", text: draft, after: " by default"},
+		part{file: "sdk/js/client.d.ts", name: "keeps the REQUEST, in seconds; ", text: draft, after: " by default"})
 	for _, name := range []string{"vectors-verify.json", "vectors-threads.json", "vectors-conversations.json"} {
 		all = append(all, part{file: schemas + name, name: "codes", values: posted})
 	}
@@ -156,11 +169,14 @@ func payloadSchema(kind string) string {
 
 // fill replaces p in the text of its file. A text stands between the lines with the markers "<protocol: NAME>" and
 // "</protocol>". An enum or an allOf follows a member "$comment" with the value "protocol.json: NAME"; there may be several
-// enums. The lines of an allOf begin with two spaces.
+// enums. The lines of an allOf begin with two spaces. A text within a line stands between the texts name and after.
 func (p part) fill(old []byte) ([]byte, error) {
 	if p.allOf != nil {
 		return p.replaceOnly(old, `("\$comment": "protocol\.json: `+p.name+`",\n  "allOf": \[\n).*?(\n  \])`,
 			"    "+strings.Join(p.allOf, ",\n    "))
+	}
+	if p.after != "" {
+		return p.replaceOnly(old, `(`+regexp.QuoteMeta(p.name)+`)[^\n]*?(`+regexp.QuoteMeta(p.after)+`)`, p.text)
 	}
 	if p.values == nil {
 		return p.replaceOnly(old, `([^\n]*<protocol: `+p.name+`>[^\n]*\n).*?([^\n]*</protocol>)`, p.text)

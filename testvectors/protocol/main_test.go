@@ -35,6 +35,8 @@ func TestFill(t *testing.T) {
 			"\"$comment\": \"protocol.json: x\", \"enum\": [\n  \"C\",\n  \"D\"\n]"},
 		{part{name: "x", allOf: []string{"1", "2"}}, "  \"$comment\": \"protocol.json: x\",\n  \"allOf\": [\n    [\n    ]\n  ],\n  \"b\": [\n  ]",
 			"  \"$comment\": \"protocol.json: x\",\n  \"allOf\": [\n    1,\n    2\n  ],\n  \"b\": [\n  ]"},
+		{part{name: "ttl is ", text: "7", after: "s."}, "the ttl is 300s. Or 300s.", "the ttl is 7s. Or 300s."},
+		{part{name: "y", text: "7", after: "s."}, "the ttl is 300s.", ""},
 		{part{name: "y", text: "new\n"}, "<protocol: x>\n</protocol>\n", ""},
 		{part{name: "y", values: []string{"C"}}, enum, ""},
 		{part{name: "y", allOf: []string{"1"}}, enum, ""},

@@ -1,7 +1,7 @@
 // What a relay checks beyond the form and the signature of a message (PROTOCOL §1, §3, §4, §6): whether it is fresh,
 // meant for this relay, and new, and whether the thread allows it. Clients and agents do not need this. It is here because a
 // second implementation of the rules finds gaps in the specification.
-import { canonicalText, instant, Refused, threadOf } from '../../../sdk/js/index.js';
+import { canonicalText, instant, protocol, Refused, threadOf } from '../../../sdk/js/index.js';
 
 const SECOND = 1_000_000_000n, PENDING_TIMEOUT = 300n * SECOND, ACTIVE_TIMEOUT = 3600n * SECOND, MEMORY = 1800n * SECOND;
 const MAX_OFFERS = 100;
@@ -10,13 +10,13 @@ const CLOSENESS = { FORBIDDEN: 1, INVALID_REQUEST: 2 }; // how near a refusal is
 const refuse = (code, what) => { throw new Refused(code, what); };
 
 /** Refuses a message that is five minutes or more off, or expired. Times are in nanoseconds. */
-export function checkFresh(ts, ttl = 300, now) {
+export function checkFresh(ts, ttl = protocol.defaultTtl, now) {
   if (now - 300n * SECOND >= ts || ts >= now + 300n * SECOND) refuse('STALE_TIMESTAMP', 'ts is too far from now');
   if (now >= expiry(ts, ttl)) refuse('EXPIRED', 'ts + ttl has passed');
 }
 
 /** The time until which an event is kept: ts + ttl, at most thirty days. */
-export const expiry = (ts, ttl = 300) => ts + BigInt(Math.min(ttl, 30 * 86400)) * SECOND;
+export const expiry = (ts, ttl = protocol.defaultTtl) => ts + BigInt(Math.min(ttl, 30 * 86400)) * SECOND;
 
 /** Checks what a relay with this origin checks of an envelope at the time now, before it uses its storage. */
 export function checkMeant(e, origin, now) {

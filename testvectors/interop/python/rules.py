@@ -3,6 +3,7 @@ meant for this relay, and new, and whether the thread allows it. Clients and age
 a second implementation of the rules finds gaps in the specification.
 """
 from agora_relay import Refused, canonicalize, instant, thread_of
+from agora_relay.protocol import DEFAULT_TTL
 
 SECOND = 1_000_000_000  # instants are nanoseconds since 1970
 
@@ -27,7 +28,7 @@ def expiry(ts, ttl):
 def check_meant(e, origin, now):
     """Checks what a relay with this origin checks of an envelope at the time now, before it uses its storage."""
     meta = e.get("meta", {})
-    check_fresh(instant(e["ts"]), meta.get("ttl", 300), now)
+    check_fresh(instant(e["ts"]), meta.get("ttl", DEFAULT_TTL), now)
     relays = meta.get("relay", origin)
     if origin not in (relays if isinstance(relays, list) else [relays]):
         raise Refused("FORBIDDEN", "meant for another relay")

@@ -48,6 +48,9 @@ STATUS = {
 }
 """Every code of a relay, with its HTTP status."""
 
+DEFAULT_TTL = 300
+"""Seconds that a message without meta.ttl is kept."""
+
 DRAFT_TTL = 86400
 """Seconds that a message is kept by default, long enough for an agent that is offline overnight."""
 # </protocol>

@@ -10,6 +10,7 @@ from .follow import Event
 from .jsontext import canonicalize
 from .pace import KNOWN, Pace
 from .progress import Page
+from .protocol import DEFAULT_TTL
 from .waiting import Backoff, Recent
 
 Key = tuple[str, str]
@@ -71,7 +72,7 @@ class Queue:
     def put(self, w: Queued, now: float) -> list[Queued]:
         """Adds a REQUEST that has just arrived. Returns those that no longer fit, which may include w."""
         self._arrivals += 1
-        ttl = float(w.event.envelope.get("meta", {}).get("ttl", 300))
+        ttl = float(w.event.envelope.get("meta", {}).get("ttl", DEFAULT_TTL))
         w.sequence, w.arrived, w.expires = self._arrivals, now, now + ttl
         credit = self._credit.get(w.event.sender) or 0
         if credit > 0:

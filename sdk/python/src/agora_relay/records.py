@@ -11,6 +11,7 @@ from .envelope import Envelope
 from .errors import RelayError, Refused
 from .follow import Event
 from .payloads import time_of
+from .protocol import DEFAULT_TTL
 
 
 def malformed(what: str) -> RelayError:
@@ -52,7 +53,7 @@ class Receipt:
         thread = answer.get("thread")
         thread = thread if isinstance(thread, dict) else {}
         expires = _time(answer, "expiresAt")
-        ttl = envelope.get("meta", {}).get("ttl", 300)
+        ttl = envelope.get("meta", {}).get("ttl", DEFAULT_TTL)
         try:  # no relay keeps a message longer than its signed ttl
             signed = time_of(envelope["ts"]) + datetime.timedelta(seconds=float(ttl))
             expires = min(expires, signed) if expires else None

@@ -11,6 +11,7 @@ from .book import Book
 from .envelope import SECOND, encode64, instant
 from .files import Path, replace
 from .follow import Event
+from .protocol import DEFAULT_TTL
 
 MAX_EVENTS = 65_536  # handled events; the earliest to expire are forgotten first
 COMPACT_BYTES = 4 << 20  # a larger file is written anew, if more than half of it is out of date
@@ -19,7 +20,7 @@ MAX_KEPT = 30 * 86400.0  # no relay keeps an event longer, in seconds
 
 def expiry_of(event: Event) -> float:
     """When relays forget an event, in seconds since 1970."""
-    ttl = float(event.envelope.get("meta", {}).get("ttl", 300))
+    ttl = float(event.envelope.get("meta", {}).get("ttl", DEFAULT_TTL))
     return instant(event.envelope["ts"]) / SECOND + min(ttl, MAX_KEPT)
 
 
