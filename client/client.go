@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -69,7 +70,7 @@ const maxCorrection = 24 * time.Hour
 type Client struct {
 	base       string // the URL given to New, without a slash at the end
 	signer     envelope.Signer
-	http       *http.Client
+	wire       *wire.Sender
 	rawNow     func() time.Time
 	correction atomic.Int64 // nanoseconds to add to rawNow
 	log        *slog.Logger
@@ -98,15 +99,7 @@ func New(relayURL string, signer envelope.Signer, opts Options) (*Client, error)
 	}
 	c := &Client{base: strings.TrimRight(u.String(), "/"), signer: signer, rawNow: opts.Now, log: opts.Logger, opts: opts,
 		readAuth: readAuth{fetching: make(chan struct{}, 1)}}
-	c.http = new(http.Client)
-	if opts.HTTPClient != nil {
-		*c.http = *opts.HTTPClient
-	}
-	if c.http.Transport == nil {
-		c.http.Transport = transport()
-	}
-	c.http.Timeout = 0
-	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	c.wire = wire.NewSender(opts.HTTPClient, c.now)
 	if c.rawNow == nil {
 		c.rawNow = time.Now
 	}

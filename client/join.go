@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/jsontext"
@@ -222,8 +223,8 @@ func (c *Client) leave(ctx context.Context, p protocol, id string) error {
 
 // statusOf returns the HTTP status of a refusal; 0: err is none.
 func statusOf(err error) int {
-	if failed, ok := errors.AsType[*failure](err); ok {
-		return failed.status
+	if failed, ok := errors.AsType[*wire.Failure](err); ok {
+		return failed.Status
 	}
 	return 0
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -112,12 +113,12 @@ func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, di
 		loops.Go(func() {
 			relay, err := p.identify(ctx)
 			if err == nil && n.state.isCaught(relay) {
-				err = &failure{err: ErrCaught}
+				err = &wire.Failure{Err: ErrCaught}
 			}
 			if err == nil {
 				err = loop(ctx, p, relay)
 			}
-			_, refused := errors.AsType[*failure](err)
+			_, refused := errors.AsType[*wire.Failure](err)
 			if wrapped, ok := errors.AsType[*handlerError](err); ok {
 				err, refused = wrapped.error, false
 			}

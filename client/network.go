@@ -17,6 +17,7 @@ import (
 
 	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/client/internal/recent"
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/netaddr"
@@ -148,7 +149,8 @@ func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
 		return nil, fmt.Errorf("client: %s: %w", home.DID, ErrCaught)
 	}
 	for _, p := range n.given {
-		if known := p.known.Load(); known != nil && known.did == home.DID || known == nil && sameOrigin(home.URL, p.base) {
+		known := p.known.Load()
+		if known != nil && known.did == home.DID || known == nil && netaddr.SameOrigin(home.URL, p.base) {
 			return p, asError(p.checkHome(ctx, &home))
 		}
 	}
@@ -162,7 +164,7 @@ func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
 }
 
 // asError returns a failure as an error; nil stays nil.
-func asError(failed *failure) error {
+func asError(failed *wire.Failure) error {
 	if failed == nil {
 		return nil
 	}
@@ -217,7 +219,7 @@ func (n *Network) countHost(now time.Time) error {
 func checkOrigin(origin string) error {
 	u, err := url.Parse(origin)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" || u.User != nil || u.RawQuery != "" {
-		return fmt.Errorf("client: %q is not the https origin of a relay", shorten(origin))
+		return fmt.Errorf("client: %q is not the https origin of a relay", wire.Shorten(origin))
 	}
 	return nil
 }
@@ -235,7 +237,7 @@ func guarded() http.RoundTripper {
 		}
 		return nil
 	}}
-	return &http.Transport{DialContext: dialer.DialContext, MaxResponseHeaderBytes: maxHeaders, ForceAttemptHTTP2: true,
+	return &http.Transport{DialContext: dialer.DialContext, MaxResponseHeaderBytes: wire.MaxHeaders, ForceAttemptHTTP2: true,
 		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: time.Minute}
 }
 
