@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/chain"
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
@@ -137,11 +138,11 @@ func (c *Client) Health(ctx context.Context) (version string, err error) {
 // Join makes a draft a message of the thread: it names the thread's home, if it has one, and the message that it
 // answers (RELAYS ), as far as the relay shows them.
 func (t *Thread) Join(d envelope.Draft) envelope.Draft {
-	l := links{request: t.Request()}
+	l := chain.Links{Request: t.Request()}
 	for _, e := range t.Events {
 		if e.Type == envelope.TypeAccept && e.Sender.ID == t.Client && e.RequestID == t.RequestID {
-			l.accept = e
+			l.Accept = e
 		}
 	}
-	return l.join(d)
+	return l.Join(d)
 }
