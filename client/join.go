@@ -285,8 +285,8 @@ func (s *State) join(relay didkey.DID, name string, place *joined) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.place(relay, name, place)
-	s.append("joined", relay, name, place)
-	return s.sync()
+	s.file.Append("joined", relay, name, place)
+	return s.file.Sync()
 }
 
 // place is join in memory. The caller holds s.mu, or is the only one.
