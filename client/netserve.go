@@ -161,7 +161,7 @@ func (n *Network) Serve(ctx context.Context, opts ServeOptions, handler Handler)
 func (d *desk) agentAt(p *peer, relay didkey.DID) *agent {
 	a := d.agent(p.Client, cursorAt{state: d.state, relay: relay, url: p.url})
 	a.relay = relay
-	a.progress.handled = d.network.done
+	a.progress.Handled = d.network.done
 	return a
 }
 
