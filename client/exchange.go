@@ -51,7 +51,7 @@ func (c *Client) get(
 		if failed == nil {
 			return nil
 		}
-		if attempt < readAttempts && token != "" && !grantsAccess && c.readAuth.pausePresence(failed) {
+		if attempt < readAttempts && token != "" && !grantsAccess && c.readAuth.PausePresence(failed) {
 			continue
 		}
 		if refused := c.prepareRetry(failed, grantsAccess); refused != nil {

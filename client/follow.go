@@ -229,7 +229,7 @@ func (f *follower) recover(ctx context.Context, err error) error {
 		f.client.log.Warn("the relay does not know the saved cursor, so it has probably lost its data; " +
 			"reading again from the relay's oldest event")
 		f.cursor = oldest
-		f.client.invalidateDocument() // the cursor is unknown as well if the relay has changed between open and private
+		f.client.readAuth.Invalidate() // the cursor is unknown as well if the relay has changed between open and private
 	case refused && !failed.Temporary():
 		return err
 	default:

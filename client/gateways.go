@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/readauth"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -90,7 +91,7 @@ func (c *Client) gateway(ctx context.Context, name string) (gateways, error) {
 // allGateways returns what the relay's document says about its gateways, which may be none.
 func (c *Client) allGateways(ctx context.Context) (gateways, error) {
 	g := c.gateways.Load()
-	if g == nil || time.Since(g.readAt) >= recheckInterval {
+	if g == nil || time.Since(g.readAt) >= readauth.RecheckInterval {
 		read, base, err := c.readGateways(ctx)
 		if err != nil {
 			return gateways{}, err
@@ -200,9 +201,9 @@ func (c *Client) signedExchange(
 	}
 	for attempt := 1; ; attempt++ {
 		token, err := envelope.Call{Body: sha256.Sum256(body), Read: envelope.Read{Audience: audience,
-			Method: method, Target: full.RequestURI(), TS: c.readAuth.now(c.rawNow())}}.Sign(c.signer)
+			Method: method, Target: full.RequestURI(), TS: c.readAuth.Now(c.rawNow())}}.Sign(c.signer)
 		if err != nil {
-			return permanentFailure(envelope.Errorf(envelope.CodeUnauthorized, "signing the call failed: %v", err))
+			return wire.Permanent(envelope.Errorf(envelope.CodeUnauthorized, "signing the call failed: %v", err))
 		}
 		request := wire.Request{Base: base, Method: method, Target: path, Authorization: "Agora " + token, Body: body}
 		failed := c.wire.Send(ctx, request, spec)
@@ -224,9 +225,7 @@ func (c *Client) prepareCall(failed *wire.Failure) *wire.Failure {
 	}
 	switch refusal.Reason() {
 	case envelope.ReasonTime:
-		c.readAuth.mu.Lock()
-		defer c.readAuth.mu.Unlock()
-		return c.readAuth.correct(refusal, failed, c.rawNow())
+		return c.readAuth.Correct(refusal, failed, c.rawNow())
 	case envelope.ReasonUsed:
 		return nil
 	}

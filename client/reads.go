@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/wire"
@@ -39,34 +38,6 @@ const (
 	health    = "/health"
 )
 
-// recheckInterval is how long a relay counts as open before the client fetches its document again. With
-// Options.RequireParties it is also how long a relay counts as private. Without that option a relay that was private
-// once gets signed reads from then on, even if its document later says that it is open.
-//
-// The same interval limits how often the clock for tokens is corrected, and is how long pausePresence has effect.
-const recheckInterval = 5 * time.Minute
-
-// readAuth stores what the client knows about the relay's rules for reads.
-type readAuth struct {
-	fetching chan struct{} // a semaphore: full while a goroutine fetches the relay's document
-
-	mu               sync.Mutex
-	fetchedAt        time.Time // when the client asked for the document; zero: never, or the document is out of date
-	audience         string    // the audience of tokens for a private relay; empty: the relay is open
-	openAudience     string    // the audience of tokens for an open relay; empty: no read is signed there
-	presencePausedAt time.Time // when a read with a token was last refused at an open relay; zero: never
-
-	correction  time.Duration // added to this machine's time for the time of a token
-	correctedAt time.Time     // when correction was last set; zero: never
-}
-
-// signed reports whether the relay is known to be private, so that all reads are signed.
-func (r *readAuth) signed() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.audience != ""
-}
-
 // token returns the Authorization header for a GET of target, a path with an optional query; empty: send none.
 // grantsAccess is true if the relay is private: then the token lets the reader see the messages that it has sent or
 // received. With showOnline a read of an open relay is signed as well. Such a token only shows that the signer is
@@ -84,7 +55,7 @@ func (c *Client) token(
 	}
 	grantsAccess = audience != ""
 	if !grantsAccess && showOnline {
-		audience = c.readAuth.presenceAudience()
+		audience = c.readAuth.PresenceAudience()
 	}
 	if audience == "" {
 		return "", false, nil
@@ -103,33 +74,28 @@ func (c *Client) sign(audience, target string) (string, *wire.Failure) {
 		return "", &wire.Failure{Err: err, NotSent: true}
 	}
 	token, err := envelope.Read{
-		Audience: audience, Method: http.MethodGet, Target: fullURL.RequestURI(), TS: c.readAuth.now(c.rawNow()),
+		Audience: audience, Method: http.MethodGet, Target: fullURL.RequestURI(), TS: c.readAuth.Now(c.rawNow()),
 	}.Sign(c.signer)
 	if err != nil {
-		return "", permanentFailure(envelope.Errorf(envelope.CodeUnauthorized, "signing the read failed: %v", err))
+		return "", wire.Permanent(envelope.Errorf(envelope.CodeUnauthorized, "signing the read failed: %v", err))
 	}
 	return "Agora " + token, nil
 }
 
-// permanentFailure returns a failure of a request that was not sent. A retry would fail in the same way.
-func permanentFailure(refusal *envelope.Error) *wire.Failure {
-	return &wire.Failure{Err: refusal, Status: http.StatusUnauthorized, NotSent: true}
-}
-
 // audience returns the audience for tokens that grant access; empty: the relay is open. It fetches the relay's document
-// if the audience is unknown or no longer valid (see recheckInterval).
+// if the audience is unknown or no longer valid (see readauth.RecheckInterval).
 func (c *Client) audience(ctx context.Context) (string, *wire.Failure) {
 	r := &c.readAuth
-	if audience, known := r.known(c.opts.RequireParties); known {
+	if audience, known := r.Known(c.opts.RequireParties); known {
 		return audience, nil
 	}
 	select { // One goroutine fetches the document. The others wait for it, until their own contexts end.
-	case r.fetching <- struct{}{}:
-		defer func() { <-r.fetching }()
+	case c.fetching <- struct{}{}:
+		defer func() { <-c.fetching }()
 	case <-ctx.Done():
 		return "", &wire.Failure{Err: ctx.Err(), NotSent: true}
 	}
-	if audience, known := r.known(c.opts.RequireParties); known {
+	if audience, known := r.Known(c.opts.RequireParties); known {
 		return audience, nil
 	}
 	started := time.Now()
@@ -147,9 +113,9 @@ func (c *Client) audience(ctx context.Context) (string, *wire.Failure) {
 	case failed != nil:
 		return "", failed
 	case doc.Reads != "parties" && c.opts.RequireParties:
-		return "", permanentFailure(ErrOpenReads)
+		return "", wire.Permanent(ErrOpenReads)
 	case doc.Reads != "parties" && doc.Reads != "open" && doc.Reads != "":
-		return "", permanentFailure(envelope.Errorf(envelope.CodeUnauthorized,
+		return "", wire.Permanent(envelope.Errorf(envelope.CodeUnauthorized,
 			"the relay's document says \"reads\":%q, which this client does not know; use a newer client",
 			wire.Shorten(doc.Reads)))
 	case doc.Reads != "parties":
@@ -158,58 +124,16 @@ func (c *Client) audience(ctx context.Context) (string, *wire.Failure) {
 		if doc.Reads == "open" && netaddr.SameOrigin(doc.URL, base) && !strings.Contains(base, "@") {
 			openAudience = doc.URL
 		}
-		r.learn(started, "", openAudience)
+		r.Learn(started, "", openAudience)
 		return "", nil
 	case !netaddr.SameOrigin(doc.URL, base):
-		return "", permanentFailure(envelope.Errorf(envelope.CodeUnauthorized,
+		return "", wire.Permanent(envelope.Errorf(envelope.CodeUnauthorized,
 			"the relay's document says that its URL is %s, but this client was given another URL; "+
 				"signed reads need the URL from the document, so use that one if you trust it", wire.Shorten(doc.URL)))
 	}
 	c.ownURL.Store(&base)
-	r.learn(started, doc.URL, "")
+	r.Learn(started, doc.URL, "")
 	return doc.URL, nil
-}
-
-// known returns the stored audience, and whether it is still valid. An empty audience (an open relay) is valid for
-// recheckInterval. An audience of a private relay is valid for recheckInterval with recheck, and without end otherwise.
-func (r *readAuth) known(recheck bool) (audience string, known bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.audience, r.audience != "" && !recheck || !r.fetchedAt.IsZero() && time.Since(r.fetchedAt) < recheckInterval
-}
-
-// learn stores the audiences from a document that the client asked for at fetchedAt.
-func (r *readAuth) learn(fetchedAt time.Time, audience, openAudience string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.fetchedAt, r.audience, r.openAudience = fetchedAt, audience, openAudience
-}
-
-// presenceAudience returns the audience of tokens for an open relay; empty: send unsigned reads.
-func (r *readAuth) presenceAudience() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.presencePausedAt.IsZero() && time.Since(r.presencePausedAt) < recheckInterval {
-		return ""
-	}
-	return r.openAudience
-}
-
-// pausePresence stops signing reads of an open relay for recheckInterval if failed may have been caused by the token.
-// An open relay never refuses a token, but a proxy in front of it may. pausePresence reports whether to retry the read.
-func (r *readAuth) pausePresence(failed *wire.Failure) bool {
-	switch failed.Status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestHeaderFieldsTooLarge:
-	default:
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.presencePausedAt = time.Now()
-	if failed.Challenged { // the relay has become private, so its document has changed
-		r.fetchedAt = time.Time{}
-	}
-	return true
 }
 
 // document is the part of a relay's well-known document that the client uses.
@@ -241,7 +165,7 @@ func (c *Client) fetchDocument(ctx context.Context, base string) (doc document, 
 	}
 	refusal, refused := errors.AsType[*envelope.Error](failed)
 	switch {
-	case failed.Status != http.StatusNotFound || c.readAuth.signed():
+	case failed.Status != http.StatusNotFound || c.readAuth.Signed():
 	case c.signer == nil: // RequireParties is set; without it a client without a signer never fetches the document
 		if refused && refusal.Code == envelope.CodeNotFound {
 			return document{}, nil
@@ -281,53 +205,15 @@ func (c *Client) prepareRetry(failed *wire.Failure, signed bool) *wire.Failure {
 	if !ok || failed.Status != http.StatusUnauthorized || !failed.Challenged {
 		return failed
 	}
-	c.readAuth.mu.Lock()
-	defer c.readAuth.mu.Unlock()
 	switch reason := refusal.Reason(); {
 	case signed && reason == envelope.ReasonTime:
-		return c.readAuth.correct(refusal, failed, c.rawNow())
+		return c.readAuth.Correct(refusal, failed, c.rawNow())
 	case signed && reason == envelope.ReasonUsed: // the transport sent the request twice
 		return nil
 	case signed || c.signer == nil:
 		return failed
 	}
-	c.readAuth.fetchedAt = time.Time{} // the relay was open when the document was fetched, and has become private since
-	return nil
-}
-
-// maxReadAhead is how far the time in a token may be ahead of this machine's clock. Without this bound an impostor could
-// ask for a token with a future time, and use the token then. A token with a past time is worth nothing to an impostor,
-// so it may be behind this machine's clock by as much as a message, maxCorrection.
-const maxReadAhead = 15 * time.Minute
-
-// now returns the time to write into tokens: raw, this machine's time, plus the correction.
-func (r *readAuth) now(raw time.Time) time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return raw.Add(r.correction)
-}
-
-// correct sets the clock for tokens to the relay's time, which refusal contains. raw is this machine's time. The clock
-// is set forward by at most maxReadAhead and back by at most maxCorrection, and at most once per recheckInterval.
-// correct returns nil if it set the clock, else the failure to report. The caller holds r.mu.
-func (r *readAuth) correct(refusal *envelope.Error, failed *wire.Failure, raw time.Time) *wire.Failure {
-	relayNow, ok := refusal.Now()
-	if !ok {
-		return failed
-	}
-	difference := relayNow.Sub(raw)
-	if difference > maxReadAhead || -difference > maxCorrection {
-		return permanentFailure(envelope.Errorf(envelope.CodeUnauthorized,
-			"the relay's clock says %s and differs from this machine's clock by %v; set this machine's clock: "+
-				"the client sets the time of signed reads forward by %v at most, and back by %v at most",
-			envelope.FormatTime(relayNow), difference.Abs().Round(time.Second), maxReadAhead, maxCorrection))
-	}
-	if !r.correctedAt.IsZero() && time.Since(r.correctedAt) < recheckInterval {
-		return &wire.Failure{NotSent: true, Err: fmt.Errorf(
-			"the relay refuses the time of a signed read again, although it was corrected less than %v ago: %v",
-			recheckInterval, failed)}
-	}
-	r.correction, r.correctedAt = difference, time.Now()
+	c.readAuth.Invalidate() // the relay was open when the document was fetched, and has become private since
 	return nil
 }
 
@@ -346,12 +232,4 @@ func (c *Client) assureParties(ctx context.Context) *wire.Failure {
 func (i Info) Private() bool {
 	var doc document
 	return json.Unmarshal(i.JSON, &doc) == nil && doc.Reads == "parties"
-}
-
-// invalidateDocument makes the next read fetch the relay's document again. It has no effect for a relay that is known
-// to be private, unless Options.RequireParties is set.
-func (c *Client) invalidateDocument() {
-	c.readAuth.mu.Lock()
-	defer c.readAuth.mu.Unlock()
-	c.readAuth.fetchedAt = time.Time{}
 }

@@ -118,7 +118,7 @@ func (r *run) reportFinished() {
 // mayBeHidden reports whether the relay may hide the thread's record from this agent: the event is a REQUEST without a
 // recipient, and the relay is private.
 func (r *run) mayBeHidden() bool {
-	return r.event.Type == envelope.TypeRequest && r.event.Recipient == "" && r.agent.client.readAuth.signed()
+	return r.event.Type == envelope.TypeRequest && r.event.Recipient == "" && r.agent.client.readAuth.Signed()
 }
 
 // request returns the client's REQUEST. The relay deletes the REQUEST when its ttl ends, which may be before the client

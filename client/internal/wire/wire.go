@@ -52,6 +52,11 @@ func (f *Failure) NoEffect() bool {
 	return f.NotSent || f.Status >= 400 && f.Status < 500 || ok && refusal.NothingStored()
 }
 
+// Permanent returns a failure of a request that was not sent. A retry would fail in the same way.
+func Permanent(refusal *envelope.Error) *Failure {
+	return &Failure{Err: refusal, Status: http.StatusUnauthorized, NotSent: true}
+}
+
 // Sender sends requests. It is safe for concurrent use.
 type Sender struct {
 	http *http.Client
