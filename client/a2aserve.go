@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/a2aprogress"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/internal/jsontext"
@@ -72,7 +73,7 @@ type A2AJob struct {
 	mu        sync.Mutex
 	messages  int
 	artifacts int
-	sender    *a2aSender // nil: nothing was sent
+	sender    *a2aprogress.Sender // nil: nothing was sent
 	ended     bool
 }
 
@@ -152,23 +153,24 @@ func (o *A2AOutput) write(parts []A2APart, last bool) error {
 	return o.job.send(A2AProgress{Artifact: &a2a.ArtifactUpdate{Artifact: chunk, Append: more, LastChunk: last}}, more)
 }
 
-// errTurnEnded is the error of what is sent after the end of a turn.
-var errTurnEnded = errors.New("client: this turn has ended, so its agent can send nothing more")
-
 func (j *A2AJob) send(event A2AProgress, join bool) error {
 	j.mu.Lock()
 	if j.sender == nil && !j.ended {
-		j.sender = newA2ASender(j.ctx, j.client, j.WorkPath()+"/events")
+		path := j.WorkPath() + "/events"
+		j.sender = a2aprogress.NewSender(j.ctx, func(ctx context.Context, events []a2a.Progress) error {
+			return j.client.CallA2A(ctx, GatewayCall{Method: http.MethodPost, Path: path,
+				Body: jsontext.Compact(map[string]any{"events": events})})
+		})
 	}
 	s := j.sender
 	j.mu.Unlock()
 	switch {
 	case s == nil:
-		return errTurnEnded
+		return a2aprogress.ErrEnded
 	case j.ctx.Err() != nil:
 		return context.Cause(j.ctx)
 	}
-	return s.send(j.ctx, event, join)
+	return s.Send(j.ctx, event, join)
 }
 
 // finish sends what still waits. Nothing can be sent after it.
@@ -180,7 +182,7 @@ func (j *A2AJob) finish() error {
 	if s == nil {
 		return nil
 	}
-	return s.finish()
+	return s.Finish()
 }
 
 // result returns the RESULT of the turn. Its proof is over all artifacts of the task (A2A §7).
@@ -210,7 +212,7 @@ func (j *A2AJob) prove(end A2AEnd) (*a2a.Proof, error) {
 		p.Artifacts = earlier
 	}
 	if j.sender != nil {
-		p.Artifacts = a2a.Merge(p.Artifacts, j.sender.sent())
+		p.Artifacts = a2a.Merge(p.Artifacts, j.sender.Sent())
 	}
 	proof, err := p.Sign(j.client.signer)
 	if err != nil || len(jsontext.Compact(proof)) > a2a.MaxProof {

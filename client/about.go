@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -79,18 +80,18 @@ func (c *Client) home(ctx context.Context) *envelope.Home {
 var ErrOtherRelay = errors.New("another relay answers at this address")
 
 // checkHome returns nil if the relay is this home (RELAYS R-4).
-func (c *Client) checkHome(ctx context.Context, home *envelope.Home) *failure {
+func (c *Client) checkHome(ctx context.Context, home *envelope.Home) *wire.Failure {
 	a, err := c.about(ctx, aboutAge)
-	if failed, ok := errors.AsType[*failure](err); ok {
+	if failed, ok := errors.AsType[*wire.Failure](err); ok {
 		return failed
 	}
 	if err != nil {
-		return &failure{err: err, notSent: true}
+		return &wire.Failure{Err: err, NotSent: true}
 	}
 	if a.did != home.DID {
 		c.known.Store(nil) // the relay may come back to its address
-		return &failure{status: http.StatusMisdirectedRequest, notSent: true,
-			err: fmt.Errorf("client: the home of this thread is %s: %w, %s", home.DID, ErrOtherRelay, a.did)}
+		return &wire.Failure{Status: http.StatusMisdirectedRequest, NotSent: true,
+			Err: fmt.Errorf("client: the home of this thread is %s: %w, %s", home.DID, ErrOtherRelay, a.did)}
 	}
 	return nil
 }

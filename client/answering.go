@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/pages"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
 )
 
 // queuedRequest is a REQUEST that waits for an answer, with its page of events. The page is released when the REQUEST is
 // handled.
-type queuedRequest = pacing.Request[*heldPage]
+type queuedRequest = pacing.Request[*pages.Page]
 
 // answerAll answers the REQUESTs of the queue until ctx ends, opts.Concurrency REQUESTs at a time.
 func (a *agent) answerAll(ctx context.Context) {

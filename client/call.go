@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/chain"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -35,9 +36,9 @@ type Call struct {
 	sealDirected bool              // encrypt messages to one agent even if Seal is false
 	wait         time.Duration     // how long polls of the thread wait; 0: as usual
 	polled       func(due time.Time, err error)
-	stored       bool  // the relay has stored the ACCEPT, and the caller wants to know if it loses it
-	unsure       bool  // the relay may have links.accept
-	links        links // the messages of the thread that the next ones answer
+	stored       bool        // the relay has stored the ACCEPT, and the caller wants to know if it loses it
+	unsure       bool        // the relay may have links.Accept
+	links        chain.Links // the messages of the thread that the next ones answer
 }
 
 // Offer is an agent's verified OFFER to a Call.
@@ -119,7 +120,7 @@ func (call *Call) forMe(e *envelope.Envelope) bool {
 	if e.Home == nil && e.Re == (envelope.Hash{}) && !call.client.inNetwork() {
 		return true // its sender knows no homes, so the thread is as without one; a Network could not continue the job
 	}
-	err := call.links.check(e)
+	err := call.links.Check(e)
 	if err != nil {
 		call.client.log.Warn("a message was ignored", "type", e.Type, "id", e.ID, "sender", e.Sender.ID, "reason", err)
 	}
@@ -155,8 +156,8 @@ func (call *Call) offer(e *envelope.Envelope) (offer Offer, ok bool, err error) 
 // whether the relay has the ACCEPT. After an error for which Unanswered is true, Accept of the same offer posts the
 // same bytes once more.
 func (call *Call) Accept(ctx context.Context, offer Offer) error {
-	if call.unsure && call.links.offer == offer.Envelope {
-		receipt, err := call.client.PostEnvelope(ctx, call.links.accept)
+	if call.unsure && call.links.Offer == offer.Envelope {
+		receipt, err := call.client.PostEnvelope(ctx, call.links.Accept)
 		return call.answered(offer, receipt, err)
 	}
 	draft, err := call.Acceptance(offer)
@@ -166,7 +167,7 @@ func (call *Call) Accept(ctx context.Context, offer Offer) error {
 	call.sealDirected = draft.Seal
 	accept, receipt, err := call.client.Post(ctx, draft)
 	if accept != nil {
-		call.links.offer, call.links.accept = offer.Envelope, accept
+		call.links.Offer, call.links.Accept = offer.Envelope, accept
 	}
 	return call.answered(offer, receipt, err)
 }
@@ -196,8 +197,8 @@ func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
 	}
 	seal := call.Seal || call.sealDirected || offer.Envelope != nil && offer.Envelope.Sealed()
 	l := call.links
-	l.offer = offer.Envelope
-	return l.join(envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread, Seal: seal}), nil
+	l.Offer = offer.Envelope
+	return l.Join(envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread, Seal: seal}), nil
 }
 
 // check returns an error with the reason if an offer cannot be accepted at the time now.
@@ -290,7 +291,7 @@ func (call *Call) Cancel(ctx context.Context, reason string) error {
 			"thread", call.Thread)
 		reason = ""
 	}
-	_, _, err := call.client.Post(ctx, call.links.join(envelope.Draft{
+	_, _, err := call.client.Post(ctx, call.links.Join(envelope.Draft{
 		Payload:   envelope.Cancel{RequestID: call.requestID, Reason: reason},
 		Recipient: recipient, Thread: call.Thread, Seal: seal,
 	}))

@@ -26,6 +26,8 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/readauth"
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -61,22 +63,19 @@ type Options struct {
 
 const defaultAttempts = 8
 
-// maxCorrection is the largest correction of the client's clock by a relay. It is large enough for a wrong time zone.
-// It is too small for a relay to obtain signatures with a time in the distant future.
-const maxCorrection = 24 * time.Hour
-
 // Client talks to one relay. It uses one identity, or none if it only reads.
 type Client struct {
 	base       string // the URL given to New, without a slash at the end
 	signer     envelope.Signer
-	http       *http.Client
+	wire       *wire.Sender
 	rawNow     func() time.Time
 	correction atomic.Int64 // nanoseconds to add to rawNow
 	log        *slog.Logger
 	opts       Options
 	known      atomic.Pointer[about]       // what the relay says about itself; nil: not read yet
 	rate       atomic.Pointer[pacing.Rate] // how often this client may post; nil: unknown
-	readAuth   readAuth
+	readAuth   readauth.Rules
+	fetching   chan struct{}            // a semaphore: full while a goroutine fetches the relay's document for reads
 	gateways   atomic.Pointer[gateways] // of the relay; nil: not read yet
 	watcher    watcher                  // set by a Network before the client is used
 	unopened   once                     // the sealed messages that could not be opened, and were logged
@@ -97,16 +96,8 @@ func New(relayURL string, signer envelope.Signer, opts Options) (*Client, error)
 		return nil, err
 	}
 	c := &Client{base: strings.TrimRight(u.String(), "/"), signer: signer, rawNow: opts.Now, log: opts.Logger, opts: opts,
-		readAuth: readAuth{fetching: make(chan struct{}, 1)}}
-	c.http = new(http.Client)
-	if opts.HTTPClient != nil {
-		*c.http = *opts.HTTPClient
-	}
-	if c.http.Transport == nil {
-		c.http.Transport = transport()
-	}
-	c.http.Timeout = 0
-	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		fetching: make(chan struct{}, 1)}
+	c.wire = wire.NewSender(opts.HTTPClient, c.now)
 	if c.rawNow == nil {
 		c.rawNow = time.Now
 	}
@@ -131,14 +122,14 @@ func (c *Client) me() (didkey.DID, error) {
 func (c *Client) now() time.Time { return c.rawNow().Add(time.Duration(c.correction.Load())) }
 
 // correctClock sets the clock to the relay's time in a STALE_TIMESTAMP error. It returns false if the error has no
-// time, or if the correction would be larger than maxCorrection.
+// time, or if the correction would be larger than readauth.MaxCorrection.
 func (c *Client) correctClock(stale *envelope.Error) bool {
 	relayNow, ok := stale.Now()
 	if !ok {
 		return false
 	}
 	correction := relayNow.Sub(c.rawNow())
-	if correction.Abs() > maxCorrection {
+	if correction.Abs() > readauth.MaxCorrection {
 		c.log.Warn("the client does not use the relay's time, because it differs from this machine's by more than a day",
 			"relay", envelope.FormatTime(relayNow))
 		return false

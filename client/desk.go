@@ -338,7 +338,7 @@ func (s *State) begin(k deal.Key, attempts int) (attempt int, may bool, err erro
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	attempt, may = s.book.Begin(k, attempts)
-	return attempt, may, s.sync()
+	return attempt, may, s.file.Sync()
 }
 
 func (s *State) undo(k deal.Key) {
@@ -351,7 +351,7 @@ func (s *State) finish(k deal.Key, o deal.Outcome, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.book.Finish(k, o, now)
-	return s.sync()
+	return s.file.Sync()
 }
 
 // Finish records the outcome of an accepted job whose Handler.Work has ended Serve, because the work is done elsewhere.
@@ -372,7 +372,7 @@ func (s *State) Finish(threadID string, client didkey.DID, outcome envelope.Payl
 			return nil, err
 		}
 		s.book.Finish(j.Key, deal.Outcome{Type: envelope.TypeOf(outcome), Payload: text}, time.Now())
-		return outcome, s.sync()
+		return outcome, s.file.Sync()
 	}
 	return nil, nil
 }
@@ -409,7 +409,7 @@ func (s *State) offered(k deal.Key, terms envelope.Offer, expires, now time.Time
 	defer s.mu.Unlock()
 	s.book.Expire(now)
 	s.book.Offered(k, text, expires)
-	return s.sync()
+	return s.file.Sync()
 }
 
 // terms returns the terms of the first OFFER of a job; known is false if there was none. room is false if the agent can

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/recent"
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -80,14 +81,14 @@ func (c *Client) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 	var page AgentPage
 	rows := 0
 	take := func(text []byte) error {
-		if rows++; rows > maxRows {
-			return fmt.Errorf("%w: more than %d agents", errTooLong, maxRows)
+		if rows++; rows > wire.MaxRows {
+			return fmt.Errorf("%w: more than %d agents", wire.ErrTooLong, wire.MaxRows)
 		}
 		var row agentRow
 		err := json.Unmarshal(text, &row)
 		var manifest *envelope.Envelope
 		if err == nil {
-			manifest, err = parseVerified(row.Envelope)
+			manifest, err = wire.ParseVerified(row.Envelope)
 		}
 		if err == nil && !row.owns(manifest) {
 			err = errors.New("the manifest belongs to another agent")
@@ -100,7 +101,7 @@ func (c *Client) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 			Manifests: []*envelope.Envelope{c.open(manifest)}})
 		return nil
 	}
-	spec := responseSpec{out: &answer, limit: maxDirectory, listName: "agents", onElement: take}
+	spec := wire.Spec{Out: &answer, Limit: wire.MaxDirectory, ListName: "agents", OnElement: take}
 	if err := c.read(ctx, "/agents", query, spec); err != nil {
 		return AgentPage{}, err
 	}
@@ -160,12 +161,12 @@ func (c *Client) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
 	var answer struct {
 		Agent json.RawMessage `json:"agent"`
 	}
-	spec := responseSpec{out: &answer, limit: maxDirectory}
+	spec := wire.Spec{Out: &answer, Limit: wire.MaxDirectory}
 	if err := c.read(ctx, "/agents/"+url.PathEscape(string(id)), nil, spec); err != nil {
 		return Agent{}, err
 	}
-	manifests := &envelopes{limit: maxRows}
-	text, err := splitListBytes(answer.Agent, "manifests", manifests.add)
+	manifests := &wire.Events{Limit: wire.MaxRows}
+	text, err := wire.SplitList(answer.Agent, "manifests", manifests.Add)
 	var row agentRow
 	if err == nil {
 		err = json.Unmarshal(text, &row)

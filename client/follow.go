@@ -11,6 +11,7 @@ import (
 
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/client/internal/recent"
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -209,7 +210,7 @@ func (f *follower) step(ctx context.Context) error {
 	switch {
 	case first, again, !quick: // the first poll does not wait, nor does the one after a failure
 		return nil
-	case moved && answer.received > 0: // the reader gets known events again: continue after a short pause
+	case moved && answer.Received > 0: // the reader gets known events again: continue after a short pause
 		return f.pause.Wait(ctx, 0, time.Second)
 	}
 	return f.pause.Wait(ctx, 0, pacing.MaxPause)
@@ -221,33 +222,33 @@ func (f *follower) recover(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	failed, _ := errors.AsType[*failure](err)
+	failed, _ := errors.AsType[*wire.Failure](err)
 	refusal, refused := errors.AsType[*envelope.Error](err)
 	switch {
 	case refused && refusal.Reason() == envelope.ReasonUnknownCursor:
 		f.client.log.Warn("the relay does not know the saved cursor, so it has probably lost its data; " +
 			"reading again from the relay's oldest event")
 		f.cursor = oldest
-		f.client.invalidateDocument() // the cursor is unknown as well if the relay has changed between open and private
-	case refused && !failed.temporary():
+		f.client.readAuth.Invalidate() // the cursor is unknown as well if the relay has changed between open and private
+	case refused && !failed.Temporary():
 		return err
 	default:
 		f.failed = true
 		f.client.log.Warn("polling failed, will be retried", "error", err)
 	}
-	return f.pause.Wait(ctx, min(failed.retryAfter, readPatience), pacing.MaxPause)
+	return f.pause.Wait(ctx, min(failed.RetryAfter, readPatience), pacing.MaxPause)
 }
 
 // events is the response to a poll (PROTOCOL §5).
 type events struct {
-	Cursor    string `json:"cursor"`
-	HasMore   bool   `json:"hasMore"`
-	envelopes `json:"-"`
+	Cursor      string `json:"cursor"`
+	HasMore     bool   `json:"hasMore"`
+	wire.Events `json:"-"`
 }
 
 // spec returns how to read the response into e.
-func (e *events) spec() responseSpec {
-	return responseSpec{out: e, limit: maxPage, listName: "events", onElement: e.add}
+func (e *events) spec() wire.Spec {
+	return wire.Spec{Out: e, Limit: wire.MaxPage, ListName: "events", OnElement: e.Add}
 }
 
 // poll reads the next page of events. Without a cursor it reads the events after opts.Since and does not wait.
@@ -255,11 +256,11 @@ func (f *follower) poll(ctx context.Context) (*events, error) {
 	v := f.opts.values()
 	limit := cmp.Or(f.opts.Page, pageLimit)
 	v.Set("limit", strconv.Itoa(limit))
-	answer := &events{envelopes: envelopes{limit: limit}}
+	answer := &events{Events: wire.Events{Limit: limit}}
 	if f.cursor == "" {
 		v.Set("since", envelope.FormatTime(f.opts.Since))
 		v.Set("timeout", "0")
-		answer.limit = maxSinceBatch
+		answer.Limit = wire.MaxSinceBatch
 	} else {
 		v.Set("cursor", f.cursor)
 		v.Set("timeout", strconv.Itoa(int(cmp.Or(f.wait, pollTimeout)/time.Second)))
@@ -267,28 +268,26 @@ func (f *follower) poll(ctx context.Context) (*events, error) {
 			v.Set("timeout", "0")
 		}
 	}
-	patience := exchangeTimeout
+	patience := wire.Timeout
 	if f.wait > 0 {
 		patience = f.wait
 	}
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(f.wait, pollTimeout)+patience)
 	defer cancel()
-	spec := answer.spec()
-	spec.showOnline = true
-	if err := f.client.get(ctx, "/events", v, spec); err != nil {
+	if err := f.client.get(ctx, "/events", v, true, answer.spec()); err != nil {
 		return nil, err
 	}
 	if answer.Cursor == "" || len(answer.Cursor) > maxCursor {
-		return nil, &failure{err: errors.New("the cursor in the relay's response is missing or too long")}
+		return nil, &wire.Failure{Err: errors.New("the cursor in the relay's response is missing or too long")}
 	}
 	return answer, nil
 }
 
 // accept returns the events that are valid, match the filter and are new. It opens their payloads if it can.
 func (f *follower) accept(answer *events) []*envelope.Envelope {
-	answer.log(f.client)
+	answer.Log(f.client.log)
 	var accepted []*envelope.Envelope
-	for _, e := range answer.valid {
+	for _, e := range answer.Valid {
 		switch {
 		case !f.opts.match(e):
 			f.client.log.Warn("an event was skipped because it does not match the filter",

@@ -13,8 +13,11 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/readauth"
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/netaddr"
 )
 
 // Signed calls to the gateways of a relay (GATEWAYS §3).
@@ -88,17 +91,17 @@ func (c *Client) gateway(ctx context.Context, name string) (gateways, error) {
 // allGateways returns what the relay's document says about its gateways, which may be none.
 func (c *Client) allGateways(ctx context.Context) (gateways, error) {
 	g := c.gateways.Load()
-	if g == nil || time.Since(g.readAt) >= recheckInterval {
+	if g == nil || time.Since(g.readAt) >= readauth.RecheckInterval {
 		read, base, err := c.readGateways(ctx)
 		if err != nil {
 			return gateways{}, err
 		}
 		for _, u := range read.urls {
-			if !sameOrigin(read.audience, base) || !strings.HasPrefix(u, read.audience+"/") {
+			if !netaddr.SameOrigin(read.audience, base) || !strings.HasPrefix(u, read.audience+"/") {
 				return gateways{}, envelope.Errorf(envelope.CodeUnauthorized,
 					"the relay's document says that its URL is %s and that it has a gateway at %s, but this client was given "+
 						"another URL; signed calls need the URL from the document, so use that one if you trust it",
-					shorten(read.audience), shorten(u))
+					wire.Shorten(read.audience), wire.Shorten(u))
 			}
 		}
 		g = &read
@@ -114,9 +117,9 @@ func (c *Client) readGateways(ctx context.Context) (g gateways, base string, err
 	readAt := time.Now()
 	base = c.relayURL()
 	doc, err := c.gatewayDocument(ctx, base)
-	if err == nil && isOtherLoopbackAddress(doc.URL, base) {
+	if there, other := netaddr.OtherLoopback(doc.URL, base); err == nil && other {
 		// As for reads: only a document that is fetched from the address that it names counts.
-		base = doc.URL + urlPath(c.base)
+		base = there
 		doc, err = c.gatewayDocument(ctx, base)
 	}
 	if err != nil {
@@ -128,33 +131,34 @@ func (c *Client) readGateways(ctx context.Context) (g gateways, base string, err
 }
 
 func (c *Client) gatewayDocument(ctx context.Context, base string) (doc gatewayDocument, err error) {
-	err = c.repeat(ctx, (*failure).temporary, func(ctx context.Context) *failure {
-		return c.exchangeAt(ctx, base, http.MethodGet, wellKnown, "", nil, responseSpec{out: &doc, limit: maxDocument})
+	err = c.repeat(ctx, (*wire.Failure).Temporary, func(ctx context.Context) *wire.Failure {
+		request := wire.Request{Base: base, Method: http.MethodGet, Target: wellKnown}
+		return c.wire.Send(ctx, request, wire.Spec{Out: &doc, Limit: wire.MaxDocument})
 	})
 	return doc, err
 }
 
 // repeat calls do until it succeeds, until again returns false for its failure, or until Options.Attempts is reached.
-// Between the attempts it waits as Post does. Each attempt takes at most exchangeTimeout.
+// Between the attempts it waits as Post does. Each attempt takes at most wire.Timeout.
 func (c *Client) repeat(
-	ctx context.Context, again func(*failure) bool, do func(context.Context) *failure,
+	ctx context.Context, again func(*wire.Failure) bool, do func(context.Context) *wire.Failure,
 ) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	var pause pacing.Backoff
 	for attempt := 1; ; attempt++ {
-		limited, cancel := context.WithTimeout(ctx, exchangeTimeout)
+		limited, cancel := context.WithTimeout(ctx, wire.Timeout)
 		failed := do(limited)
 		cancel()
 		if failed == nil {
 			return nil
 		}
-		if !failed.temporary() || !again(failed) || failed.retryAfter > postPatience || attempt >= c.opts.Attempts {
+		if !failed.Temporary() || !again(failed) || failed.RetryAfter > postPatience || attempt >= c.opts.Attempts {
 			return failed
 		}
 		c.log.Debug("the request failed, will be retried", "attempt", attempt, "error", failed)
-		if stopped := pause.Wait(ctx, failed.retryAfter, pacing.MaxPause); stopped != nil {
+		if stopped := pause.Wait(ctx, failed.RetryAfter, pacing.MaxPause); stopped != nil {
 			return fmt.Errorf("%w; stopped before a retry: %w", failed, stopped)
 		}
 	}
@@ -163,7 +167,7 @@ func (c *Client) repeat(
 // signedCall sends a signed call to the gateway with this name. path begins after the gateway's base URL. body is nil for
 // a request without a body. A call that may have had an effect is repeated only if repeatable is true.
 func (c *Client) signedCall(
-	ctx context.Context, name, method, path string, body []byte, repeatable bool, spec responseSpec,
+	ctx context.Context, name, method, path string, body []byte, repeatable bool, spec wire.Spec,
 ) error {
 	if c.signer == nil {
 		return errReadOnly
@@ -175,11 +179,11 @@ func (c *Client) signedCall(
 	if err != nil {
 		return err
 	}
-	again := func(f *failure) bool { return repeatable || f.noEffect() }
-	err = c.repeat(ctx, again, func(ctx context.Context) *failure {
+	again := func(f *wire.Failure) bool { return repeatable || f.NoEffect() }
+	err = c.repeat(ctx, again, func(ctx context.Context) *wire.Failure {
 		return c.signedExchange(ctx, g.urls[name], g.audience, method, path, body, spec)
 	})
-	if failed, ok := errors.AsType[*failure](err); ok && !repeatable && !failed.noEffect() {
+	if failed, ok := errors.AsType[*wire.Failure](err); ok && !repeatable && !failed.NoEffect() {
 		return fmt.Errorf("client: it is unknown whether the relay has done this; list what it has before you try "+
 			"again: %w", err)
 	}
@@ -189,19 +193,20 @@ func (c *Client) signedCall(
 // signedExchange sends one call. It repeats the call with a new token if only the old token was wrong: because this
 // machine's clock is wrong, or because the transport has sent the request twice.
 func (c *Client) signedExchange(
-	ctx context.Context, base, audience, method, path string, body []byte, spec responseSpec,
-) *failure {
+	ctx context.Context, base, audience, method, path string, body []byte, spec wire.Spec,
+) *wire.Failure {
 	full, err := url.Parse(base + path)
 	if err != nil {
-		return &failure{err: err, notSent: true, status: http.StatusBadRequest}
+		return &wire.Failure{Err: err, NotSent: true, Status: http.StatusBadRequest}
 	}
 	for attempt := 1; ; attempt++ {
 		token, err := envelope.Call{Body: sha256.Sum256(body), Read: envelope.Read{Audience: audience,
-			Method: method, Target: full.RequestURI(), TS: c.readAuth.now(c.rawNow())}}.Sign(c.signer)
+			Method: method, Target: full.RequestURI(), TS: c.readAuth.Now(c.rawNow())}}.Sign(c.signer)
 		if err != nil {
-			return permanentFailure(envelope.Errorf(envelope.CodeUnauthorized, "signing the call failed: %v", err))
+			return wire.Permanent(envelope.Errorf(envelope.CodeUnauthorized, "signing the call failed: %v", err))
 		}
-		failed := c.exchangeAt(ctx, base, method, path, "Agora "+token, body, spec)
+		request := wire.Request{Base: base, Method: method, Target: path, Authorization: "Agora " + token, Body: body}
+		failed := c.wire.Send(ctx, request, spec)
 		if failed == nil || attempt == readAttempts {
 			return failed
 		}
@@ -213,16 +218,14 @@ func (c *Client) signedExchange(
 
 // prepareCall returns nil if a call that failed can be repeated with a new token, else the failure to report. If the
 // time of the token was refused, it corrects the clock for tokens.
-func (c *Client) prepareCall(failed *failure) *failure {
+func (c *Client) prepareCall(failed *wire.Failure) *wire.Failure {
 	refusal, ok := errors.AsType[*envelope.Error](failed)
-	if !ok || failed.status != http.StatusUnauthorized {
+	if !ok || failed.Status != http.StatusUnauthorized {
 		return failed
 	}
 	switch refusal.Reason() {
 	case envelope.ReasonTime:
-		c.readAuth.mu.Lock()
-		defer c.readAuth.mu.Unlock()
-		return c.readAuth.correct(refusal, failed, c.rawNow())
+		return c.readAuth.Correct(refusal, failed, c.rawNow())
 	case envelope.ReasonUsed:
 		return nil
 	}
@@ -297,7 +300,7 @@ func (c *Client) callGateway(ctx context.Context, name string, call GatewayCall)
 	if call.Out == nil {
 		call.Out = new(struct{})
 	}
-	spec := responseSpec{out: call.Out, limit: cmp.Or(call.Limit, maxShort), status: call.Status,
-		sister: name == hubName || name == jobsName}
+	spec := wire.Spec{Out: call.Out, Limit: cmp.Or(call.Limit, wire.MaxShort), Status: call.Status,
+		Sister: name == hubName || name == jobsName}
 	return c.signedCall(ctx, name, call.Method, call.Path, call.Body, call.Repeatable, spec)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 )
 
@@ -51,7 +52,7 @@ func (c *Client) NewInbox(ctx context.Context, label string) (inbox Inbox, url s
 		Inbox Inbox  `json:"inbox"`
 		URL   string `json:"url"`
 	}
-	spec := responseSpec{out: &answer, limit: maxShort, status: http.StatusCreated}
+	spec := wire.Spec{Out: &answer, Limit: wire.MaxShort, Status: http.StatusCreated}
 	if err := c.signedCall(ctx, channelName, http.MethodPost, "/inboxes", body, false, spec); err != nil {
 		return Inbox{}, "", err
 	}
@@ -75,7 +76,8 @@ func (c *Client) Inboxes(ctx context.Context) ([]Inbox, error) {
 	var answer struct {
 		Inboxes []Inbox `json:"inboxes"`
 	}
-	err := c.signedCall(ctx, channelName, http.MethodGet, "/inboxes", nil, true, responseSpec{out: &answer, limit: maxShort})
+	spec := wire.Spec{Out: &answer, Limit: wire.MaxShort}
+	err := c.signedCall(ctx, channelName, http.MethodGet, "/inboxes", nil, true, spec)
 	return answer.Inboxes, err
 }
 
@@ -86,7 +88,7 @@ func (c *Client) RotateInbox(ctx context.Context, id string) (url string, err er
 		URL string `json:"url"`
 	}
 	// A repeat gives the inbox one more new URL, and returns it. So repeating the call does no harm.
-	spec := responseSpec{out: &answer, limit: maxShort}
+	spec := wire.Spec{Out: &answer, Limit: wire.MaxShort}
 	err = c.signedCall(ctx, channelName, http.MethodPost, inboxPath(id)+"/rotate", nil, true, spec)
 	if err != nil {
 		return "", err
@@ -97,7 +99,7 @@ func (c *Client) RotateInbox(ctx context.Context, id string) (url string, err er
 // DeleteInbox deletes an inbox. Its URL and the callbacks of its deliveries end, and the relay cancels their open
 // threads. Errors: those of RotateInbox.
 func (c *Client) DeleteInbox(ctx context.Context, id string) error {
-	spec := responseSpec{out: new(struct{}), limit: maxShort}
+	spec := wire.Spec{Out: new(struct{}), Limit: wire.MaxShort}
 	return c.signedCall(ctx, channelName, http.MethodDelete, inboxPath(id), nil, false, spec)
 }
 

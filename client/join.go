@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/jsontext"
@@ -222,8 +223,8 @@ func (c *Client) leave(ctx context.Context, p protocol, id string) error {
 
 // statusOf returns the HTTP status of a refusal; 0: err is none.
 func statusOf(err error) int {
-	if failed, ok := errors.AsType[*failure](err); ok {
-		return failed.status
+	if failed, ok := errors.AsType[*wire.Failure](err); ok {
+		return failed.Status
 	}
 	return 0
 }
@@ -284,8 +285,8 @@ func (s *State) join(relay didkey.DID, name string, place *joined) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.place(relay, name, place)
-	s.append("joined", relay, name, place)
-	return s.sync()
+	s.file.Append("joined", relay, name, place)
+	return s.file.Sync()
 }
 
 // place is join in memory. The caller holds s.mu, or is the only one.

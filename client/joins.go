@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/a2a"
@@ -40,9 +41,9 @@ func (c *Client) joinHub(ctx context.Context, o JoinOptions, before joined) (joi
 	var about struct {
 		Name string `json:"server_name"`
 	}
-	err = c.repeat(ctx, (*failure).temporary, func(ctx context.Context) *failure {
-		return c.exchangeAt(ctx, g.urls[hubName], http.MethodGet, "/.well-known/chorus.json", "", nil,
-			responseSpec{out: &about, limit: maxDocument, sister: true})
+	err = c.repeat(ctx, (*wire.Failure).Temporary, func(ctx context.Context) *wire.Failure {
+		request := wire.Request{Base: g.urls[hubName], Method: http.MethodGet, Target: "/.well-known/chorus.json"}
+		return c.wire.Send(ctx, request, wire.Spec{Out: &about, Limit: wire.MaxDocument, Sister: true})
 	})
 	if err == nil && (about.Name == "" || notInName.MatchString(about.Name)) {
 		err = errors.New("the hub's document has no valid server_name")

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
 )
@@ -58,7 +59,7 @@ func (l *Log) Earlier(epoch uint32) *Log {
 }
 
 func (l *Log) read(path string, limit int) (text string, err error) {
-	err = l.client.read(l.ctx, fmt.Sprintf("/log/%08x/%s", l.Origin.Epoch, path), nil, responseSpec{text: &text, limit: limit})
+	err = l.client.read(l.ctx, fmt.Sprintf("/log/%08x/%s", l.Origin.Epoch, path), nil, wire.Spec{Text: &text, Limit: limit})
 	return text, err
 }
 
@@ -123,7 +124,7 @@ func (l *Log) ReadTiles(wanted []tlog.Tile) ([][]byte, error) {
 		}
 		size := tile.W * tlog.HashSize
 		text, err := l.read(tilePath(tile), size)
-		if failed, ok := errors.AsType[*failure](err); ok && failed.status == http.StatusNotFound {
+		if failed, ok := errors.AsType[*wire.Failure](err); ok && failed.Status == http.StatusNotFound {
 			err = ErrNoTile
 		}
 		if err == nil && len(text) != size {

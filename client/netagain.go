@@ -18,8 +18,8 @@ func (j *NetworkCall) openAgain(ctx context.Context, l *leg) error {
 	within, cancel := context.WithTimeout(ctx, j.network.opts.Silence)
 	defer cancel()
 	began := time.Now()
-	_, err := l.peer.PostEnvelope(within, l.call.links.request)
-	err = j.insist(within, l.peer, l.call.links.request, err)
+	_, err := l.peer.PostEnvelope(within, l.call.links.Request)
+	err = j.insist(within, l.peer, l.call.links.Request, err)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

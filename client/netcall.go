@@ -99,7 +99,7 @@ func (n *Network) ResumeKnown(ctx context.Context, known Known) (*NetworkCall, e
 	}
 	j := n.job(opts)
 	l := &leg{Leg: &deal.Leg{Opened: time.Now(), Decided: call.agent != ""}, peer: p, call: call}
-	if request := call.links.request; request != nil {
+	if request := call.links.Request; request != nil {
 		j.begin(request)
 		if request.Home != nil {
 			l.home, l.Home = *request.Home, request.Home.DID
@@ -137,7 +137,7 @@ func (j *NetworkCall) open(ctx context.Context, p *peer, opts RequestOptions, co
 	if call == nil {
 		return err
 	}
-	err = j.insist(within, p, call.links.request, err)
+	err = j.insist(within, p, call.links.Request, err)
 	l := &leg{Leg: &deal.Leg{Home: a.home.DID, Opened: time.Now()}, call: call, peer: p, home: *a.home}
 	switch {
 	case err == nil:
@@ -151,7 +151,7 @@ func (j *NetworkCall) open(ctx context.Context, p *peer, opts RequestOptions, co
 		return err
 	}
 	if continues == (envelope.Hash{}) {
-		j.begin(call.links.request)
+		j.begin(call.links.Request)
 	}
 	j.add(l)
 	return ctx.Err()
@@ -307,10 +307,10 @@ func (j *NetworkCall) accept(ctx context.Context, l *leg, offer Offer) error {
 	if l.open == nil {
 		err = l.call.Accept(within, offer)
 	} else {
-		_, err = l.peer.PostEnvelope(within, l.call.links.accept)
+		_, err = l.peer.PostEnvelope(within, l.call.links.Accept)
 	}
-	if l.call.links.accept != nil {
-		err = j.insist(within, l.peer, l.call.links.accept, err)
+	if l.call.links.Accept != nil {
+		err = j.insist(within, l.peer, l.call.links.Accept, err)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

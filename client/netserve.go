@@ -9,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -112,12 +113,12 @@ func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, di
 		loops.Go(func() {
 			relay, err := p.identify(ctx)
 			if err == nil && n.state.isCaught(relay) {
-				err = &failure{err: ErrCaught}
+				err = &wire.Failure{Err: ErrCaught}
 			}
 			if err == nil {
 				err = loop(ctx, p, relay)
 			}
-			_, refused := errors.AsType[*failure](err)
+			_, refused := errors.AsType[*wire.Failure](err)
 			if wrapped, ok := errors.AsType[*handlerError](err); ok {
 				err, refused = wrapped.error, false
 			}
@@ -160,7 +161,7 @@ func (n *Network) Serve(ctx context.Context, opts ServeOptions, handler Handler)
 func (d *desk) agentAt(p *peer, relay didkey.DID) *agent {
 	a := d.agent(p.Client, cursorAt{state: d.state, relay: relay, url: p.url})
 	a.relay = relay
-	a.progress.handled = d.network.done
+	a.progress.Handled = d.network.done
 	return a
 }
 

@@ -6,17 +6,15 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/discovery"
 	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/client/internal/recent"
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/netaddr"
@@ -68,10 +66,11 @@ type Network struct {
 
 	mu         sync.Mutex
 	discovered map[didkey.DID]*peer
-	hosts      []time.Time                        // when new hosts were contacted in the last hour
 	arrived    map[mark.Mark]struct{}             // events that are being handled
 	seen       *recent.Map[messageKey, mark.Mark] // the last events, to notice two with one id
 	proofs     map[didkey.DID]*proof.Statement    // the last proof of each relay
+
+	hosts discovery.Hosts // that were contacted in the last hour
 
 	announcing sync.Mutex
 	announced  *envelope.Envelope // the last MANIFEST
@@ -148,7 +147,8 @@ func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
 		return nil, fmt.Errorf("client: %s: %w", home.DID, ErrCaught)
 	}
 	for _, p := range n.given {
-		if known := p.known.Load(); known != nil && known.did == home.DID || known == nil && sameOrigin(home.URL, p.base) {
+		known := p.known.Load()
+		if known != nil && known.did == home.DID || known == nil && netaddr.SameOrigin(home.URL, p.base) {
 			return p, asError(p.checkHome(ctx, &home))
 		}
 	}
@@ -162,15 +162,12 @@ func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
 }
 
 // asError returns a failure as an error; nil stays nil.
-func asError(failed *failure) error {
+func asError(failed *wire.Failure) error {
 	if failed == nil {
 		return nil
 	}
 	return failed
 }
-
-// maxNewHosts is how many new hosts a Network contacts in an hour (RELAYS R-13).
-const maxNewHosts = 16
 
 // discover contacts a relay that was not given.
 func (n *Network) discover(ctx context.Context, home envelope.Home) (*peer, error) {
@@ -178,13 +175,13 @@ func (n *Network) discover(ctx context.Context, home envelope.Home) (*peer, erro
 		return nil, fmt.Errorf("client: the relay %s is not one of those that were given; give it too, or allow the "+
 			"client to discover relays", home.URL)
 	}
-	if err := checkOrigin(home.URL); err != nil {
+	if err := discovery.CheckOrigin(home.URL); err != nil {
 		return nil, err
 	}
-	if err := n.countHost(time.Now()); err != nil {
+	if err := n.hosts.Count(time.Now()); err != nil {
 		return nil, err
 	}
-	p, err := n.newPeer(home.URL, &http.Client{Transport: guarded()})
+	p, err := n.newPeer(home.URL, &http.Client{Transport: discovery.Transport()})
 	if err == nil {
 		err = asError(p.checkHome(ctx, &home)) // the first valid answer, before any other connection
 	}
@@ -198,45 +195,6 @@ func (n *Network) discover(ctx context.Context, home envelope.Home) (*peer, erro
 	}
 	n.discovered[home.DID] = p
 	return p, nil
-}
-
-// countHost counts a new host, or returns an error if there were too many.
-func (n *Network) countHost(now time.Time) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.hosts = slices.DeleteFunc(n.hosts, func(at time.Time) bool { return now.Sub(at) >= time.Hour })
-	if len(n.hosts) >= maxNewHosts {
-		return fmt.Errorf("client: %d new relays were contacted in the last hour; no further one is contacted now",
-			maxNewHosts)
-	}
-	n.hosts = append(n.hosts, now)
-	return nil
-}
-
-// checkOrigin checks the URL of a relay that somebody else has named. The address is checked when dialling.
-func checkOrigin(origin string) error {
-	u, err := url.Parse(origin)
-	if err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" || u.User != nil || u.RawQuery != "" {
-		return fmt.Errorf("client: %q is not the https origin of a relay", shorten(origin))
-	}
-	return nil
-}
-
-// errInside is the error of a connection to an address that no stranger may name.
-var errInside = errors.New("the address is not public, or its port is below 1024 and not 443")
-
-// guarded returns a transport that connects only to public addresses, without a proxy. It checks the address that a
-// name has when it connects.
-func guarded() http.RoundTripper {
-	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
-		to, err := netip.ParseAddrPort(address)
-		if err != nil || !netaddr.Public(to.Addr()) || to.Port() != 443 && to.Port() < 1024 {
-			return errInside
-		}
-		return nil
-	}}
-	return &http.Transport{DialContext: dialer.DialContext, MaxResponseHeaderBytes: maxHeaders, ForceAttemptHTTP2: true,
-		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: time.Minute}
 }
 
 // RelayStatus is what a Network knows of one of its relays.

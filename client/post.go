@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
@@ -120,18 +121,18 @@ func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, retryLi
 			return c.prove(ctx, e, receipt)
 		}
 		var err error = failed
-		retry := failed.temporary() && !failed.waitTooLong() && attempt < c.opts.Attempts
-		if retry && (retryLimited || failed.status != http.StatusTooManyRequests) {
+		retry := failed.Temporary() && !waitTooLong(failed) && attempt < c.opts.Attempts
+		if retry && (retryLimited || failed.Status != http.StatusTooManyRequests) {
 			c.log.Debug("post failed, will be retried", "id", e.ID, "attempt", attempt, "error", failed)
-			mayBeStored = mayBeStored || !failed.noEffect()
-			waitErr := pause.Wait(ctx, min(failed.retryAfter, postPatience), pacing.MaxPause)
+			mayBeStored = mayBeStored || !failed.NoEffect()
+			waitErr := pause.Wait(ctx, min(failed.RetryAfter, postPatience), pacing.MaxPause)
 			if waitErr == nil {
 				continue
 			}
 			err = fmt.Errorf("%w; stopped before a retry: %w", failed, waitErr)
 		}
 		refusal, refused := errors.AsType[*envelope.Error](failed)
-		if !failed.noEffect() || mayBeStored && !(refused && refusal.Code.Info().Settles) {
+		if !failed.NoEffect() || mayBeStored && !(refused && refusal.Code.Info().Settles) {
 			err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 		}
 		return Receipt{}, err
@@ -141,11 +142,11 @@ func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, retryLi
 // waitTooLong reports whether the request had no effect and the relay asks for a longer delay than postPatience. After
 // a failure with an unknown effect (such as a 502) an earlier retry is useful, because it shows whether the relay has
 // the message.
-func (f *failure) waitTooLong() bool { return f.noEffect() && f.retryAfter > postPatience }
+func waitTooLong(f *wire.Failure) bool { return f.NoEffect() && f.RetryAfter > postPatience }
 
 // postOnce posts an envelope once. It also checks that the receipt is for this envelope.
-func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Receipt, failed *failure) {
-	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Receipt, failed *wire.Failure) {
+	ctx, cancel := context.WithTimeout(ctx, wire.Timeout)
 	defer cancel()
 	if failed := c.assureParties(ctx); failed != nil {
 		return Receipt{}, failed
@@ -155,9 +156,10 @@ func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Re
 			return Receipt{}, failed
 		}
 	}
-	failed = c.exchange(ctx, http.MethodPost, "/events", "", e.Canonical(), responseSpec{out: &receipt, limit: maxShort})
+	request := wire.Request{Base: c.relayURL(), Method: http.MethodPost, Target: "/events", Body: e.Canonical()}
+	failed = c.wire.Send(ctx, request, wire.Spec{Out: &receipt, Limit: wire.MaxShort})
 	if failed == nil && receipt.ID != e.ID {
-		failed = &failure{err: errors.New("the relay's receipt is for another message"), status: http.StatusOK}
+		failed = &wire.Failure{Err: errors.New("the relay's receipt is for another message"), Status: http.StatusOK}
 	}
 	return receipt.limited(e), failed
 }

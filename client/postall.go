@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -71,14 +72,14 @@ type bulkRefusal struct {
 }
 
 // failure returns the error for a message that the relay has refused.
-func (r bulkRefusal) failure() *failure {
-	e := &envelope.Error{Code: envelope.Code(shorten(string(r.Error))), Message: shorten(r.Message), Details: r.Details,
-		RetryAfter: time.Duration(min(max(r.RetryAfter, 0), 1<<20)) * time.Second}
+func (r bulkRefusal) failure() *wire.Failure {
+	e := &envelope.Error{Code: envelope.Code(wire.Shorten(string(r.Error))), Message: wire.Shorten(r.Message),
+		Details: r.Details, RetryAfter: time.Duration(min(max(r.RetryAfter, 0), 1<<20)) * time.Second}
 	status := http.StatusBadRequest // also for a code that this client does not know
 	if e.Code.Retryable() {
 		status = e.Code.Info().Status
 	}
-	return &failure{err: e, status: status, retryAfter: e.RetryAfter}
+	return &wire.Failure{Err: e, Status: status, RetryAfter: e.RetryAfter}
 }
 
 // run sends requests until every message has a result.
@@ -105,17 +106,17 @@ func (p *postAll) run(ctx context.Context) {
 		}
 		switch {
 		case failed == nil:
-		case failed.status == http.StatusNotFound, failed.status == http.StatusMethodNotAllowed:
+		case failed.Status == http.StatusNotFound, failed.Status == http.StatusMethodNotAllowed:
 			p.oneByOne(ctx)
-		case failed.status == http.StatusRequestEntityTooLarge && len(chunk) > 1:
+		case failed.Status == http.StatusRequestEntityTooLarge && len(chunk) > 1:
 			p.size = len(chunk) / 2
-		case failed.status == http.StatusRequestEntityTooLarge:
+		case failed.Status == http.StatusRequestEntityTooLarge:
 			p.giveUp(failed, 1) // the relay takes this message in no request
-		case !failed.temporary() || failed.waitTooLong() || attempt >= p.client.opts.Attempts:
+		case !failed.Temporary() || waitTooLong(failed) || attempt >= p.client.opts.Attempts:
 			p.giveUp(failed, len(p.pending))
 		default:
 			p.client.log.Debug("bulk post not finished, will be continued", "attempt", attempt, "error", failed)
-			if err := pause.Wait(ctx, min(failed.retryAfter, postPatience), pacing.MaxPause); err != nil {
+			if err := pause.Wait(ctx, min(failed.RetryAfter, postPatience), pacing.MaxPause); err != nil {
 				p.giveUp(fmt.Errorf("%w; stopped before a retry: %w", failed, err), len(p.pending))
 			}
 		}
@@ -137,7 +138,7 @@ func (p *postAll) chunk() (chunk []*envelope.Envelope) {
 
 // settle records the results of a request, which had this many messages. It returns how many of them have a final
 // result. failed says why the next message has none; nil: the next request may follow at once.
-func (p *postAll) settle(ctx context.Context, answer bulkAnswer, sent int) (settled int, failed *failure) {
+func (p *postAll) settle(ctx context.Context, answer bulkAnswer, sent int) (settled int, failed *wire.Failure) {
 	var left []int
 	for n, i := range p.pending[:len(answer.Results)] {
 		result := answer.Results[n]
@@ -150,7 +151,7 @@ func (p *postAll) settle(ctx context.Context, answer bulkAnswer, sent int) (sett
 		refusal := result.failure()
 		p.noteUnknown(refusal, n, n+1)
 		p.results[i].Err = p.outcome(i, refusal)
-		if failed == nil && refusal.temporary() && !refusal.waitTooLong() {
+		if failed == nil && refusal.Temporary() && !waitTooLong(refusal) {
 			failed = refusal
 		}
 		if failed != nil {
@@ -164,7 +165,7 @@ func (p *postAll) settle(ctx context.Context, answer bulkAnswer, sent int) (sett
 		refusal := answer.Stopped.failure()
 		p.noteUnknown(refusal, len(answer.Results), sent)
 		switch {
-		case failed == nil && refusal.temporary():
+		case failed == nil && refusal.Temporary():
 			failed = refusal
 		case failed == nil && len(answer.Results) == 0: // the relay takes this message in no request
 			p.results[rest[0]].Err = p.outcome(rest[0], refusal)
@@ -176,8 +177,8 @@ func (p *postAll) settle(ctx context.Context, answer bulkAnswer, sent int) (sett
 }
 
 // noteUnknown notes that the relay may have stored some of the pending messages, if that is so after this failure.
-func (p *postAll) noteUnknown(failed *failure, from, to int) {
-	if !failed.noEffect() {
+func (p *postAll) noteUnknown(failed *wire.Failure, from, to int) {
+	if !failed.NoEffect() {
 		for _, i := range p.pending[from:to] {
 			p.unknown[i] = true
 		}
@@ -220,8 +221,8 @@ func (p *postAll) oneByOne(ctx context.Context) {
 }
 
 // postBulk sends one bulk request. It also checks that the receipts are for these envelopes.
-func (c *Client) postBulk(ctx context.Context, envelopes []*envelope.Envelope) (answer bulkAnswer, failed *failure) {
-	ctx, cancel := context.WithTimeout(ctx, 3*exchangeTimeout) // a relay works on a bulk request for a minute at most
+func (c *Client) postBulk(ctx context.Context, envelopes []*envelope.Envelope) (answer bulkAnswer, failed *wire.Failure) {
+	ctx, cancel := context.WithTimeout(ctx, 3*wire.Timeout) // a relay works on a bulk request for a minute at most
 	defer cancel()
 	if failed := c.assureParties(ctx); failed != nil {
 		return answer, failed
@@ -235,20 +236,21 @@ func (c *Client) postBulk(ctx context.Context, envelopes []*envelope.Envelope) (
 	if c.opts.Proofs != ProofsOff {
 		known, err := c.proves(ctx)
 		if err != nil {
-			return answer, &failure{err: err, notSent: true}
+			return answer, &wire.Failure{Err: err, NotSent: true}
 		}
 		if known {
 			target, limit = target+"?proofs=true", maxBulk+len(envelopes)*bulkProof
 		}
 	}
-	failed = c.exchange(ctx, http.MethodPost, target, "", body.Bytes(), responseSpec{out: &answer, limit: limit})
+	request := wire.Request{Base: c.relayURL(), Method: http.MethodPost, Target: target, Body: body.Bytes()}
+	failed = c.wire.Send(ctx, request, wire.Spec{Out: &answer, Limit: limit})
 	wrong := len(answer.Results) > len(envelopes) || len(answer.Results) < len(envelopes) && answer.Stopped == nil
 	for i := 0; i < len(answer.Results) && !wrong; i++ {
 		wrong = answer.Results[i].Error == "" && answer.Results[i].ID != envelopes[i].ID
 	}
 	if failed == nil && wrong {
-		failed = &failure{status: http.StatusOK,
-			err: errors.New("the relay's results are not those of the messages that were sent")}
+		failed = &wire.Failure{Status: http.StatusOK,
+			Err: errors.New("the relay's results are not those of the messages that were sent")}
 	}
 	return answer, failed
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
@@ -116,7 +117,7 @@ var ErrInvalidProof = errors.New("the relay has answered with a proof that is no
 // CodeNotFound if the relay has no such proof or keeps no log; ErrInvalidProof.
 func (c *Client) Proof(ctx context.Context, sender didkey.DID, id string) (text string, v *proof.Verified, err error) {
 	query := url.Values{"sender": {string(sender)}, "id": {id}}
-	if err := c.read(ctx, "/proofs", query, responseSpec{text: &text, limit: proof.MaxBytes}); err != nil {
+	if err := c.read(ctx, "/proofs", query, wire.Spec{Text: &text, Limit: proof.MaxBytes}); err != nil {
 		return "", nil, err
 	}
 	relay, err := c.relayDID(ctx)
@@ -151,12 +152,12 @@ func (r *run) unproved(accept, request *envelope.Envelope) (*AgentError, error) 
 			c.watcher.invalid(relay.did, reason)
 		}
 	}
-	failed, isFailure := errors.AsType[*failure](reason)
+	failed, isFailure := errors.AsType[*wire.Failure](reason)
 	_, unknown := errors.AsType[*missingProof](reason)
 	switch {
 	case reason == nil:
 		return nil, nil
-	case isFailure && failed.status != http.StatusNotFound:
+	case isFailure && failed.Status != http.StatusNotFound:
 		return nil, reason
 	case (isFailure || unknown) && !required:
 		c.log.Warn("the relay does not prove an ACCEPT; the agent works without a proof", "thread", r.key.ID,

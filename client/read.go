@@ -9,7 +9,9 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/chain"
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -48,8 +50,8 @@ func (c *Client) Thread(ctx context.Context, id string, client didkey.DID) (*Thr
 		Expired int       `json:"expired"`
 		Removed []Removed `json:"removed"`
 	}
-	events := &envelopes{limit: maxThread}
-	spec := responseSpec{out: &answer, limit: maxPage, listName: "events", onElement: events.add}
+	events := &wire.Events{Limit: wire.MaxThread}
+	spec := wire.Spec{Out: &answer, Limit: wire.MaxPage, ListName: "events", OnElement: events.Add}
 	if err := c.read(ctx, "/threads/"+url.PathEscape(id), query, spec); err != nil {
 		return nil, err
 	}
@@ -62,21 +64,21 @@ func (c *Client) Thread(ctx context.Context, id string, client didkey.DID) (*Thr
 	return t, nil
 }
 
-// read sends a GET. It takes at most exchangeTimeout. It retries only if the relay answers 429 with a Retry-After that
-// ends before exchangeTimeout and ctx do. The caller retries after all other failures.
-func (c *Client) read(ctx context.Context, path string, query url.Values, spec responseSpec) error {
-	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+// read sends a GET. It takes at most wire.Timeout. It retries only if the relay answers 429 with a Retry-After that
+// ends before wire.Timeout and ctx do. The caller retries after all other failures.
+func (c *Client) read(ctx context.Context, path string, query url.Values, spec wire.Spec) error {
+	ctx, cancel := context.WithTimeout(ctx, wire.Timeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
 	var pause pacing.Backoff
 	for {
-		err := c.get(ctx, path, query, spec)
-		failed, ok := errors.AsType[*failure](err)
-		if !ok || failed.status != http.StatusTooManyRequests || failed.retryAfter == 0 ||
-			failed.retryAfter > time.Until(deadline) {
+		err := c.get(ctx, path, query, false, spec)
+		failed, ok := errors.AsType[*wire.Failure](err)
+		if !ok || failed.Status != http.StatusTooManyRequests || failed.RetryAfter == 0 ||
+			failed.RetryAfter > time.Until(deadline) {
 			return err
 		}
-		if waitErr := pause.Wait(ctx, failed.retryAfter, pacing.MaxPause); waitErr != nil {
+		if waitErr := pause.Wait(ctx, failed.RetryAfter, pacing.MaxPause); waitErr != nil {
 			return fmt.Errorf("%w; stopped before a retry: %w", err, waitErr)
 		}
 	}
@@ -84,10 +86,10 @@ func (c *Client) read(ctx context.Context, path string, query url.Values, spec r
 
 // filterEvents returns the events for which wanted returns true, with payloads decrypted if possible. It logs the
 // events that it skips.
-func (c *Client) filterEvents(events *envelopes, wanted func(*envelope.Envelope) bool) []*envelope.Envelope {
-	events.log(c)
+func (c *Client) filterEvents(events *wire.Events, wanted func(*envelope.Envelope) bool) []*envelope.Envelope {
+	events.Log(c.log)
 	all := []*envelope.Envelope{}
-	for _, e := range events.valid {
+	for _, e := range events.Valid {
 		if !wanted(e) {
 			c.log.Warn("an event was skipped because it was not requested", "id", e.ID, "sender", e.Sender.ID)
 			continue
@@ -107,7 +109,7 @@ type Info struct {
 // Info reads the relay's document /.well-known/agora.json.
 func (c *Client) Info(ctx context.Context) (Info, error) {
 	var info Info
-	if err := c.read(ctx, wellKnown, nil, responseSpec{out: &info.JSON, limit: maxDocument}); err != nil {
+	if err := c.read(ctx, wellKnown, nil, wire.Spec{Out: &info.JSON, Limit: wire.MaxDocument}); err != nil {
 		return Info{}, err
 	}
 	var named struct {
@@ -129,18 +131,18 @@ func (c *Client) Health(ctx context.Context) (version string, err error) {
 	var answer struct {
 		Version string `json:"version"`
 	}
-	err = c.read(ctx, health, nil, responseSpec{out: &answer, limit: maxShort})
-	return shorten(answer.Version), err
+	err = c.read(ctx, health, nil, wire.Spec{Out: &answer, Limit: wire.MaxShort})
+	return wire.Shorten(answer.Version), err
 }
 
 // Join makes a draft a message of the thread: it names the thread's home, if it has one, and the message that it
 // answers (RELAYS R-3, R-6), as far as the relay shows them.
 func (t *Thread) Join(d envelope.Draft) envelope.Draft {
-	l := links{request: t.Request()}
+	l := chain.Links{Request: t.Request()}
 	for _, e := range t.Events {
 		if e.Type == envelope.TypeAccept && e.Sender.ID == t.Client && e.RequestID == t.RequestID {
-			l.accept = e
+			l.Accept = e
 		}
 	}
-	return l.join(d)
+	return l.Join(d)
 }

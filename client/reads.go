@@ -5,15 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/netaddr"
 )
 
 // Signed reads (PROTOCOL §8).
@@ -26,7 +25,7 @@ import (
 //
 // A token contains the origin of the relay as its audience. The client takes this origin from the URL that it was
 // given, and rejects a document that names another origin. So an impostor gets no token that another relay would
-// accept. There is one exception, for loopback addresses: see isOtherLoopbackAddress.
+// accept. There is one exception, for loopback addresses: see netaddr.OtherLoopback.
 
 // ErrOpenReads is the error of a client with Options.RequireParties if the relay shows directed messages to everybody,
 // or does not say who can read them. The client then neither reads from that relay nor posts to it.
@@ -39,41 +38,13 @@ const (
 	health    = "/health"
 )
 
-// recheckInterval is how long a relay counts as open before the client fetches its document again. With
-// Options.RequireParties it is also how long a relay counts as private. Without that option a relay that was private
-// once gets signed reads from then on, even if its document later says that it is open.
-//
-// The same interval limits how often the clock for tokens is corrected, and is how long pausePresence has effect.
-const recheckInterval = 5 * time.Minute
-
-// readAuth stores what the client knows about the relay's rules for reads.
-type readAuth struct {
-	fetching chan struct{} // a semaphore: full while a goroutine fetches the relay's document
-
-	mu               sync.Mutex
-	fetchedAt        time.Time // when the client asked for the document; zero: never, or the document is out of date
-	audience         string    // the audience of tokens for a private relay; empty: the relay is open
-	openAudience     string    // the audience of tokens for an open relay; empty: no read is signed there
-	presencePausedAt time.Time // when a read with a token was last refused at an open relay; zero: never
-
-	correction  time.Duration // added to this machine's time for the time of a token
-	correctedAt time.Time     // when correction was last set; zero: never
-}
-
-// signed reports whether the relay is known to be private, so that all reads are signed.
-func (r *readAuth) signed() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.audience != ""
-}
-
 // token returns the Authorization header for a GET of target, a path with an optional query; empty: send none.
 // grantsAccess is true if the relay is private: then the token lets the reader see the messages that it has sent or
 // received. With showOnline a read of an open relay is signed as well. Such a token only shows that the signer is
 // online.
 func (c *Client) token(
 	ctx context.Context, target string, showOnline bool,
-) (token string, grantsAccess bool, failed *failure) {
+) (token string, grantsAccess bool, failed *wire.Failure) {
 	targetPath, _, _ := strings.Cut(target, "?")
 	if targetPath == wellKnown || targetPath == health || c.signer == nil && !c.opts.RequireParties {
 		return "", false, nil
@@ -84,7 +55,7 @@ func (c *Client) token(
 	}
 	grantsAccess = audience != ""
 	if !grantsAccess && showOnline {
-		audience = c.readAuth.presenceAudience()
+		audience = c.readAuth.PresenceAudience()
 	}
 	if audience == "" {
 		return "", false, nil
@@ -97,119 +68,72 @@ func (c *Client) token(
 }
 
 // sign returns an Authorization header with a new token for a GET of target.
-func (c *Client) sign(audience, target string) (string, *failure) {
+func (c *Client) sign(audience, target string) (string, *wire.Failure) {
 	fullURL, err := url.Parse(c.relayURL() + target)
 	if err != nil {
-		return "", &failure{err: err, notSent: true}
+		return "", &wire.Failure{Err: err, NotSent: true}
 	}
 	token, err := envelope.Read{
-		Audience: audience, Method: http.MethodGet, Target: fullURL.RequestURI(), TS: c.readAuth.now(c.rawNow()),
+		Audience: audience, Method: http.MethodGet, Target: fullURL.RequestURI(), TS: c.readAuth.Now(c.rawNow()),
 	}.Sign(c.signer)
 	if err != nil {
-		return "", permanentFailure(envelope.Errorf(envelope.CodeUnauthorized, "signing the read failed: %v", err))
+		return "", wire.Permanent(envelope.Errorf(envelope.CodeUnauthorized, "signing the read failed: %v", err))
 	}
 	return "Agora " + token, nil
 }
 
-// permanentFailure returns a failure of a request that was not sent. A retry would fail in the same way.
-func permanentFailure(refusal *envelope.Error) *failure {
-	return &failure{err: refusal, status: http.StatusUnauthorized, notSent: true}
-}
-
 // audience returns the audience for tokens that grant access; empty: the relay is open. It fetches the relay's document
-// if the audience is unknown or no longer valid (see recheckInterval).
-func (c *Client) audience(ctx context.Context) (string, *failure) {
+// if the audience is unknown or no longer valid (see readauth.RecheckInterval).
+func (c *Client) audience(ctx context.Context) (string, *wire.Failure) {
 	r := &c.readAuth
-	if audience, known := r.known(c.opts.RequireParties); known {
+	if audience, known := r.Known(c.opts.RequireParties); known {
 		return audience, nil
 	}
 	select { // One goroutine fetches the document. The others wait for it, until their own contexts end.
-	case r.fetching <- struct{}{}:
-		defer func() { <-r.fetching }()
+	case c.fetching <- struct{}{}:
+		defer func() { <-c.fetching }()
 	case <-ctx.Done():
-		return "", &failure{err: ctx.Err(), notSent: true}
+		return "", &wire.Failure{Err: ctx.Err(), NotSent: true}
 	}
-	if audience, known := r.known(c.opts.RequireParties); known {
+	if audience, known := r.Known(c.opts.RequireParties); known {
 		return audience, nil
 	}
 	started := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, wire.Timeout)
 	defer cancel()
 	base := c.relayURL()
 	doc, failed := c.fetchDocument(ctx, base)
-	if failed == nil && doc.Reads == "parties" && isOtherLoopbackAddress(doc.URL, base) {
+	if there, other := netaddr.OtherLoopback(doc.URL, base); failed == nil && doc.Reads == "parties" && other {
 		// The document names another loopback address. Another process may listen there, so only a document that is
 		// fetched from that address counts.
-		base = doc.URL + urlPath(c.base)
+		base = there
 		doc, failed = c.fetchDocument(ctx, base)
 	}
 	switch {
 	case failed != nil:
 		return "", failed
 	case doc.Reads != "parties" && c.opts.RequireParties:
-		return "", permanentFailure(ErrOpenReads)
+		return "", wire.Permanent(ErrOpenReads)
 	case doc.Reads != "parties" && doc.Reads != "open" && doc.Reads != "":
-		return "", permanentFailure(envelope.Errorf(envelope.CodeUnauthorized,
+		return "", wire.Permanent(envelope.Errorf(envelope.CodeUnauthorized,
 			"the relay's document says \"reads\":%q, which this client does not know; use a newer client",
-			shorten(doc.Reads)))
+			wire.Shorten(doc.Reads)))
 	case doc.Reads != "parties":
 		openAudience := ""
 		// A URL with a user and a password (it contains an @) uses the Authorization header for them.
-		if doc.Reads == "open" && sameOrigin(doc.URL, base) && !strings.Contains(base, "@") {
+		if doc.Reads == "open" && netaddr.SameOrigin(doc.URL, base) && !strings.Contains(base, "@") {
 			openAudience = doc.URL
 		}
-		r.learn(started, "", openAudience)
+		r.Learn(started, "", openAudience)
 		return "", nil
-	case !sameOrigin(doc.URL, base):
-		return "", permanentFailure(envelope.Errorf(envelope.CodeUnauthorized,
+	case !netaddr.SameOrigin(doc.URL, base):
+		return "", wire.Permanent(envelope.Errorf(envelope.CodeUnauthorized,
 			"the relay's document says that its URL is %s, but this client was given another URL; "+
-				"signed reads need the URL from the document, so use that one if you trust it", shorten(doc.URL)))
+				"signed reads need the URL from the document, so use that one if you trust it", wire.Shorten(doc.URL)))
 	}
 	c.ownURL.Store(&base)
-	r.learn(started, doc.URL, "")
+	r.Learn(started, doc.URL, "")
 	return doc.URL, nil
-}
-
-// known returns the stored audience, and whether it is still valid. An empty audience (an open relay) is valid for
-// recheckInterval. An audience of a private relay is valid for recheckInterval with recheck, and without end otherwise.
-func (r *readAuth) known(recheck bool) (audience string, known bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.audience, r.audience != "" && !recheck || !r.fetchedAt.IsZero() && time.Since(r.fetchedAt) < recheckInterval
-}
-
-// learn stores the audiences from a document that the client asked for at fetchedAt.
-func (r *readAuth) learn(fetchedAt time.Time, audience, openAudience string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.fetchedAt, r.audience, r.openAudience = fetchedAt, audience, openAudience
-}
-
-// presenceAudience returns the audience of tokens for an open relay; empty: send unsigned reads.
-func (r *readAuth) presenceAudience() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.presencePausedAt.IsZero() && time.Since(r.presencePausedAt) < recheckInterval {
-		return ""
-	}
-	return r.openAudience
-}
-
-// pausePresence stops signing reads of an open relay for recheckInterval if failed may have been caused by the token.
-// An open relay never refuses a token, but a proxy in front of it may. pausePresence reports whether to retry the read.
-func (r *readAuth) pausePresence(failed *failure) bool {
-	switch failed.status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestHeaderFieldsTooLarge:
-	default:
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.presencePausedAt = time.Now()
-	if failed.challenged { // the relay has become private, so its document has changed
-		r.fetchedAt = time.Time{}
-	}
-	return true
 }
 
 // document is the part of a relay's well-known document that the client uses.
@@ -229,18 +153,19 @@ type document struct {
 // fetchDocument fetches the well-known document of the relay at base. If the relay has no document (404),
 // fetchDocument sends an unsigned read for this client's own inbox. If the relay answers that read, it counts as open
 // and the returned document is empty. Everything else is a temporary failure.
-func (c *Client) fetchDocument(ctx context.Context, base string) (doc document, failed *failure) {
-	failed = c.exchangeAt(ctx, base, http.MethodGet, wellKnown, "", nil, responseSpec{out: &doc, limit: maxDocument})
+func (c *Client) fetchDocument(ctx context.Context, base string) (doc document, failed *wire.Failure) {
+	request := wire.Request{Base: base, Method: http.MethodGet, Target: wellKnown}
+	failed = c.wire.Send(ctx, request, wire.Spec{Out: &doc, Limit: wire.MaxDocument})
 	if failed == nil {
 		c.rate.Store(doc.rate())
 		return doc, nil
 	}
-	if failed.temporary() && failed.status != http.StatusOK {
+	if failed.Temporary() && failed.Status != http.StatusOK {
 		return document{}, failed
 	}
 	refusal, refused := errors.AsType[*envelope.Error](failed)
 	switch {
-	case failed.status != http.StatusNotFound || c.readAuth.signed():
+	case failed.Status != http.StatusNotFound || c.readAuth.Signed():
 	case c.signer == nil: // RequireParties is set; without it a client without a signer never fetches the document
 		if refused && refusal.Code == envelope.CodeNotFound {
 			return document{}, nil
@@ -248,16 +173,17 @@ func (c *Client) fetchDocument(ctx context.Context, base string) (doc document, 
 	default:
 		inbox := url.Values{"recipient": {string(c.signer.DID())}, "since": {envelope.FormatTime(c.now())},
 			"timeout": {"0"}}
-		page := events{envelopes: envelopes{limit: maxSinceBatch}}
-		probe := c.exchangeAt(ctx, base, http.MethodGet, "/events?"+inbox.Encode(), "", nil, page.spec())
+		page := events{Events: wire.Events{Limit: wire.MaxSinceBatch}}
+		request.Target = "/events?" + inbox.Encode()
+		probe := c.wire.Send(ctx, request, page.spec())
 		if probe == nil {
 			return document{}, nil
 		}
 		failed = probe
 	}
-	return document{}, &failure{
-		err: fmt.Errorf("the relay's /.well-known/agora.json cannot be read, so it is unknown who can read messages "+
-			"there: %v", failed), notSent: true, retryAfter: failed.retryAfter}
+	return document{}, &wire.Failure{
+		Err: fmt.Errorf("the relay's /.well-known/agora.json cannot be read, so it is unknown who can read messages "+
+			"there: %v", failed), NotSent: true, RetryAfter: failed.RetryAfter}
 }
 
 // relayURL returns the URL to use for the relay: the URL in its document once that is known, else the URL given to New.
@@ -268,125 +194,32 @@ func (c *Client) relayURL() string {
 	return c.base
 }
 
-// urlPath returns the path of a relay's URL.
-func urlPath(base string) string {
-	u, err := url.Parse(base)
-	if err != nil {
-		return ""
-	}
-	return u.EscapedPath()
-}
-
-// isOtherLoopbackAddress reports whether usedURL has a loopback host and claimed names another loopback address with
-// the same scheme and port. claimed must have an IP address: a name such as localhost may stand for two addresses
-// (127.0.0.1 and ::1), on which two different processes may listen.
-func isOtherLoopbackAddress(claimed, base string) bool {
-	a, b, ok := hosts(claimed, base)
-	ip, err := netip.ParseAddr(a)
-	return ok && err == nil && ip.IsLoopback() && loopback(b) && a != b
-}
-
-// sameOrigin reports whether the origin that a relay claims is the origin of the URL that the client uses.
-func sameOrigin(claimed, usedURL string) bool {
-	a, b, ok := hosts(claimed, usedURL)
-	return ok && a != "" && strings.EqualFold(a, b)
-}
-
-// hosts returns the host of the origin that a relay claims (a) and of the URL that the client uses (b). ok is false if
-// the schemes or ports differ, or if claimed has more than scheme, host and port.
-func hosts(claimed, usedURL string) (a, b string, ok bool) {
-	claimedURL, err := url.Parse(claimed)
-	parsedURL, err2 := url.Parse(usedURL)
-	if err != nil || err2 != nil {
-		return "", "", false
-	}
-	isOrigin := claimedURL.Path == "" && claimedURL.RawQuery == "" && claimedURL.Fragment == "" && claimedURL.User == nil
-	return claimedURL.Hostname(), parsedURL.Hostname(),
-		isOrigin && claimedURL.Scheme == parsedURL.Scheme && port(claimedURL) == port(parsedURL)
-}
-
-// port returns the port of u, or the default port of its scheme.
-func port(u *url.URL) string {
-	_, number, err := net.SplitHostPort(u.Host)
-	switch {
-	case err == nil:
-		return number
-	case u.Scheme == "https":
-		return "443"
-	}
-	return "80"
-}
-
-// loopback reports whether host is "localhost" or a loopback address.
-func loopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
-}
-
 // prepareRetry prepares the retry of a read that the relay refused with 401 and a challenge. It returns nil if the read
 // can be retried, else the failure to report. signed is true if the read had a token that grants access.
 //
 //   - A signed read with a wrong time: prepareRetry corrects the clock for tokens.
 //   - A signed read whose token was used before: the retry needs a new token, nothing else.
 //   - An unsigned read by a client with a signer: prepareRetry makes the retry fetch the document again.
-func (c *Client) prepareRetry(failed *failure, signed bool) *failure {
+func (c *Client) prepareRetry(failed *wire.Failure, signed bool) *wire.Failure {
 	refusal, ok := errors.AsType[*envelope.Error](failed)
-	if !ok || failed.status != http.StatusUnauthorized || !failed.challenged {
+	if !ok || failed.Status != http.StatusUnauthorized || !failed.Challenged {
 		return failed
 	}
-	c.readAuth.mu.Lock()
-	defer c.readAuth.mu.Unlock()
 	switch reason := refusal.Reason(); {
 	case signed && reason == envelope.ReasonTime:
-		return c.readAuth.correct(refusal, failed, c.rawNow())
+		return c.readAuth.Correct(refusal, failed, c.rawNow())
 	case signed && reason == envelope.ReasonUsed: // the transport sent the request twice
 		return nil
 	case signed || c.signer == nil:
 		return failed
 	}
-	c.readAuth.fetchedAt = time.Time{} // the relay was open when the document was fetched, and has become private since
-	return nil
-}
-
-// maxReadAhead is how far the time in a token may be ahead of this machine's clock. Without this bound an impostor could
-// ask for a token with a future time, and use the token then. A token with a past time is worth nothing to an impostor,
-// so it may be behind this machine's clock by as much as a message, maxCorrection.
-const maxReadAhead = 15 * time.Minute
-
-// now returns the time to write into tokens: raw, this machine's time, plus the correction.
-func (r *readAuth) now(raw time.Time) time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return raw.Add(r.correction)
-}
-
-// correct sets the clock for tokens to the relay's time, which refusal contains. raw is this machine's time. The clock
-// is set forward by at most maxReadAhead and back by at most maxCorrection, and at most once per recheckInterval.
-// correct returns nil if it set the clock, else the failure to report. The caller holds r.mu.
-func (r *readAuth) correct(refusal *envelope.Error, failed *failure, raw time.Time) *failure {
-	relayNow, ok := refusal.Now()
-	if !ok {
-		return failed
-	}
-	difference := relayNow.Sub(raw)
-	if difference > maxReadAhead || -difference > maxCorrection {
-		return permanentFailure(envelope.Errorf(envelope.CodeUnauthorized,
-			"the relay's clock says %s and differs from this machine's clock by %v; set this machine's clock: "+
-				"the client sets the time of signed reads forward by %v at most, and back by %v at most",
-			envelope.FormatTime(relayNow), difference.Abs().Round(time.Second), maxReadAhead, maxCorrection))
-	}
-	if !r.correctedAt.IsZero() && time.Since(r.correctedAt) < recheckInterval {
-		return &failure{notSent: true, err: fmt.Errorf(
-			"the relay refuses the time of a signed read again, although it was corrected less than %v ago: %v",
-			recheckInterval, failed)}
-	}
-	r.correction, r.correctedAt = difference, time.Now()
+	c.readAuth.Invalidate() // the relay was open when the document was fetched, and has become private since
 	return nil
 }
 
 // assureParties returns nil if Options.RequireParties is not set or the relay is private. Else it returns ErrOpenReads,
 // or the failure to find out.
-func (c *Client) assureParties(ctx context.Context) *failure {
+func (c *Client) assureParties(ctx context.Context) *wire.Failure {
 	if !c.opts.RequireParties {
 		return nil
 	}
@@ -399,22 +232,4 @@ func (c *Client) assureParties(ctx context.Context) *failure {
 func (i Info) Private() bool {
 	var doc document
 	return json.Unmarshal(i.JSON, &doc) == nil && doc.Reads == "parties"
-}
-
-// challenge reports whether a response asks for a signed read: it has a WWW-Authenticate header with the scheme Agora.
-func challenge(header http.Header) bool {
-	for _, value := range header.Values("WWW-Authenticate") {
-		if scheme, _, _ := strings.Cut(strings.TrimSpace(value), " "); strings.EqualFold(scheme, "Agora") {
-			return true
-		}
-	}
-	return false
-}
-
-// invalidateDocument makes the next read fetch the relay's document again. It has no effect for a relay that is known
-// to be private, unless Options.RequireParties is set.
-func (c *Client) invalidateDocument() {
-	c.readAuth.mu.Lock()
-	defer c.readAuth.mu.Unlock()
-	c.readAuth.fetchedAt = time.Time{}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -82,7 +83,7 @@ type ChannelReply struct {
 func (c *Client) Reply(d ChannelDelivery) (*ChannelReply, error) {
 	u, err := url.Parse(d.Callback)
 	if err != nil || !validCallback(d.Callback) {
-		return nil, fmt.Errorf("client: the callback of the delivery %s is not a URL", shorten(d.ID))
+		return nil, fmt.Errorf("client: the callback of the delivery %s is not a URL", wire.Shorten(d.ID))
 	}
 	return &ChannelReply{client: c, base: u.Scheme + "://" + u.Host, target: u.RequestURI(),
 		turn: make(chan struct{}, 1)}, nil
@@ -114,32 +115,31 @@ func (r *ChannelReply) Post(ctx context.Context, event ChannelEvent) error {
 // post sends an event until it is clear whether it was stored, or the attempts end. The caller has the turn.
 func (r *ChannelReply) post(ctx context.Context, key string, body []byte) error {
 	mayBeStored := false
-	err := r.client.repeat(ctx, (*failure).temporary, func(ctx context.Context) *failure {
-		header := http.Header{"Idempotency-Key": {key}}
-		spec := responseSpec{out: new(struct{}), limit: maxShort}
-		failed := r.client.send(ctx, r.base, http.MethodPost, r.target, header, body, spec)
+	err := r.client.repeat(ctx, (*wire.Failure).Temporary, func(ctx context.Context) *wire.Failure {
+		request := wire.Request{Base: r.base, Method: http.MethodPost, Target: r.target, IdempotencyKey: key, Body: body}
+		failed := r.client.wire.Send(ctx, request, wire.Spec{Out: new(struct{}), Limit: wire.MaxShort})
 		if failed != nil {
 			hideTarget(failed, r.base)
-			mayBeStored = mayBeStored || !failed.noEffect()
+			mayBeStored = mayBeStored || !failed.NoEffect()
 		}
 		return failed
 	})
-	failed, ok := errors.AsType[*failure](err)
+	failed, ok := errors.AsType[*wire.Failure](err)
 	switch {
 	case !ok:
 		return err
-	case failed.status == http.StatusGone:
+	case failed.Status == http.StatusGone:
 		r.ended = true
 		return fmt.Errorf("%w: %w", ErrCallbackEnded, failed)
-	case mayBeStored && failed.temporary(): // a refusal of a repeat proves that no earlier attempt was stored
+	case mayBeStored && failed.Temporary(): // a refusal of a repeat proves that no earlier attempt was stored
 		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 	}
 	return err
 }
 
 // hideTarget removes the path of a secret URL from the error of a request.
-func hideTarget(failed *failure, base string) {
-	if request, ok := errors.AsType[*url.Error](failed.err); ok {
+func hideTarget(failed *wire.Failure, base string) {
+	if request, ok := errors.AsType[*url.Error](failed.Err); ok {
 		request.URL = base + "/…"
 	}
 }

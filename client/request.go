@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/chain"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -81,7 +82,7 @@ func (c *Client) request(
 	}
 	call := &Call{Thread: e.Thread, Seal: opts.Seal, AllowPlain: opts.AllowPlain, Proved: receipt.Proved != nil,
 		client: c, me: e.Sender.ID, requestID: e.RequestID, recipient: opts.Recipient, request: &payload,
-		links: links{request: e}}
+		links: chain.Links{Request: e}}
 	return call, err
 }
 
@@ -164,7 +165,7 @@ func (c *Client) resume(record *Thread, known Known) (*Call, error) {
 	call := &Call{Thread: record.ID, client: c, me: record.Client,
 		requestID: record.RequestID, recipient: known.Recipient, AllowPlain: known.AllowPlain}
 	request := record.Request()
-	call.links.request = request
+	call.links.Request = request
 	if request != nil {
 		call.recipient = request.Recipient
 		if !closed(request) { // else the caller has to set the constraints with Call.Limit
@@ -186,8 +187,8 @@ func (c *Client) resume(record *Thread, known Known) (*Call, error) {
 func (call *Call) findAccepted(record *Thread) (accepted bool) {
 	for _, e := range record.Events {
 		if e.Type == envelope.TypeAccept && e.Sender.ID == call.me && e.RequestID == call.requestID {
-			accepted, call.links.accept = true, e
-			call.links.offer = offerOf(record, e)
+			accepted, call.links.Accept = true, e
+			call.links.Offer = offerOf(record, e)
 			if call.agent = e.Recipient; call.agent == "" { // allowed if only one agent has an open offer
 				call.agent = call.onlyOffer(record.Events)
 			}
@@ -210,7 +211,7 @@ func offerOf(record *Thread, accept *envelope.Envelope) *envelope.Envelope {
 // acceptedPrice returns the price of the accepted OFFER; 0: there is none, or the price is not known.
 func (call *Call) acceptedPrice() float64 {
 	var offer Offer
-	if e := call.links.offer; e == nil || closed(e) || e.DecodePayload(&offer.Offer) != nil {
+	if e := call.links.Offer; e == nil || closed(e) || e.DecodePayload(&offer.Offer) != nil {
 		return 0
 	}
 	amount, _ := offer.Amount()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/chain"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/deal"
 	"github.com/agora-relay/agora/thread"
@@ -30,7 +31,7 @@ type run struct {
 	triedPost     bool             // whether the run has tried to post a message
 	outcome       envelope.Payload // the RESULT or ERROR after the work; a retry posts it again
 	seal          bool             // whether answers are sealed; true if the client has sealed a message to this agent
-	links         links            // the messages of the thread that the next ones answer
+	links         chain.Links      // the messages of the thread that the next ones answer
 	jobKey        deal.Key         // the job, once the run has taken it, see desk.take
 	place         deal.Place       // the thread in the records of the job
 	accepted      bool             // whether desk.accepted counts the job; guarded by the desk's mutex
@@ -69,7 +70,7 @@ func (r *run) step() error {
 		return err
 	}
 	request := r.request(record)
-	r.links = links{request: request, offer: r.ownOffer(record)}
+	r.links = chain.Links{Request: request, Offer: r.ownOffer(record)}
 	r.seal = r.sealed(record, request)
 	r.failed = nil
 	switch {
@@ -81,7 +82,7 @@ func (r *run) step() error {
 		case closed(accept):
 			return r.post(notOpened.payload(record.RequestID))
 		default:
-			r.links.accept = accept
+			r.links.Accept = accept
 			failed, err := r.unproved(accept, request)
 			switch {
 			case err != nil:
@@ -117,7 +118,7 @@ func (r *run) reportFinished() {
 // mayBeHidden reports whether the relay may hide the thread's record from this agent: the event is a REQUEST without a
 // recipient, and the relay is private.
 func (r *run) mayBeHidden() bool {
-	return r.event.Type == envelope.TypeRequest && r.event.Recipient == "" && r.agent.client.readAuth.signed()
+	return r.event.Type == envelope.TypeRequest && r.event.Recipient == "" && r.agent.client.readAuth.Signed()
 }
 
 // request returns the client's REQUEST. The relay deletes the REQUEST when its ttl ends, which may be before the client
@@ -157,7 +158,7 @@ func (r *run) acceptance(record *Thread) *envelope.Envelope {
 		if e.Type != envelope.TypeAccept || !r.byClient(e, record) {
 			continue
 		}
-		if err := r.links.check(e); err != nil {
+		if err := r.links.Check(e); err != nil {
 			r.agent.client.log.Warn("an ACCEPT was ignored", "thread", r.key.ID, "client", r.key.Client, "reason", err)
 			continue
 		}
@@ -380,7 +381,7 @@ func (r *run) post(payload envelope.Payload) error {
 	if retryLimited {
 		r.agent.pace.Spend(time.Now())
 	}
-	draft := r.links.join(envelope.Draft{Payload: payload, Recipient: r.key.Client, Thread: r.key.ID, Seal: r.seal})
+	draft := r.links.Join(envelope.Draft{Payload: payload, Recipient: r.key.Client, Thread: r.key.ID, Seal: r.seal})
 	_, _, err := r.agent.client.post(r.ctx, draft, retryLimited)
 	return err
 }

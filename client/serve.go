@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/pages"
 	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -148,14 +149,15 @@ type agent struct {
 	*desk
 	client      *Client
 	relay       didkey.DID // who the relay is; empty: not known, and there is only one
-	progress    progress
-	queue       *pacing.Queue[*heldPage] // the REQUESTs that wait for an answer
-	pace        pacing.Pace              // delays offers
-	acceptSlots chan struct{}            // a semaphore: one element for each ACCEPT that is being handled
-	readSlots   chan struct{}            // a semaphore: one element for each read of the state of a thread with an ACCEPT
-	answerSlots chan struct{}            // a semaphore: one element for each REQUEST that is being answered
-	movedSlots  chan struct{}            // a semaphore: one for each REQUEST that continues a job while the agent is full
-	room        chan struct{}            // has one element after an accepted job has ended
+	cursor      CursorStore
+	progress    pages.Tracker
+	queue       *pacing.Queue[*pages.Page] // the REQUESTs that wait for an answer
+	pace        pacing.Pace                // delays offers
+	acceptSlots chan struct{}              // a semaphore: one element for each ACCEPT that is being handled
+	readSlots   chan struct{}              // a semaphore: one element for each read of the state of a thread with an ACCEPT
+	answerSlots chan struct{}              // a semaphore: one element for each REQUEST that is being answered
+	movedSlots  chan struct{}              // a semaphore: one for each REQUEST that continues a job while the agent is full
+	room        chan struct{}              // has one element after an accepted job has ended
 	dropped     dropped
 
 	mu       sync.Mutex
@@ -166,9 +168,8 @@ type agent struct {
 // agent adds the part of the desk at the relay of c.
 func (d *desk) agent(c *Client, cursor CursorStore) *agent {
 	a := &agent{
-		desk: d, client: c,
-		progress:    progress{store: cursor},
-		queue:       pacing.NewQueue[*heldPage](),
+		desk: d, client: c, cursor: cursor,
+		queue:       pacing.NewQueue[*pages.Page](),
 		acceptSlots: make(chan struct{}, maxAccepts),
 		readSlots:   make(chan struct{}, d.opts.Concurrency),
 		answerSlots: make(chan struct{}, d.opts.Concurrency),
@@ -177,6 +178,7 @@ func (d *desk) agent(c *Client, cursor CursorStore) *agent {
 		running:     map[thread.Key]*run{},
 		requests:    recent.New[thread.Key, *envelope.Envelope](maxAccepts),
 	}
+	a.progress.Save = func(ctx context.Context, at string) error { return saveCursor(ctx, cursor, at) }
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.agents = append(d.agents, a)
@@ -190,7 +192,7 @@ func (a *agent) run(ctx context.Context) error {
 		a.tasks.Go(func() { a.announce(ctx) })
 	}
 	f := follower{client: a.client, page: a.page, opts: FollowOptions{
-		Filter: Filter{Recipient: a.me, Broadcast: true}, Cursor: a.progress.store, FromOldest: true,
+		Filter: Filter{Recipient: a.me, Broadcast: true}, Cursor: a.cursor, FromOldest: true,
 	}}
 	return f.run(ctx)
 }
@@ -200,7 +202,7 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 	if a.network != nil {
 		events = a.network.fresh(events, a.relay)
 	}
-	p := a.progress.begin(events, cursor)
+	p := a.progress.Begin(events, cursor)
 	for _, e := range events {
 		if e.Sender.ID == a.me {
 			continue
@@ -214,7 +216,7 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 			if e.Recipient == "" && !a.serves(e) {
 				continue
 			}
-			a.progress.hold(p)
+			p.Hold()
 			a.route(ctx, &queuedRequest{Key: key, Event: e, Page: p})
 		case envelope.TypeAccept:
 			if request := a.withdraw(ctx, key); request != nil {
@@ -223,7 +225,7 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 			if err := acquireSlot(ctx, a.acceptSlots); err != nil {
 				return err
 			}
-			a.progress.hold(p)
+			p.Hold()
 			a.tasks.Go(func() {
 				defer func() { <-a.acceptSlots }()
 				if r := a.handleAccept(ctx, key, e); r != nil {
@@ -238,8 +240,8 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 }
 
 // release removes a hold from a page. It ends Serve if the cursor cannot be saved.
-func (a *agent) release(ctx context.Context, p *heldPage) {
-	if err := p.of.release(ctx, p); err != nil {
+func (a *agent) release(ctx context.Context, p *pages.Page) {
+	if err := p.Release(ctx); err != nil {
 		a.stop(err)
 	}
 }

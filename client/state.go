@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,10 +12,10 @@ import (
 	"sync"
 
 	"github.com/agora-relay/agora/client/internal/mark"
+	"github.com/agora-relay/agora/client/internal/statefile"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/deal"
-	"github.com/agora-relay/agora/internal/fsync"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -27,14 +26,10 @@ import (
 // The file has one JSON array a line. A line is appended for each change. The file is written anew when it has become
 // large.
 type State struct {
-	path string
-	me   didkey.DID
+	me didkey.DID
 
 	mu      sync.Mutex
-	file    *os.File // nil: the state is in memory only
-	size    int      // of the file, in bytes
-	live    int      // its size after it was last written anew
-	failed  error    // why the file cannot be written any more
+	file    *statefile.File // nil: the state is in memory only
 	cursors map[didkey.DID]string
 	handled mark.Set
 	book    deal.Book
@@ -42,9 +37,6 @@ type State struct {
 	places  map[placeKey]joined // where the agent can be reached through other protocols
 	old     oldState
 }
-
-// compactAt is the size in bytes at which the file is written again without old entries, if that leaves out half of it.
-const compactAt = 4 << 20
 
 // oldState is what a state file of version 0.1.0 had: the cursor of one relay, by its URL, and the jobs that were
 // begun.
@@ -62,9 +54,9 @@ func NewState() *State {
 	s := &State{cursors: map[didkey.DID]string{}, caught: map[didkey.DID]string{}, places: map[placeKey]joined{}}
 	s.book.Changed = func(j *deal.Job, forgotten bool) {
 		if forgotten {
-			s.append("nojob", j.Key)
+			s.file.Append("nojob", j.Key)
 		} else {
-			s.append("job", j)
+			s.file.Append("job", j)
 		}
 	}
 	return s
@@ -74,7 +66,7 @@ func NewState() *State {
 // the file belongs to another identity, or is not a state file.
 func OpenState(path string, me didkey.DID) (*State, error) {
 	s := NewState()
-	s.path, s.me = path, me
+	s.me = me
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -83,8 +75,8 @@ func OpenState(path string, me didkey.DID) (*State, error) {
 		return nil, fmt.Errorf("the state file %s cannot be used: %w; move it away to start without it, or choose another "+
 			"one", path, err)
 	}
-	if err := s.compact(); err != nil {
-		return nil, fmt.Errorf("writing the state file: %w", err)
+	if s.file, err = statefile.Create(path, s.contents); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
@@ -108,15 +100,10 @@ func CaughtIn(path string, me didkey.DID) (map[didkey.DID]string, error) {
 func (s *State) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.file == nil {
-		return nil
-	}
-	err := errors.Join(fsync.File(s.file), s.file.Close())
-	s.file, s.failed = nil, errors.New("the state file is closed")
-	return err
+	return s.file.Close()
 }
 
-// read reads the text of a file. A last line without its end was being written when the process ended.
+// read reads the text of a file.
 func (s *State) read(text []byte) error {
 	if len(text) > 0 && text[0] == '{' {
 		if err := json.Unmarshal(text, &s.old); err != nil {
@@ -124,16 +111,7 @@ func (s *State) read(text []byte) error {
 		}
 		return s.owner(s.old.Agent)
 	}
-	for n := 1; ; n++ {
-		line, rest, whole := bytes.Cut(text, []byte{'\n'})
-		if !whole {
-			return nil
-		}
-		if err := s.readLine(line); err != nil {
-			return fmt.Errorf("line %d: %w", n, err)
-		}
-		text = rest
-	}
+	return statefile.Read(text, s.readLine)
 }
 
 func (s *State) owner(of didkey.DID) error {
@@ -143,37 +121,14 @@ func (s *State) owner(of didkey.DID) error {
 	return nil
 }
 
-// stateLine is a line: the kind of the line, and its values.
-type stateLine []json.RawMessage
-
-// read reads the values into these variables.
-func (l stateLine) read(into ...any) error {
-	if len(l) != len(into) {
-		return fmt.Errorf("%s has %d values, want %d", l[0], len(l)-1, len(into)-1)
-	}
-	for i, one := range into {
-		if err := json.Unmarshal(l[i], one); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// readLine reads a line.
-func (s *State) readLine(text []byte) error {
-	var line stateLine
-	var kind, a, b string
-	err := json.Unmarshal(text, &line)
-	if err == nil && len(line) > 0 {
-		err = line[:1].read(&kind)
-	}
-	if err != nil {
-		return err
-	}
+// readLine reads a line of this kind.
+func (s *State) readLine(kind string, line statefile.Line) error {
+	var a, b string
+	var err error
 	switch kind {
 	case "agora-state":
 		var version int
-		if err := line.read(&kind, &version, &a); err != nil {
+		if err := line.Read(&kind, &version, &a); err != nil {
 			return err
 		}
 		if version != 1 {
@@ -181,81 +136,44 @@ func (s *State) readLine(text []byte) error {
 		}
 		return s.owner(didkey.DID(a))
 	case "cursor":
-		err = line.read(&kind, &a, &b)
+		err = line.Read(&kind, &a, &b)
 		s.cursors[didkey.DID(a)] = b
 	case "e":
 		var m mark.Mark
 		var until int64
-		if err = line.read(&kind, &m, &until); err == nil {
+		if err = line.Read(&kind, &m, &until); err == nil {
 			s.handled.Add(m, until)
 		}
 	case "job":
 		var j deal.Job
-		if err = line.read(&kind, &j); err == nil {
+		if err = line.Read(&kind, &j); err == nil {
 			s.book.Restore(j)
 		}
 	case "nojob":
 		var k deal.Key
-		err = line.read(&kind, &k)
+		err = line.Read(&kind, &k)
 		s.book.Drop(k)
 	case "caught":
-		err = line.read(&kind, &a, &b)
+		err = line.Read(&kind, &a, &b)
 		s.caught[didkey.DID(a)] = b
 	case "uncaught":
-		err = line.read(&kind, &a)
+		err = line.Read(&kind, &a)
 		delete(s.caught, didkey.DID(a))
 	case "joined":
 		var place *joined
-		if err = line.read(&kind, &a, &b, &place); err == nil {
+		if err = line.Read(&kind, &a, &b, &place); err == nil {
 			s.place(didkey.DID(a), b, place)
 		}
 	case "old":
-		err = line.read(&kind, &s.old)
+		err = line.Read(&kind, &s.old)
 	default:
 		err = fmt.Errorf("%q is not known; use a newer program", kind)
 	}
 	return err
 }
 
-// append writes a line. An error is kept for the next call of sync. The caller holds s.mu.
-func (s *State) append(values ...any) {
-	if s.file == nil || s.failed != nil {
-		return
-	}
-	line, err := json.Marshal(values)
-	if err == nil {
-		var n int
-		n, err = s.file.Write(append(line, '\n'))
-		s.size += n
-	}
-	if err != nil {
-		s.failed = fmt.Errorf("writing the state file: %w", err)
-	}
-}
-
-// sync makes durable what was appended. The caller holds s.mu.
-func (s *State) sync() error {
-	switch {
-	case s.failed != nil:
-		return s.failed
-	case s.file == nil:
-		return nil
-	case s.size > compactAt && s.size > 2*s.live:
-		s.failed = s.compact()
-	default:
-		s.failed = fsync.File(s.file)
-	}
-	return s.failed
-}
-
-// compact writes the file anew, with what counts only. The caller holds s.mu, or is the only one.
-func (s *State) compact() error {
-	var text bytes.Buffer
-	write := func(values ...any) error {
-		line, err := json.Marshal(values)
-		text.Write(append(line, '\n'))
-		return err
-	}
+// contents writes the lines of what counts. The caller holds s.mu, or is the only one.
+func (s *State) contents(write func(values ...any) error) error {
 	err := write("agora-state", 1, s.me)
 	for _, relay := range slices.Sorted(maps.Keys(s.cursors)) {
 		err = errors.Join(err, write("cursor", relay, s.cursors[relay]))
@@ -275,17 +193,6 @@ func (s *State) compact() error {
 	if s.old.Relay != "" {
 		err = errors.Join(err, write("old", s.old))
 	}
-	if err != nil {
-		return err
-	}
-	if s.file != nil {
-		err = s.file.Close()
-	}
-	if err = errors.Join(err, fsync.Replace(s.path, text.Bytes())); err != nil {
-		return err
-	}
-	s.file, err = os.OpenFile(s.path, os.O_WRONLY|os.O_APPEND, 0o600)
-	s.size, s.live = text.Len(), text.Len()
 	return err
 }
 
@@ -311,8 +218,8 @@ func (c cursorAt) Save(_ context.Context, cursor string) error {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	c.state.cursors[c.relay] = cursor
-	c.state.append("cursor", c.relay, cursor)
-	return c.state.sync()
+	c.state.file.Append("cursor", c.relay, cursor)
+	return c.state.file.Sync()
 }
 
 // begunBefore returns how often a job was begun according to a file of version 0.1.0. The caller holds s.mu.
@@ -330,8 +237,8 @@ func (s *State) Catch(relay didkey.DID, reason string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.caught[relay] = reason
-	s.append("caught", relay, reason)
-	return s.sync()
+	s.file.Append("caught", relay, reason)
+	return s.file.Sync()
 }
 
 // Forgive lets a caught relay be used again. Errors: those of writing the file.
@@ -339,8 +246,8 @@ func (s *State) Forgive(relay didkey.DID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.caught, relay)
-	s.append("uncaught", relay)
-	return s.sync()
+	s.file.Append("uncaught", relay)
+	return s.file.Sync()
 }
 
 // isCaught reports whether a relay is not to be used any more.
@@ -357,7 +264,7 @@ func (s *State) handle(e *envelope.Envelope) {
 	defer s.mu.Unlock()
 	m, until := mark.Of(e), e.ExpiresAt().Unix()
 	if s.handled.Add(m, until) {
-		s.append("e", m, until)
+		s.file.Append("e", m, until)
 	}
 }
 

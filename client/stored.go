@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strconv"
 
+	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -52,14 +53,14 @@ func (c *Client) eventPage(
 	if start == "cursor" {
 		query.Set("timeout", "0")
 	}
-	page := events{envelopes: envelopes{limit: maxStored}}
+	page := events{Events: wire.Events{Limit: maxStored}}
 	if err := c.read(ctx, "/events", query, page.spec()); err != nil {
 		return EventPage{}, err
 	}
 	if page.Cursor == "" || len(page.Cursor) > maxCursor || page.HasMore && page.Cursor == position {
 		return EventPage{}, errors.New("client: the relay sends no usable cursor to read further events")
 	}
-	return EventPage{Events: c.filterEvents(&page.envelopes, filter.match), Received: page.received,
+	return EventPage{Events: c.filterEvents(&page.Events, filter.match), Received: page.Received,
 		Cursor: page.Cursor, HasMore: page.HasMore}, nil
 }
 

@@ -17,7 +17,7 @@ var systems = []mutant{
 	{"sim: a follower is not told of an unknown cursor", "client follower.recover", "f.cursor oldest", drop, ofSystems},
 	{"sim: repeats are delivered", "client Network.fresh", "shownByHome", never, ofSystems},
 
-	{"sim: the state is not synced", "client State.sync", "fsync.File()", with("error(nil)"), ofSystems},
+	{"sim: the state is not synced", "client/internal/statefile File.Sync", "fsync.File()", with("error(nil)"), ofSystems},
 	{"sim: jobs are forgotten at a restart", "client State.readLine", "s.book.Restore()", drop, ofSystems},
 	{"sim: each continuation is worked on", "client desk.take", "d.working[] t =", drop, ofSystems},
 	{"sim: the outcome goes to the first thread only", "internal/deal Book.Accept", "j.Outcome !=", never, ofSystems},

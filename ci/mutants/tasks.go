@@ -2,7 +2,7 @@ package main
 
 const (
 	ofA2A  = "./gateway/a2a -run "
-	ofA2As = "./gateway/a2a ./client -run "
+	ofA2As = "./gateway/a2a ./client/internal/a2aprogress -run "
 )
 
 // The A2A gateway, and the agents that answer its callers.
@@ -50,12 +50,13 @@ var a2aTasks = []mutant{
 		with(`fmt.Sprint(j.artifacts)`), ofA2A + "ServeA2AAsks"},
 	{"serve a2a: a repeated run proves only its own artifacts", "client A2AJob.prove", "j.again", without,
 		ofA2A + "ServeA2ARepeats"},
-	{"serve a2a: what was lost is not sent again", "client a2aSender.run", "s.again()", drop, ofA2A + "ServeA2ARepeats"},
-	{"serve a2a: requests do not wait for each other", "client a2aSender.run", "time.Until()", with("0 * $"),
-		ofA2A + "TestServeA2A$"},
+	{"serve a2a: what was lost is not sent again", "client/internal/a2aprogress Sender.run", "s.again()", drop,
+		ofA2A + "ServeA2ARepeats"},
+	{"serve a2a: requests do not wait for each other", "client/internal/a2aprogress Sender.run", "time.Until()",
+		with("0 * $"), ofA2A + "TestServeA2A$"},
 	{"serve a2a: the end does not wait for what was sent", "client a2aServer.work", "j.finish() sent", drop,
 		ofA2A + "TestServeA2A$"},
-	{"serve a2a: any number of bytes wait", "client a2aSender.send", "s.size maxA2AEvents", with("true"),
+	{"serve a2a: any number of bytes wait", "client/internal/a2aprogress Sender.Send", "s.size maxBytes", with("true"),
 		ofA2As + "SenderIsBounded"},
 	{"serve a2a: a program's last lines are lost", "internal/program Run", "r.passing.Load()", with("false"),
 		"./internal/program -run Lines"},

@@ -1,5 +1,6 @@
 // Package netaddr says which addresses a program may connect to if a stranger has named them. A stranger could make it
-// call addresses that only this program can reach, such as those of its network.
+// call addresses that only this program can reach, such as those of its network. It also compares the address that a
+// server claims to have with the one that its client uses.
 package netaddr
 
 import (

@@ -1,4 +1,4 @@
-package client
+package wire
 
 import (
 	"context"
@@ -18,9 +18,7 @@ type explained struct {
 func (e *explained) Error() string { return e.text }
 func (e *explained) Unwrap() error { return e.err }
 
-// InWords returns an error of a request with a text that says what happened and what to check, where Go's own text says
-// neither: http and https mixed up, a connection that was closed, and no answer in time. It returns other errors
-// unchanged. errors.Is and errors.As find the same as before.
+// InWords explains an error of a request, see client.InWords.
 func InWords(err error) error {
 	request, ok := errors.AsType[*url.Error](err)
 	if _, done := errors.AsType[*explained](err); !ok || done || errors.Is(err, context.Canceled) {

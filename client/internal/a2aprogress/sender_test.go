@@ -1,4 +1,4 @@
-package client
+package a2aprogress
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 )
 
 // idleSender returns a sender without a goroutine.
-func idleSender() *a2aSender {
-	return &a2aSender{done: make(chan struct{}), news: make(chan struct{}, 1), room: make(chan struct{})}
+func idleSender() *Sender {
+	return &Sender{done: make(chan struct{}), news: make(chan struct{}, 1), room: make(chan struct{})}
 }
 
 // textEvent returns a chunk with texts.
@@ -33,19 +33,19 @@ func TestA2ASenderIsBounded(t *testing.T) {
 	var err error
 	sent := 0
 	for ; err == nil && sent < 100; sent++ {
-		err = s.send(ended, textEvent("a", sent > 0, text), true)
+		err = s.Send(ended, textEvent("a", sent > 0, text), true)
 	}
-	if !errors.Is(err, context.Canceled) || sent != 5 || s.size > maxA2AEvents {
+	if !errors.Is(err, context.Canceled) || sent != 5 || s.size > maxBytes {
 		t.Errorf("%d events wait, with %d bytes: %v", sent, s.size, err)
 	}
 	for err = nil; err == nil && sent < 100; sent++ {
 		s.next()
-		err = s.send(t.Context(), textEvent("a", true, text), true)
+		err = s.Send(t.Context(), textEvent("a", true, text), true)
 	}
 	if err == nil || !strings.Contains(err.Error(), "4 MiB") || sent > (a2a.MaxTask/len(text))+2 {
 		t.Errorf("after %d events: %v", sent, err)
 	}
-	if err := s.send(t.Context(), textEvent("b", false, strings.Repeat("x", maxA2AEvents)), true); err == nil {
+	if err := s.Send(t.Context(), textEvent("b", false, strings.Repeat("x", maxBytes)), true); err == nil {
 		t.Error("a part that fits into no request was taken")
 	}
 }
@@ -60,11 +60,11 @@ func TestA2ASenderBeginsAgain(t *testing.T) {
 	first.Artifact.Artifact.Parts = parts
 	var large []string
 	for range 10 {
-		large = append(large, strings.Repeat("x", maxA2AEvents/4))
+		large = append(large, strings.Repeat("x", maxBytes/4))
 	}
 	for _, e := range []a2a.Progress{textEvent("a", false, large...), first, textEvent("a", true, "2"), textEvent("a", true, "3"), status} {
 		s.size = 0 // so that nothing waits
-		if err := s.send(t.Context(), e, true); err != nil {
+		if err := s.Send(t.Context(), e, true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,11 +75,11 @@ func TestA2ASenderBeginsAgain(t *testing.T) {
 		t.Error("the parts of the caller have changed")
 	}
 	s.size = 0
-	if err := s.send(t.Context(), textEvent("b", false, large...), false); err != nil {
+	if err := s.Send(t.Context(), textEvent("b", false, large...), false); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range s.waiting {
-		if e.size > maxA2AEvents {
+		if e.size > maxBytes {
 			t.Errorf("a piece has %d bytes", e.size)
 		}
 	}
@@ -97,7 +97,7 @@ func TestA2ASenderBeginsAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all := whole.sent()
+	all := whole.Sent()
 	if !strings.HasPrefix(pieces, "a3false b1false b1true ") || !strings.HasSuffix(pieces, "status ") || len(all) != 2 ||
 		len(all[0].Parts) != 3 || len(all[1].Parts) != 10 {
 		t.Errorf("sent again: %s", pieces)

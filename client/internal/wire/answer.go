@@ -1,4 +1,4 @@
-package client
+package wire
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net/http"
 	"strconv"
@@ -22,13 +23,13 @@ import (
 // client reads lists one element at a time, because a decoded list takes many times as much memory as its JSON text.
 // It rejects compressed responses, because a small one could become very large when it is decompressed.
 
-// Bounds of a response, in bytes.
+// Bounds of a response, in bytes. The caller sets that of the body, see Spec.
 const (
-	maxHeaders   = 64 << 10
-	maxShort     = 64 << 10  // an error response, a receipt, the answer of /health
-	maxDocument  = 256 << 10 // the well-known document
-	maxDirectory = 8 << 20   // a page of agents (relays end a page at 256 KiB), or all manifests of one agent
-	maxPage      = 32 << 20  // a page of events (relays end a page at 4 MiB), or a thread (it may have 100 offers)
+	MaxHeaders   = 64 << 10
+	MaxShort     = 64 << 10  // an error response, a receipt, the answer of /health
+	MaxDocument  = 256 << 10 // the well-known document
+	MaxDirectory = 8 << 20   // a page of agents (relays end a page at 256 KiB), or all manifests of one agent
+	MaxPage      = 32 << 20  // a page of events (relays end a page at 4 MiB), or a thread (it may have 100 offers)
 	maxElement   = 4 << 20   // one element of a list
 	maxEvent     = 1 << 20   // an event; a larger event is skipped
 	maxRest      = 512 << 10 // all members of a response except its list
@@ -37,12 +38,13 @@ const (
 
 // How many elements a list may have.
 const (
-	maxRows       = 1000    // agents in a page; manifests of one agent
-	maxThread     = 10_000  // events of a thread
-	maxSinceBatch = 100_000 // events in a response to a read with since; it may exceed the limit (PROTOCOL §7)
+	MaxRows       = 1000    // agents in a page; manifests of one agent
+	MaxThread     = 10_000  // events of a thread
+	MaxSinceBatch = 100_000 // events in a response to a read with since; it may exceed the limit (PROTOCOL §7)
 )
 
-var errTooLong = errors.New("the response is too long")
+// ErrTooLong is the error of a response that exceeds a bound.
+var ErrTooLong = errors.New("the response is too long")
 
 // transport returns the transport of all clients for which none is given. They share it, so they share connections.
 var transport = sync.OnceValue(func() http.RoundTripper {
@@ -51,27 +53,24 @@ var transport = sync.OnceValue(func() http.RoundTripper {
 		return http.DefaultTransport
 	}
 	clone := defaultTransport.Clone()
-	clone.MaxResponseHeaderBytes = maxHeaders
+	clone.MaxResponseHeaderBytes = MaxHeaders
 	return clone
 })
 
-// responseSpec says how to read a successful response.
-type responseSpec struct {
-	out   any // the response is decoded into this
-	limit int // the largest size of the body, in bytes
+// Spec says how to read a successful response.
+type Spec struct {
+	Out   any // the response is decoded into this
+	Limit int // the largest size of the body, in bytes
 
-	status int     // the status of a successful response; 0: 200
-	text   *string // in place of out: the body is a text, not JSON
-	sister bool    // it comes from the hub or from the registry of jobs, whose answers have other forms
+	Status int     // the status of a successful response; 0: 200
+	Text   *string // in place of Out: the body is a text, not JSON
+	Sister bool    // it comes from the hub or from the registry of jobs, whose answers have other forms
 
-	// showOnline signs the read at an open relay as well. There the signature only shows that the reader is online.
-	showOnline bool
-
-	// listName is the member of the response whose elements are passed to onElement, one at a time, instead of being
-	// decoded into out. Empty: there is no such member. If the response turns out to be malformed, onElement may have
+	// ListName is the member of the response whose elements are passed to OnElement, one at a time, instead of being
+	// decoded into Out. Empty: there is no such member. If the response turns out to be malformed, OnElement may have
 	// been called already.
-	listName  string
-	onElement func(element []byte) error
+	ListName  string
+	OnElement func(element []byte) error
 }
 
 // responseHead has the members that are common to all responses of a relay (PROTOCOL §5).
@@ -87,34 +86,34 @@ type refusal struct {
 }
 
 // readResponse reads the response of the relay at base as spec says. It returns nil if the request succeeded.
-func (c *Client) readResponse(base string, response *http.Response, spec responseSpec) *failure {
+func (s *Sender) readResponse(base string, response *http.Response, spec Spec) *Failure {
 	header := response.Header
-	failed := &failure{status: response.StatusCode, challenged: challenge(header), retryAfter: c.retryAfter(header)}
+	failed := &Failure{Status: response.StatusCode, Challenged: challenge(header), RetryAfter: s.retryAfter(header)}
 	if encoding := header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
-		failed.err = fmt.Errorf("the response is compressed (%s), although the request does not allow that",
-			shorten(encoding))
+		failed.Err = fmt.Errorf("the response is compressed (%s), although the request does not allow that",
+			Shorten(encoding))
 		return failed
 	}
 	success := spec.success(response.StatusCode)
 	if response.StatusCode != success {
-		spec = responseSpec{limit: maxShort, out: new(struct{}), sister: spec.sister}
+		spec = Spec{Limit: MaxShort, Out: new(struct{}), Sister: spec.Sister}
 	}
-	body := &limitedReader{r: response.Body, total: spec.limit, left: spec.limit}
+	body := &limitedReader{r: response.Body, total: spec.Limit, left: spec.Limit}
 	text, err := spec.readObject(body)
 	if body.err != nil {
 		// A failure without a status: a response that cannot be read counts as no response.
-		return &failure{err: fmt.Errorf("reading the response: %w", body.err)}
+		return &Failure{Err: fmt.Errorf("reading the response: %w", body.err)}
 	}
-	if errors.Is(err, errTooLong) {
-		failed.err = err
+	if errors.Is(err, ErrTooLong) {
+		failed.Err = err
 		return failed
 	}
-	if spec.text != nil && err == nil {
-		*spec.text = string(text)
+	if spec.Text != nil && err == nil {
+		*spec.Text = string(text)
 		return nil
 	}
-	if spec.sister && err == nil {
-		if failed.err = readSister(text, response, success, spec.out); failed.err == nil {
+	if spec.Sister && err == nil {
+		if failed.Err = readSister(text, response, success, spec.Out); failed.Err == nil {
 			return nil
 		}
 		return failed
@@ -129,15 +128,15 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 	}
 	switch {
 	case err != nil || !head.OK && head.Error == "":
-		failed.err = fmt.Errorf("%s answered with status %s and a body that is not from an Agora relay; check its URL",
-			base, shorten(response.Status))
+		failed.Err = fmt.Errorf("%s answered with status %s and a body that is not from an Agora relay; check its URL",
+			base, Shorten(response.Status))
 	case !head.OK:
-		failed.err = &envelope.Error{Code: envelope.Code(shorten(string(head.Error))), Message: shorten(refused.Message),
-			Details: refused.Details, RetryAfter: failed.retryAfter}
+		failed.Err = &envelope.Error{Code: envelope.Code(Shorten(string(head.Error))), Message: Shorten(refused.Message),
+			Details: refused.Details, RetryAfter: failed.RetryAfter}
 	case response.StatusCode != success:
-		failed.err = fmt.Errorf("the relay's response says ok, but has the status %s", shorten(response.Status))
+		failed.Err = fmt.Errorf("the relay's response says ok, but has the status %s", Shorten(response.Status))
 	default:
-		if failed.err = json.Unmarshal(text, spec.out); failed.err == nil {
+		if failed.Err = json.Unmarshal(text, spec.Out); failed.Err == nil {
 			return nil
 		}
 	}
@@ -145,11 +144,11 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 }
 
 // success returns the status that an answer must have.
-func (s responseSpec) success(status int) int {
-	if s.sister && status == http.StatusCreated {
+func (s Spec) success(status int) int {
+	if s.Sister && status == http.StatusCreated {
 		return status // the hub has 201 for a new agent, and 200 for a known one
 	}
-	return cmp.Or(s.status, http.StatusOK)
+	return cmp.Or(s.Status, http.StatusOK)
 }
 
 // readSister decodes an answer of the hub or of the registry of jobs. It returns the refusal unless it has the status of a
@@ -173,12 +172,12 @@ func sisterRefusal(text []byte, status string) error {
 	var beside map[string]any
 	number, _, _ := strings.Cut(status, " ")
 	if err := errors.Join(json.Unmarshal(text, &body), json.Unmarshal(text, &beside)); err != nil {
-		return fmt.Errorf("the status is %s, and the body is not a refusal of a gateway", shorten(status))
+		return fmt.Errorf("the status is %s, and the body is not a refusal of a gateway", Shorten(status))
 	}
 	if body.Error != nil {
 		code, _ := body.Error["code"].(string)
 		message, _ := body.Error["message"].(string)
-		return &envelope.Error{Code: envelope.Code(shorten(cmp.Or(code, number))), Message: shorten(message), Details: body.Error}
+		return &envelope.Error{Code: envelope.Code(Shorten(cmp.Or(code, number))), Message: Shorten(message), Details: body.Error}
 	}
 	var message string
 	var fields []struct{ Msg string }
@@ -188,16 +187,16 @@ func sisterRefusal(text []byte, status string) error {
 		}
 		message = strings.TrimSuffix(message, "; ")
 	}
-	return &envelope.Error{Code: envelope.Code(shorten(cmp.Or(body.ErrorCode, number))), Message: shorten(message), Details: beside}
+	return &envelope.Error{Code: envelope.Code(Shorten(cmp.Or(body.ErrorCode, number))), Message: Shorten(message), Details: beside}
 }
 
-// readObject returns the text of the body without its list. Errors: errTooLong; errors of reading the body, which are
+// readObject returns the text of the body without its list. Errors: ErrTooLong; errors of reading the body, which are
 // also in body.err; errors about malformed JSON.
-func (s responseSpec) readObject(body *limitedReader) ([]byte, error) {
-	if s.listName == "" {
+func (s Spec) readObject(body *limitedReader) ([]byte, error) {
+	if s.ListName == "" {
 		return io.ReadAll(body)
 	}
-	return splitList(body, s.listName, s.onElement)
+	return splitList(body, s.ListName, s.OnElement)
 }
 
 // splitList reads a JSON object from body. It passes each element of the member listName to onElement, and returns the
@@ -230,7 +229,7 @@ func splitList(body *limitedReader, listName string, onElement func(element []by
 			return nil, err
 		}
 		if len(rest)+len(member)+len(value) > maxRest {
-			return nil, errTooLong
+			return nil, ErrTooLong
 		}
 		if len(rest) > 1 {
 			rest = append(rest, ',')
@@ -289,14 +288,14 @@ type limitedReader struct {
 // allow permits the next n bytes, but no more than the total.
 func (m *limitedReader) allow(n int) { m.left = min(n, m.total) }
 
-// Read reads from r. It returns errTooLong if r has more bytes than are permitted.
+// Read reads from r. It returns ErrTooLong if r has more bytes than are permitted.
 func (m *limitedReader) Read(p []byte) (int, error) {
 	if m.left <= 0 { // the body may end exactly here
 		var one [1]byte
 		if n, err := m.r.Read(one[:]); n == 0 && err == io.EOF {
 			return 0, io.EOF
 		}
-		return 0, errTooLong
+		return 0, ErrTooLong
 	}
 	n, err := m.r.Read(p[:min(len(p), m.left)])
 	m.total -= n
@@ -307,23 +306,23 @@ func (m *limitedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// envelopes collects the events of a response.
-type envelopes struct {
-	limit    int                  // the largest allowed number of events
-	received int                  // the number of events that were received
-	valid    []*envelope.Envelope // the events that parse and verify
+// Events collects the events of a response.
+type Events struct {
+	Limit    int                  // the largest allowed number of events
+	Received int                  // the number of events that were received
+	Valid    []*envelope.Envelope // the events that parse and verify
 	invalid  int                  // the number of the other events
 	firstErr error                // what is wrong with the first invalid event
 }
 
-// add parses and verifies one event. It is used as responseSpec.onElement.
-func (e *envelopes) add(text []byte) error {
-	if e.received++; e.received > e.limit {
-		return fmt.Errorf("%w: more than %d events", errTooLong, e.limit)
+// Add parses and verifies one event. It is used as Spec.OnElement.
+func (e *Events) Add(text []byte) error {
+	if e.Received++; e.Received > e.Limit {
+		return fmt.Errorf("%w: more than %d events", ErrTooLong, e.Limit)
 	}
-	event, err := parseVerified(text)
+	event, err := ParseVerified(text)
 	if err == nil {
-		e.valid = append(e.valid, event)
+		e.Valid = append(e.Valid, event)
 		return nil
 	}
 	if e.invalid++; e.invalid == 1 {
@@ -332,16 +331,16 @@ func (e *envelopes) add(text []byte) error {
 	return nil
 }
 
-// log logs the number of invalid events.
-func (e *envelopes) log(c *Client) {
+// Log logs the number of invalid events.
+func (e *Events) Log(log *slog.Logger) {
 	if e.invalid > 0 {
-		c.log.Warn("events were skipped because they are invalid", "events", e.invalid, "first", e.firstErr)
+		log.Warn("events were skipped because they are invalid", "events", e.invalid, "first", e.firstErr)
 	}
 }
 
-// parseVerified parses and verifies a delivered envelope. It accepts envelopes of up to maxEvent bytes, because a relay
+// ParseVerified parses and verifies a delivered envelope. It accepts envelopes of up to maxEvent bytes, because a relay
 // may accept larger envelopes than envelope.DefaultMaxBytes.
-func parseVerified(text []byte) (*envelope.Envelope, error) {
+func ParseVerified(text []byte) (*envelope.Envelope, error) {
 	e, err := envelope.Parse(text, maxEvent)
 	if err != nil {
 		return nil, err
@@ -349,8 +348,8 @@ func parseVerified(text []byte) (*envelope.Envelope, error) {
 	return e, e.Verify()
 }
 
-// shorten cuts a text of the relay to maxText bytes and removes invalid UTF-8.
-func shorten(message string) string {
+// Shorten cuts a text of the relay to maxText bytes and removes invalid UTF-8.
+func Shorten(message string) string {
 	return strings.ToValidUTF8(message[:min(len(message), maxText)], "")
 }
 
@@ -359,27 +358,18 @@ const maxRetryAfter = math.MaxInt32 * time.Second
 
 // retryAfter returns the delay from the header Retry-After, which has seconds or a date (RFC 9110 §10.2.3). It returns
 // 0 if the header is absent, malformed or in the past. The longest delay is maxRetryAfter.
-func (c *Client) retryAfter(header http.Header) time.Duration {
+func (s *Sender) retryAfter(header http.Header) time.Duration {
 	text := header.Get("Retry-After")
 	if seconds, err := strconv.Atoi(text); err == nil {
 		return time.Duration(min(max(seconds, 0), math.MaxInt32)) * time.Second
 	}
 	if date, err := http.ParseTime(text); err == nil {
-		return min(max(date.Sub(c.now()), 0), maxRetryAfter)
+		return min(max(date.Sub(s.now()), 0), maxRetryAfter)
 	}
 	return 0
 }
 
-// retryAfter returns how long the relay asks to wait before a retry; 0: err does not say.
-func retryAfter(err error) time.Duration {
-	refusal, ok := errors.AsType[*envelope.Error](err)
-	if !ok {
-		return 0
-	}
-	return refusal.RetryAfter
-}
-
-// splitListBytes is splitList for a JSON object that is already in memory.
-func splitListBytes(text []byte, listName string, onElement func(element []byte) error) ([]byte, error) {
+// SplitList is splitList for a JSON object that is already in memory.
+func SplitList(text []byte, listName string, onElement func(element []byte) error) ([]byte, error) {
 	return splitList(&limitedReader{r: bytes.NewReader(text), total: len(text)}, listName, onElement)
 }

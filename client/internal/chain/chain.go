@@ -1,4 +1,6 @@
-package client
+// Package chain says what each message of a thread answers, and whether a message belongs to the same thread as those
+// that are known (RELAYS §2). It does no I/O.
+package chain
 
 import (
 	"errors"
@@ -8,15 +10,15 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// links are what the messages of a thread say about their place in it: the home of the thread, and the message that
+// Links are what the messages of a thread say about their place in it: the home of the thread, and the message that
 // each one answers (RELAYS §2). A party knows the messages that it has sent or seen. nil: it does not know one.
-type links struct {
-	request, offer, accept *envelope.Envelope
+type Links struct {
+	Request, Offer, Accept *envelope.Envelope
 }
 
 // home returns the home of the thread; nil: it has none. known is false if no message of the thread is known.
-func (l links) home() (home *envelope.Home, known bool) {
-	for _, e := range []*envelope.Envelope{l.request, l.accept, l.offer} {
+func (l Links) home() (home *envelope.Home, known bool) {
+	for _, e := range []*envelope.Envelope{l.Request, l.Accept, l.Offer} {
 		if e != nil {
 			return e.Home, true
 		}
@@ -25,26 +27,26 @@ func (l links) home() (home *envelope.Home, known bool) {
 }
 
 // re returns what a message of this type answers (RELAYS R-6); nil: it is not known.
-func (l links) re(t envelope.Type) *envelope.Envelope {
+func (l Links) re(t envelope.Type) *envelope.Envelope {
 	switch t {
 	case envelope.TypeOffer:
-		return l.request
+		return l.Request
 	case envelope.TypeAccept:
-		return l.offer
+		return l.Offer
 	case envelope.TypeResult:
-		return l.accept
+		return l.Accept
 	case envelope.TypeCancel, envelope.TypeError:
-		if l.accept != nil {
-			return l.accept
+		if l.Accept != nil {
+			return l.Accept
 		}
-		return l.request
+		return l.Request
 	}
 	return nil
 }
 
-// join makes d a message of the thread: it gets the home, and the hash of the message that it answers. A thread without
+// Join makes d a message of the thread: it gets the home, and the hash of the message that it answers. A thread without
 // a home stays as it is.
-func (l links) join(d envelope.Draft) envelope.Draft {
+func (l Links) Join(d envelope.Draft) envelope.Draft {
 	home, _ := l.home()
 	if d.Home = home; home == nil {
 		return d
@@ -55,9 +57,9 @@ func (l links) join(d envelope.Draft) envelope.Draft {
 	return d
 }
 
-// check returns an error if e cannot be a message of this thread, because it names another home, or does not name the
+// Check returns an error if e cannot be a message of this thread, because it names another home, or does not name the
 // message that it answers (RELAYS ). What is not known is not checked.
-func (l links) check(e *envelope.Envelope) error {
+func (l Links) Check(e *envelope.Envelope) error {
 	home, known := l.home()
 	if !known {
 		return nil
@@ -73,7 +75,7 @@ func (l links) check(e *envelope.Envelope) error {
 	}
 	answered := []*envelope.Envelope{l.re(e.Type)}
 	if e.Type == envelope.TypeCancel || e.Type == envelope.TypeError { // its sender may not have seen the ACCEPT
-		answered = append(answered, l.request)
+		answered = append(answered, l.Request)
 	}
 	answered = slices.DeleteFunc(answered, func(e *envelope.Envelope) bool { return e == nil })
 	for _, one := range answered {

@@ -1,9 +1,12 @@
-package client
+// Package a2aprogress sends what an agent does in one turn of an A2A task (A2A §4). It joins and divides events so that
+// they fit into few requests. It bounds what waits and what it keeps. After a request that may have been lost, it begins
+// all artifacts again. The caller posts the requests.
+package a2aprogress
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -16,22 +19,21 @@ import (
 
 // Limits of what is sent at once (A2A §4).
 const (
-	a2aEvery      = 100 * time.Millisecond
-	maxA2AEvents  = a2a.MaxProgress - 16<<10 // bytes of the events of one request, and of those that wait
-	a2aAttempts   = 5
-	codeConflict  = envelope.Code("CONFLICT") // of a gateway's refusal of what does not fit the present state
-	halfA2AEvents = maxA2AEvents / 2
+	every        = 100 * time.Millisecond
+	maxBytes     = a2a.MaxProgress - 16<<10 // bytes of the events of one request, and of those that wait
+	attempts     = 5
+	codeConflict = envelope.Code("CONFLICT") // of a gateway's refusal of what does not fit the present state
+	halfBytes    = maxBytes / 2
 )
 
-// a2aSender sends the progress of one turn to the relay. Its goroutine owns nothing but the requests; mu protects the
+// Sender sends the progress of one turn to the relay. Its goroutine owns nothing but the requests; mu protects the
 // fields. What was sent may be lost or sent twice if the relay does not answer. So the sender keeps the artifacts, and
 // then begins each of them again, which replaces what the relay has.
-type a2aSender struct {
-	client *Client
-	path   string        // of the events, below the gateway's URL
-	done   chan struct{} // is closed when the goroutine has ended
-	err    error         // why it has ended; read after done
-	news   chan struct{} // has an element if something waits, or if the sender is closed
+type Sender struct {
+	post func(ctx context.Context, events []a2a.Progress) error
+	done chan struct{} // is closed when the goroutine has ended
+	err  error         // why it has ended; read after done
+	news chan struct{} // has an element if something waits, or if the sender is closed
 
 	mu      sync.Mutex
 	waiting []sizedEvent
@@ -53,9 +55,13 @@ type sizedEvent struct {
 	size int
 }
 
-// newA2ASender starts a sender. Its owner calls finish.
-func newA2ASender(ctx context.Context, c *Client, path string) *a2aSender {
-	s := &a2aSender{client: c, path: path, done: make(chan struct{}), news: make(chan struct{}, 1), room: make(chan struct{})}
+// ErrEnded is the error of what is sent after the end of a turn.
+var ErrEnded = errors.New("client: this turn has ended, so its agent can send nothing more")
+
+// NewSender starts a Sender that works until ctx ends. Its owner calls Finish. post sends one request with events. An
+// *envelope.Error of it that a retry would get again ends the sender.
+func NewSender(ctx context.Context, post func(ctx context.Context, events []a2a.Progress) error) *Sender {
+	s := &Sender{post: post, done: make(chan struct{}), news: make(chan struct{}, 1), room: make(chan struct{})}
 	go func() {
 		defer close(s.done)
 		s.err = s.run(ctx)
@@ -63,8 +69,10 @@ func newA2ASender(ctx context.Context, c *Client, path string) *a2aSender {
 	return s
 }
 
-// send takes an event. It waits while much is waiting. join allows to join a chunk with the one before.
-func (s *a2aSender) send(ctx context.Context, event a2a.Progress, join bool) error {
+// Send takes an event for the relay. It waits while much is waiting. join allows to join a chunk with the one before.
+// Errors: a part or a message is too large; the artifacts are larger than a task keeps; the cause of ctx; why the Sender
+// has ended, which is ErrEnded or the error of a request.
+func (s *Sender) Send(ctx context.Context, event a2a.Progress, join bool) error {
 	if event.Artifact != nil { // what is appended to it later must not change the caller's parts
 		u := *event.Artifact
 		u.Artifact.Parts = slices.Clip(u.Artifact.Parts)
@@ -72,15 +80,15 @@ func (s *a2aSender) send(ctx context.Context, event a2a.Progress, join bool) err
 	}
 	pieces, size := piecesOf(event)
 	for _, p := range pieces {
-		if p.size > maxA2AEvents {
+		if p.size > maxBytes {
 			return fmt.Errorf("client: a part or a message has more than %d bytes of JSON; send a text in several parts, and "+
-				"other content as a URL", maxA2AEvents)
+				"other content as a URL", maxBytes)
 		}
 	}
 	for {
 		s.mu.Lock()
 		room := s.room
-		taken := s.closed || s.size == 0 || s.size+size <= maxA2AEvents
+		taken := s.closed || s.size == 0 || s.size+size <= maxBytes
 		var err error
 		if taken {
 			err = s.add(event, pieces, size, join)
@@ -104,17 +112,17 @@ func (s *a2aSender) send(ctx context.Context, event a2a.Progress, join bool) err
 }
 
 // failed returns why the sender has ended.
-func (s *a2aSender) failed() error {
+func (s *Sender) failed() error {
 	if s.err != nil {
 		return s.err
 	}
-	return errTurnEnded
+	return ErrEnded
 }
 
 // add adds an event in pieces. The caller holds s.mu.
-func (s *a2aSender) add(event a2a.Progress, pieces []sizedEvent, size int, join bool) error {
+func (s *Sender) add(event a2a.Progress, pieces []sizedEvent, size int, join bool) error {
 	if s.closed {
-		return errTurnEnded
+		return ErrEnded
 	}
 	if u := event.Artifact; u != nil {
 		if err := s.keep(*u, size); err != nil {
@@ -138,11 +146,11 @@ func (s *a2aSender) add(event a2a.Progress, pieces []sizedEvent, size int, join 
 // takes reports whether a further chunk can be joined.
 func (e sizedEvent) takes(u a2a.ArtifactUpdate) bool {
 	return u.Append && e.Artifact != nil && e.Artifact.Artifact.ArtifactID == u.Artifact.ArtifactID && !e.Artifact.LastChunk &&
-		e.size < halfA2AEvents
+		e.size < halfBytes
 }
 
 // keep adds a chunk to the whole artifacts. The caller holds s.mu.
-func (s *a2aSender) keep(u a2a.ArtifactUpdate, size int) error {
+func (s *Sender) keep(u a2a.ArtifactUpdate, size int) error {
 	i := slices.IndexFunc(s.kept, func(k keptArtifact) bool { return k.ArtifactID == u.Artifact.ArtifactID })
 	if i < 0 {
 		i = len(s.kept)
@@ -164,8 +172,8 @@ func (s *a2aSender) keep(u a2a.ArtifactUpdate, size int) error {
 	return nil
 }
 
-// sent returns the whole artifacts. They do not change any more after finish.
-func (s *a2aSender) sent() (all []a2a.Artifact) {
+// Sent returns the whole artifacts. They do not change any more after Finish.
+func (s *Sender) Sent() (all []a2a.Artifact) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.kept {
@@ -174,7 +182,7 @@ func (s *a2aSender) sent() (all []a2a.Artifact) {
 	return all
 }
 
-func (s *a2aSender) wake() {
+func (s *Sender) wake() {
 	select {
 	case s.news <- struct{}{}:
 	default:
@@ -186,7 +194,7 @@ func (s *a2aSender) wake() {
 func piecesOf(event a2a.Progress) (pieces []sizedEvent, size int) {
 	one := sizedEvent{event, len(jsontext.Compact(event)) + 1}
 	u := event.Artifact
-	if u == nil || one.size <= halfA2AEvents || len(u.Artifact.Parts) < 2 {
+	if u == nil || one.size <= halfBytes || len(u.Artifact.Parts) < 2 {
 		return []sizedEvent{one}, one.size
 	}
 	half := len(u.Artifact.Parts) / 2
@@ -198,8 +206,8 @@ func piecesOf(event a2a.Progress) (pieces []sizedEvent, size int) {
 	return append(pieces, more...), size + moreSize
 }
 
-// finish sends what still waits, and ends the sender.
-func (s *a2aSender) finish() error {
+// Finish sends what still waits, and ends the sender.
+func (s *Sender) Finish() error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
@@ -209,7 +217,7 @@ func (s *a2aSender) finish() error {
 }
 
 // run sends what waits, until the sender is closed or ctx ends.
-func (s *a2aSender) run(ctx context.Context) error {
+func (s *Sender) run(ctx context.Context) error {
 	var pause pacing.Backoff
 	var next time.Time // when the next request may be sent
 	failures := 0
@@ -228,9 +236,9 @@ func (s *a2aSender) run(ctx context.Context) error {
 		if err := pacing.Sleep(ctx, time.Until(next)); err != nil {
 			return context.Cause(ctx)
 		}
-		next = time.Now().Add(a2aEvery)
+		next = time.Now().Add(every)
 		batch := s.next()
-		err := s.post(ctx, batch)
+		err := s.post(ctx, eventsOf(batch))
 		switch code := envelope.CodeOf(err); {
 		case err == nil:
 			failures = 0
@@ -239,8 +247,8 @@ func (s *a2aSender) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case code == codeConflict:
-			return errTurnEnded
-		case code != "" && !code.Retryable(), failures == a2aAttempts-1:
+			return ErrEnded
+		case code != "" && !code.Retryable(), failures == attempts-1:
 			return fmt.Errorf("client: the relay does not take the progress: %w", err)
 		}
 		failures++
@@ -251,20 +259,20 @@ func (s *a2aSender) run(ctx context.Context) error {
 	}
 }
 
-func (s *a2aSender) state() (waits, closed bool) {
+func (s *Sender) state() (waits, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.waiting) > 0, s.closed
 }
 
 // next takes the events of the next request.
-func (s *a2aSender) next() (batch []sizedEvent) {
+func (s *Sender) next() (batch []sizedEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	size := 0
 	for len(batch) < min(a2a.MaxEvents, len(s.waiting)) {
 		e := s.waiting[len(batch)]
-		if size += e.size; size > maxA2AEvents && len(batch) > 0 {
+		if size += e.size; size > maxBytes && len(batch) > 0 {
 			break
 		}
 		s.size -= e.size
@@ -278,7 +286,7 @@ func (s *a2aSender) next() (batch []sizedEvent) {
 
 // again makes the sender begin all artifacts again, after a request that may have been lost. Status messages that wait or
 // were in the request follow.
-func (s *a2aSender) again(batch []sizedEvent) {
+func (s *Sender) again(batch []sizedEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := append(batch, s.waiting...)
@@ -295,11 +303,11 @@ func (s *a2aSender) again(batch []sizedEvent) {
 	}
 }
 
-func (s *a2aSender) post(ctx context.Context, batch []sizedEvent) error {
+// eventsOf returns the events without their sizes.
+func eventsOf(batch []sizedEvent) []a2a.Progress {
 	events := make([]a2a.Progress, len(batch))
 	for i, e := range batch {
 		events[i] = e.Progress
 	}
-	return s.client.CallA2A(ctx, GatewayCall{Method: http.MethodPost, Path: s.path,
-		Body: jsontext.Compact(map[string]any{"events": events})})
+	return events
 }

@@ -1,4 +1,4 @@
-package client
+package wire
 
 import (
 	"context"
@@ -48,11 +48,11 @@ func TestTransportErrorsInWords(t *testing.T) {
 		if name == "no answer" {
 			ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
 		}
-		relay, err := New(c.url, nil, Options{HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}})
-		if err != nil {
-			t.Fatal(err)
+		s := NewSender(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, time.Now)
+		var err error
+		if failed := s.Send(ctx, Request{Base: c.url, Method: http.MethodGet}, Spec{Limit: MaxShort}); failed != nil {
+			err = failed
 		}
-		_, err = relay.Info(ctx)
 		cancel()
 		_, isRequest := errors.AsType[*url.Error](err)
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "EOF") || !isRequest {
