@@ -369,7 +369,7 @@ func (s *Sender) retryAfter(header http.Header) time.Duration {
 	return 0
 }
 
-// SplitList is splitList for a JSON object that is already in memory.
+// SplitList does the same as splitList, for a JSON object that is already in memory.
 func SplitList(text []byte, listName string, onElement func(element []byte) error) ([]byte, error) {
 	return splitList(&limitedReader{r: bytes.NewReader(text), total: len(text)}, listName, onElement)
 }
