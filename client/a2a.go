@@ -77,7 +77,7 @@ func (c *Client) readWork(ctx context.Context, t A2ATurn, out any) error {
 		Limit: maxWork})
 }
 
-// A2ATurn is Client.A2ATurn for the gateway of any given relay. Errors: the error of the last relay.
+// A2ATurn does the same as Client.A2ATurn, for the gateway of any given relay. Errors: the error of the last relay.
 func (n *Network) A2ATurn(ctx context.Context, request *envelope.Envelope) (A2ATurn, error) {
 	return ofAny(n, func(c *Client) (A2ATurn, error) { return c.A2ATurn(ctx, request) })
 }

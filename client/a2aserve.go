@@ -315,7 +315,7 @@ func servingA2A(opts ServeOptions) ServeOptions {
 	return opts
 }
 
-// HandleA2A is Client.HandleA2A for the gateways of all given relays.
+// HandleA2A does the same as Client.HandleA2A, for the gateways of all given relays.
 func (n *Network) HandleA2A(turn A2AHandler, other Handler) Handler {
 	type found struct {
 		turn A2ATurn
@@ -331,7 +331,7 @@ func (n *Network) HandleA2A(turn A2AHandler, other Handler) Handler {
 		}})
 }
 
-// ServeA2A is Client.ServeA2A at all given relays.
+// ServeA2A does the same as Client.ServeA2A, at all given relays.
 func (n *Network) ServeA2A(ctx context.Context, opts ServeOptions, handler A2AHandler) error {
 	return n.Serve(ctx, servingA2A(opts), n.HandleA2A(handler, Handler{}))
 }

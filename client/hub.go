@@ -61,7 +61,8 @@ func (c *Client) HubMessage(ctx context.Context, request *envelope.Envelope) (m 
 	return m, nil
 }
 
-// HubMessage is Client.HubMessage for the gateway of any given relay. Errors: the error of the last relay.
+// HubMessage does the same as Client.HubMessage, for the gateway of any given relay. Errors: the error of the last
+// relay.
 func (n *Network) HubMessage(ctx context.Context, request *envelope.Envelope) (HubMessage, error) {
 	return ofAny(n, func(c *Client) (HubMessage, error) { return c.HubMessage(ctx, request) })
 }

@@ -81,7 +81,7 @@ func (n *Network) Resume(ctx context.Context, threadID string) (*NetworkCall, er
 	return n.ResumeKnown(ctx, Known{Thread: threadID})
 }
 
-// ResumeKnown is Resume for a caller that has saved more than the thread's id; see Client.ResumeKnown.
+// ResumeKnown does the same as Resume, for a caller that has saved more than the thread's id; see Client.ResumeKnown.
 func (n *Network) ResumeKnown(ctx context.Context, known Known) (*NetworkCall, error) {
 	c, err := n.At(ctx, known.Thread, n.me)
 	if err != nil {
@@ -258,7 +258,7 @@ func (j *NetworkCall) passOffers(ctx context.Context, l *leg, offers chan<- Offe
 	return errDone
 }
 
-// Collect is Call.Collect for the newest thread.
+// Collect does the same as Call.Collect, for the newest thread.
 func (j *NetworkCall) Collect(ctx context.Context, d time.Duration) ([]Offer, error) {
 	return collect(ctx, d, j.Offers)
 }

@@ -30,7 +30,7 @@ func (n *Network) At(ctx context.Context, threadID string, opener didkey.DID) (*
 	return nil, missing
 }
 
-// Thread is Client.Thread at the relay that has the thread; see At.
+// Thread does the same as Client.Thread, at the relay that has the thread; see At.
 func (n *Network) Thread(ctx context.Context, threadID string, opener didkey.DID) (*Thread, error) {
 	c, err := n.At(ctx, threadID, opener)
 	if err != nil {
@@ -80,7 +80,8 @@ func (n *Network) Stored(ctx context.Context, filter Filter) (found []*envelope.
 	return found, all, nil
 }
 
-// ChannelDelivery is Client.ChannelDelivery for the gateway of any given relay. Errors: the error of the last relay.
+// ChannelDelivery does the same as Client.ChannelDelivery, for the gateway of any given relay. Errors: the error of the
+// last relay.
 func (n *Network) ChannelDelivery(ctx context.Context, request *envelope.Envelope) (ChannelDelivery, error) {
 	return ofAny(n, func(c *Client) (ChannelDelivery, error) { return c.ChannelDelivery(ctx, request) })
 }
@@ -160,7 +161,7 @@ func (j *NetworkCall) record(ctx context.Context, l *leg) (*Thread, error) {
 	}
 }
 
-// Limit is Call.Limit for all threads of the job. The limits are not sent to anybody.
+// Limit does the same as Call.Limit, for all threads of the job. The limits are not sent to anybody.
 func (j *NetworkCall) Limit(limits *envelope.Constraints) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -170,7 +171,7 @@ func (j *NetworkCall) Limit(limits *envelope.Constraints) {
 	}
 }
 
-// Acceptance is Call.Acceptance for an offer of any thread of the job.
+// Acceptance does the same as Call.Acceptance, for an offer of any thread of the job.
 func (j *NetworkCall) Acceptance(offer Offer) (envelope.Draft, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -59,7 +59,7 @@ func (c *Client) Origin(ctx context.Context, request *envelope.Envelope) (Origin
 	return Origin{name, params.Caller.Name + params.Caller.DID}, nil // one of them, or none
 }
 
-// Origin is Client.Origin for the gateways of any given relay.
+// Origin does the same as Client.Origin, for the gateways of any given relay.
 func (n *Network) Origin(ctx context.Context, request *envelope.Envelope) (o Origin, err error) {
 	for _, p := range n.given {
 		if o, err = p.Origin(ctx, request); err == nil && o.Protocol != Direct {

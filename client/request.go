@@ -55,9 +55,9 @@ func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error
 	return call, err
 }
 
-// request is Request with two more parameters. home is the home of the thread; nil: it has none. continues is the root
-// of the job that the REQUEST continues; zero: it is a new job. It also returns the Call with each error after the
-// REQUEST was signed.
+// request does the same as Request, with two more parameters. home is the home of the thread; nil: it has none.
+// continues is the root of the job that the REQUEST continues; zero: it is a new job. It also returns the Call with
+// each error after the REQUEST was signed.
 func (c *Client) request(
 	ctx context.Context, opts RequestOptions, home *envelope.Home, continues envelope.Hash,
 ) (*Call, error) {
@@ -139,8 +139,8 @@ func (c *Client) Resume(ctx context.Context, threadID string) (*Call, error) {
 	return c.ResumeKnown(ctx, Known{Thread: threadID})
 }
 
-// ResumeKnown is Resume for a caller that has saved more than the thread's id. It needs no message of this client in
-// the relay if known.RequestID is set.
+// ResumeKnown does the same as Resume, for a caller that has saved more than the thread's id. It needs no message of
+// this client in the relay if known.RequestID is set.
 func (c *Client) ResumeKnown(ctx context.Context, known Known) (*Call, error) {
 	record, err := c.ownThread(ctx, known.Thread)
 	if err != nil {
