@@ -84,9 +84,9 @@ type pagePlace struct {
 const maxPlaceSeen = 1000
 
 // Events returns a page of the events that the given relays have, each event once: first those of the first relay. It
-// does the same as Client.Events, for several relays, and the limit holds for the whole page. A relay that does not answer is left out
-// and logged: its events come in a later page. A relay that does not know its part of the cursor begins again with its
-// oldest event. Errors: the error of the last relay, if none answers.
+// does the same as Client.Events, for several relays, and the limit holds for the whole page. A relay that does not
+// answer is left out and logged: its events come in a later page. A relay that does not know its part of the cursor
+// begins again with its oldest event. Errors: the error of the last relay, if none answers.
 func (n *Network) Events(ctx context.Context, filter Filter, cursor string, limit int) (EventPage, error) {
 	place := pagePlace{At: map[string]string{}}
 	if cursor != "" && json.Unmarshal([]byte(cursor), &place) != nil || place.At == nil {
