@@ -282,7 +282,7 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("pauses %v, want %v", got, want)
 		}
 		a.start()
-		time.Sleep(5 * time.Minute) // the longest pause
+		time.Sleep(5*time.Minute + time.Second) // more than the longest pause
 		a.stop()
 		before := len(n.requests(a.host))
 		time.Sleep(time.Minute)
