@@ -149,7 +149,7 @@ func TestInstall(t *testing.T) {
 	t.Run("deb", func(t *testing.T) {
 		script := d.next(t, "Debian and Ubuntu") + running + post + d.next(t, "Debian and Ubuntu") + `
 grep -q post-rate-ip /etc/agora/agora.toml
-journalctl -u agora | grep -q 'post-rate-ip'
+until journalctl --no-pager -u agora | grep post-rate-ip; do sleep .1; done # the journal gets lines a little later
 man --path; man -w agora-serve
 test -s /usr/share/bash-completion/completions/agora -a -s /usr/share/doc/agora/copyright
 systemctl is-enabled agora
