@@ -115,8 +115,13 @@ func TestExpose(t *testing.T) {
 			defer server.Close()
 			x := newExposing(t, relay, server.URL)
 			c := x.caller()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
+			defer func() {
+				if t.Failed() {
+					t.Logf("agora a2a expose says: %s", x.log.String())
+				}
+			}()
 			exposeSend(ctx, t, c)
 			exposeStream(ctx, t, c)
 			exposeInput(ctx, t, c)
