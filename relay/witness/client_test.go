@@ -310,14 +310,22 @@ func TestManySignatures(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLog(t, key(t), 1, 5)
-	c := l.cosign(witness.NewClient(p, nil, quiet), 5)
-	again, err := proof.ParseCheckpoint(c.String())
-	if err != nil || len(c.String()) > 12<<10 {
-		t.Fatalf("a checkpoint with %d bytes: %v", len(c.String()), err)
-	}
-	// A busy machine does not check all signatures within the time for them.
-	if found, err := again.Verify(p.Keys()...); err != nil || len(found) < 10 || len(found) != len(again.Signatures)-1 {
-		t.Errorf("%d witnesses, %d signatures, %v", len(found), len(again.Signatures), err)
+	for attempt := 1; ; attempt++ {
+		c := l.cosign(witness.NewClient(p, nil, quiet), 5)
+		again, err := proof.ParseCheckpoint(c.String())
+		if err != nil || len(c.String()) > 12<<10 {
+			t.Fatalf("a checkpoint with %d bytes: %v", len(c.String()), err)
+		}
+		found, err := again.Verify(p.Keys()...)
+		if err != nil || len(found) != len(again.Signatures)-1 {
+			t.Fatalf("%d witnesses, %d signatures, %v", len(found), len(again.Signatures), err)
+		}
+		if len(found) >= 50 {
+			return
+		}
+		if attempt == 5 { // a busy machine does not always check so many within the time for them
+			t.Fatalf("only %d witnesses", len(found))
+		}
 	}
 }
 
