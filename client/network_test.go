@@ -264,18 +264,9 @@ func testResumedJobMoves(t *testing.T, dies bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	n := process()
-	call, err := n.Request(ctx, client.RequestOptions{Intent: "echo", Recipient: w.agent(ctx, n)})
+	call, err := hire(ctx, n, w.agent(ctx, n))
 	if err != nil {
 		t.Fatal(err)
-	}
-	for offer, err := range call.Offers(ctx) {
-		if err == nil {
-			err = call.Accept(ctx, offer)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		break
 	}
 	id, _ := call.Thread()
 	if call, err = process().Resume(ctx, id); err != nil {
@@ -304,18 +295,9 @@ func TestInterruptedMove(t *testing.T) {
 		})()
 		var moves []client.Move
 		n := w.network(client.NetworkOptions{Moved: func(m client.Move) { moves = append(moves, m) }})
-		call, err := n.Request(t.Context(), client.RequestOptions{Intent: "echo", Recipient: w.agent(t.Context(), n)})
+		call, err := hire(t.Context(), n, w.agent(t.Context(), n))
 		if err != nil {
 			t.Fatal(err)
-		}
-		for offer, err := range call.Offers(t.Context()) {
-			if err == nil {
-				err = call.Accept(t.Context(), offer)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			break
 		}
 		w.kill("a")
 		ctx, interrupt := context.WithCancel(t.Context())
@@ -464,8 +446,8 @@ func echo(_ context.Context, job client.Job) (envelope.Result, error) {
 	return envelope.Result{Output: job.Request.Params}, nil
 }
 
-// askNetwork asks for echo, accepts the first offer and waits for the result.
-func askNetwork(ctx context.Context, n *client.Network, agent didkey.DID) (*client.Result, error) {
+// hire asks for echo, and accepts the first offer.
+func hire(ctx context.Context, n *client.Network, agent didkey.DID) (*client.NetworkCall, error) {
 	call, err := n.Request(ctx, client.RequestOptions{Intent: "echo", Params: 7, Recipient: agent})
 	if err != nil {
 		return nil, err
@@ -478,6 +460,15 @@ func askNetwork(ctx context.Context, n *client.Network, agent didkey.DID) (*clie
 			return nil, err
 		}
 		break
+	}
+	return call, nil
+}
+
+// askNetwork asks for echo, accepts the first offer and waits for the result.
+func askNetwork(ctx context.Context, n *client.Network, agent didkey.DID) (*client.Result, error) {
+	call, err := hire(ctx, n, agent)
+	if err != nil {
+		return nil, err
 	}
 	return call.Result(ctx)
 }
