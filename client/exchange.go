@@ -34,11 +34,9 @@ func permanent(err error) bool {
 }
 
 // get sends a GET. With showOnline it signs the read at an open relay as well. There the signature only shows that the
-// reader is online. If the relay refuses the token of the read, get retries the read if prepareRetry or pausePresence
-// allows it.
-func (c *Client) get(
-	ctx context.Context, path string, query url.Values, showOnline bool, spec wire.Spec,
-) error {
+// reader is online. If the relay refuses the token of the read, get retries the read if prepareRetry or
+// readauth.Rules.PausePresence allows it.
+func (c *Client) get(ctx context.Context, path string, query url.Values, showOnline bool, spec wire.Spec) error {
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
