@@ -1,5 +1,5 @@
 // Package statefile keeps a file with one JSON array a line, to which each change is appended. The file is written anew
-// when it has become large. What the lines mean is the caller's matter. Only one process may use the file.
+// when it has become large. The caller decides what the lines mean. Only one process may use the file.
 package statefile
 
 import (

@@ -1,6 +1,6 @@
 // Package wire does one exchange with a relay or one of its gateways: it sends a request, and reads the answer within
-// bounds. It repeats nothing, and says of each failure what the caller needs to know to decide that: whether the same
-// request may succeed later, and whether it certainly had no effect. The caller limits the time, and signs.
+// bounds. It never repeats a request. A Failure tells the caller whether the same request may succeed later, and whether
+// it certainly had no effect. The caller limits the time, and signs.
 package wire
 
 import (
