@@ -1,8 +1,6 @@
 package conformance_test
 
 import (
-	"context"
-	"errors"
 	"flag"
 	"log/slog"
 	"maps"
@@ -65,9 +63,7 @@ func startWith(
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
+	stop := engine.Run(t, r, db)
 	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
 	if middleware != nil {
 		server.Config.Handler = middleware(server.Config.Handler)
@@ -77,9 +73,6 @@ func startWith(
 		r.Drain()
 		server.Close()
 		stop()
-		if err := errors.Join(<-ended, db.Close()); err != nil {
-			t.Error(err)
-		}
 	})
 	return server.URL
 }

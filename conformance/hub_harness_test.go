@@ -2,7 +2,6 @@ package conformance_test
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // runningHub is this project's hub.
@@ -89,21 +89,12 @@ func startGateway(t *testing.T, front middleware, tables relay.Extension,
 	if front != nil {
 		server.Config.Handler = front(server.Config.Handler)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	var work sync.WaitGroup
-	work.Go(func() { core.Run(ctx) })
-	work.Go(func() { run(ctx) })
+	stop := engine.Run(t, r, db, core.Run, run)
 	server.Start()
 	t.Cleanup(func() {
 		r.Drain()
 		server.Close()
 		stop()
-		work.Wait()
-		if err := errors.Join(<-ended, db.Close()); err != nil {
-			t.Error(err)
-		}
 	})
 	return server.URL
 }

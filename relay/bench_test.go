@@ -17,6 +17,7 @@ import (
 	"github.com/agora-relay/agora/internal/bench/stage"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // stubStore is a store with the default policy. A test adds the other methods that it needs.
@@ -144,9 +145,7 @@ func BenchmarkPost(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(context.Background())
-			ended := make(chan error, 1)
-			go func() { ended <- r.Run(ctx) }()
+			stop := engine.Run(b, r, store)
 			cpu := bench.OwnCPU()
 			b.ResetTimer()
 			var next atomic.Int64
@@ -167,10 +166,7 @@ func BenchmarkPost(b *testing.B) {
 			if cpu > 0 {
 				b.ReportMetric(float64(bench.OwnCPU()-cpu)/float64(b.N), "cpu-ns/op")
 			}
-			cancel()
-			if err := errors.Join(<-ended, store.Close()); err != nil {
-				b.Error(err)
-			}
+			stop()
 		})
 	}
 }

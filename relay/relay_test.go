@@ -80,18 +80,7 @@ func runOver(t *testing.T, path string, o sqlite.Options, c relay.Config) (r *re
 	if r, err = relay.New(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	if engine.InBubble() {
-		synctest.Wait() // what Run does at its start is done before the test acts
-	}
-	return r, func() {
-		cancel()
-		if err := errors.Join(<-ended, store.Close()); err != nil {
-			t.Errorf("stopping: %v", err)
-		}
-	}
+	return r, engine.Run(t, r, store)
 }
 
 func key(t *testing.T) didkey.Key {

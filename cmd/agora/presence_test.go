@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"log/slog"
 	"net/http/httptest"
 	"path/filepath"
@@ -18,6 +16,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // startRelay runs a relay with this clock until the test ends, and returns its URL.
@@ -34,18 +33,13 @@ func startRelay(t *testing.T, clock func() time.Time) (origin string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
+	stop := engine.Run(t, r, store)
 	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
 	server.Start()
 	t.Cleanup(func() {
 		r.Drain()
 		server.Close()
-		cancel()
-		if err := errors.Join(<-ended, store.Close()); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 	return origin
 }

@@ -3,7 +3,6 @@
 package gatetest
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"path/filepath"
@@ -46,21 +45,7 @@ func Run(t testing.TB, path string, o sqlite.Options, c relay.Config) (r *relay.
 	if err != nil {
 		t.Fatal(errors.Join(err, store.Close()))
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		t.Helper()
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := errors.Join(<-ended, store.Close()); err != nil {
-			t.Errorf("stopping the relay: %v", err)
-		}
-	}
+	stop = engine.Run(t, r, store)
 	t.Cleanup(stop)
 	return r, stop
 }

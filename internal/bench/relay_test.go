@@ -2,9 +2,7 @@ package bench
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -23,6 +21,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // start runs a real relay until the test ends and returns its address. If wire is not nil, it wraps the relay's HTTP
@@ -47,9 +46,7 @@ func start(t *testing.T, wire func(http.Handler) http.Handler, settings ...func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
+	stop := engine.Run(t, r, store)
 	handler := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
 	if wire != nil {
 		handler = wire(handler)
@@ -60,9 +57,6 @@ func start(t *testing.T, wire func(http.Handler) http.Handler, settings ...func(
 		r.Drain()
 		server.Close()
 		stop()
-		if err := errors.Join(<-ended, store.Close()); err != nil {
-			t.Error(err)
-		}
 	})
 	return server.URL
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/admission"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 	"go.uber.org/goleak"
 )
 
@@ -145,22 +146,11 @@ func run(t *testing.T, path string, change func(*Options)) (*relay.Relay, *Clien
 	if change != nil {
 		change(&o)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
+	t.Cleanup(engine.Run(t, r, store, bans.Run, func(ctx context.Context) {
 		if err := Serve(ctx, l, Handler(o), log); err != nil {
 			t.Error(err)
 		}
-	})
-	running.Go(func() { bans.Run(ctx) })
-	running.Go(func() { _ = r.Run(ctx) })
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	}))
 	return r, NewClient(path)
 }
 

@@ -2,8 +2,6 @@ package httpapi_test
 
 import (
 	"bufio"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,6 +18,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // requests returns n HTTP requests that post the messages of package stage, and the time at which these were signed.
@@ -108,16 +107,7 @@ func serveAt(b *testing.B, now time.Time) string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	stop := runFront(b, httpapi.New(r, httpapi.Options{Log: slog.New(slog.DiscardHandler)}), httpapi.Listener{Listener: listener})
-	b.Cleanup(func() {
-		stop()
-		cancel()
-		if err := errors.Join(<-ended, store.Close()); err != nil {
-			b.Error(err)
-		}
-	})
+	b.Cleanup(engine.Run(b, r, store))
+	runFront(b, httpapi.New(r, httpapi.Options{Log: slog.New(slog.DiscardHandler)}), httpapi.Listener{Listener: listener})
 	return listener.Addr().String()
 }

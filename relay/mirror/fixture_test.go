@@ -22,6 +22,7 @@ import (
 	"github.com/agora-relay/agora/relay/mirror"
 	"github.com/agora-relay/agora/relay/witness"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 var (
@@ -171,23 +172,11 @@ func (s *site) start() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var tasks sync.WaitGroup
-	tasks.Go(func() {
-		if err := s.relay.Run(ctx); err != nil {
-			s.Error(err)
-		}
-	})
-	tasks.Go(func() { m.Run(ctx) })
-	tasks.Go(func() { _ = store.Watch(ctx, end.Cursor, nil, s.note) })
+	stop := engine.Run(s, s.relay, store, m.Run, func(ctx context.Context) { _ = store.Watch(ctx, end.Cursor, nil, s.note) })
 	s.net.put(s.host, httpapi.New(s.relay, httpapi.Options{Log: quiet}).Handler(false))
 	s.stop = func() {
 		s.net.put(s.host, nil)
-		cancel()
-		tasks.Wait()
-		if err := store.Close(); err != nil {
-			s.Error(err)
-		}
+		stop()
 	}
 }
 

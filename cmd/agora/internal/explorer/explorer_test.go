@@ -2,8 +2,6 @@ package explorer
 
 import (
 	"compress/gzip"
-	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -17,6 +15,7 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/sdk/js"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // newFront returns the handler of a relay with this page.
@@ -35,15 +34,7 @@ func newFront(t *testing.T, p *Page) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := errors.Join(<-ended, store.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(engine.Run(t, r, store))
 	return httpapi.New(r, httpapi.Options{Log: quiet, Root: p.Root, Mounts: []httpapi.Mount{p.Mount()}}).Handler(false)
 }
 
