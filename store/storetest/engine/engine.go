@@ -1,6 +1,6 @@
-// Package engine opens the store of a test, and runs a relay over it. The store is SQLite, or PostgreSQL if the environment variable AGORA_TEST_STORE is
-// postgres. So the tests of the relay and of the gateways run over both. ci/postgres sets AGORA_POSTGRES, the folder of the server's socket.
-// Only tests import this package.
+// Package engine opens the store of a test, and runs a relay over it. The store is SQLite, or PostgreSQL if the
+// environment variable AGORA_TEST_STORE is postgres. So the tests of the relay and of the gateways run over both.
+// ci/postgres sets AGORA_POSTGRES, the folder of the server's socket. Only tests import this package.
 package engine
 
 import (
