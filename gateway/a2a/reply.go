@@ -64,12 +64,14 @@ func (p *operation) await(ref int64) bool {
 	}) != nil {
 		return false
 	}
+	changes, callers := p.news.Follow(u.task), p.closed.Follow(p.endpoint.n)
+	defer changes.Close()
+	defer callers.Close()
 	timeout := time.NewTimer(p.options.Wait)
 	defer timeout.Stop()
 	for {
 		var t task
-		// Before the view, which may show a state of before it, so that no change is missed.
-		news, closed := p.news.Next(u.task), p.closed.Next(p.endpoint.n)
+		news, closed := changes.Next(), callers.Next() // before the view, which is of one moment, so that no change is missed
 		if err := p.view(func(q relay.Querier) (err error) {
 			t, err = taskByNumber(q, u.task)
 			return err
