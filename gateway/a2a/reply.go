@@ -64,14 +64,13 @@ func (p *operation) await(ref int64) bool {
 	}) != nil {
 		return false
 	}
-	changes, callers := p.news.Follow(u.task), p.closed.Follow(p.endpoint.n)
+	changes := p.news.Follow(u.task)
 	defer changes.Close()
-	defer callers.Close()
 	timeout := time.NewTimer(p.options.Wait)
 	defer timeout.Stop()
 	for {
 		var t task
-		news, closed := changes.Next(), callers.Next() // before the view, which is of one moment, so that no change is missed
+		news := changes.Next() // before the view, which is of one moment, so that no change is missed
 		if err := p.view(func(q relay.Querier) (err error) {
 			t, err = taskByNumber(q, u.task)
 			return err
@@ -80,7 +79,6 @@ func (p *operation) await(ref int64) bool {
 		}
 		select {
 		case <-news:
-		case <-closed:
 		case <-timeout.C:
 			return true
 		case <-slot.Ended():
