@@ -12,6 +12,9 @@ import (
 // SweepKeys removes up to limit keys that have expired.
 var SweepKeys = sweepKeys
 
+// Followed returns how many things are followed.
+func (n *News) Followed() int { return len(n.followed) }
+
 // SetTimeouts makes every step of a call take at most d.
 func (o *Outgoing) SetTimeouts(d time.Duration) { o.timeouts = callTimeouts{d, d, d, d} }
 

@@ -106,9 +106,10 @@ func texts(task a2a.Task) (all []string) {
 }
 
 // expose carries a server: send, stream, input and cancel. A-25: two callers with one contextId never share a
-// conversation, also behind expose. The servers speak 1.0 and 0.3.
+// conversation, also behind expose. The servers speak 1.0 and 0.3. A call that missed the end of its turn would wait for
+// --a2a-wait, and fail.
 func TestExpose(t *testing.T) {
-	relay := startServe(t, "--a2a", "--data", filepath.Join(t.TempDir(), "data")).relay
+	relay := startServe(t, "--a2a", "--a2a-wait", "1h", "--data", filepath.Join(t.TempDir(), "data")).relay
 	for _, kind := range [][2]string{{"JSONRPC", "1.0"}, {"JSONRPC", "0.3"}} {
 		t.Run(kind[1], func(t *testing.T) {
 			server := a2atest.New(kind[0], kind[1])

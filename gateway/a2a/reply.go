@@ -57,27 +57,28 @@ func (p *operation) await(ref int64) bool {
 		return false
 	}
 	defer slot.Close()
+	var u turn
+	if p.view(func(q relay.Querier) (err error) {
+		u, err = turnByNumber(q, ref)
+		return err
+	}) != nil {
+		return false
+	}
+	changes := p.news.Follow(u.task)
+	defer changes.Close()
 	timeout := time.NewTimer(p.options.Wait)
 	defer timeout.Stop()
 	for {
 		var t task
-		var news <-chan struct{}
-		closed := p.closed.Next(p.endpoint.n)
-		err := p.view(func(q relay.Querier) error {
-			u, err := turnByNumber(q, ref)
-			if err != nil {
-				return err
-			}
-			news = p.news.Next(u.task) // before the task is read, so that no change is missed
+		news := changes.Next() // before the view, which is of one moment, so that no change is missed
+		if err := p.view(func(q relay.Querier) (err error) {
 			t, err = taskByNumber(q, u.task)
 			return err
-		})
-		if err != nil || isDone(t.state) {
+		}); err != nil || isDone(t.state) {
 			return err == nil
 		}
 		select {
 		case <-news:
-		case <-closed:
 		case <-timeout.C:
 			return true
 		case <-slot.Ended():

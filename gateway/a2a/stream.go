@@ -139,8 +139,11 @@ func (s *stream) writeTask(ctx context.Context) error {
 func (s *stream) run(ctx context.Context) {
 	beat := time.NewTicker(pulse)
 	defer beat.Stop()
+	changes, callers := s.news.Follow(s.first.task.n), s.closed.Follow(s.endpoint.n)
+	defer changes.Close()
+	defer callers.Close()
 	for {
-		news, closed := s.news.Next(s.first.task.n), s.closed.Next(s.endpoint.n) // before the events are read
+		news, closed := changes.Next(), callers.Next() // before the events are read
 		var again <-chan time.Time
 		more, over, err := s.writeNext(ctx)
 		switch {

@@ -67,8 +67,10 @@ func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request, from relay.P
 	}
 	timeout := time.NewTimer(query.wait)
 	defer timeout.Stop()
+	room := g.news.Follow(c.room.n)
+	defer room.Close()
 	for over := query.wait == 0; ; {
-		news := g.news.Next(c.room.n) // before the search, so that no event is missed
+		news := room.Next() // before the search, so that no event is missed
 		has, err := g.hasEvents(r, from, c, query)
 		if err != nil {
 			return err

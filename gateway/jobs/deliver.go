@@ -62,8 +62,10 @@ func (g *Gateway) getJobs(r *request) error {
 func (g *Gateway) pull(r *request, a agent, wait time.Duration, stream *relay.Stream) ([]jobRequest, error) {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
+	offers := g.offered.Follow(a.n)
+	defer offers.Close()
 	for over := wait == 0; ; {
-		news := g.offered.Next(a.n)
+		news := offers.Next()
 		// An Update is written to disk even if it changes nothing. So the gateway first looks for something to do.
 		some := a.offline
 		a.offline = false

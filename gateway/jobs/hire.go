@@ -290,19 +290,17 @@ func (g *Gateway) offer(o *gateway.Op, j job, a agent, request prepared) error {
 func (g *Gateway) await(r *request, j job, wait time.Duration, stream *relay.Stream) (job, error) {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
+	end := g.ended.Follow(j.n)
+	defer end.Close()
 	for over := wait == 0; ; {
-		news := g.ended.Next(j.n)
+		news := end.Next()
 		if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
 			j, err = jobByNumber(q, j.n)
 			return err
 		}); err != nil {
 			return j, err
 		}
-		if j.state != running {
-			g.ended.Tell(j.n) // it may have ended before Next, and nothing else would end this wait
-			return j, nil
-		}
-		if over {
+		if j.state != running || over {
 			return j, nil
 		}
 		select {
