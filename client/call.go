@@ -122,7 +122,7 @@ func (call *Call) forMe(e *envelope.Envelope) bool {
 	}
 	err := call.links.Check(e)
 	if err != nil {
-		call.client.log.Warn("a message was ignored", "type", e.Type, "id", e.ID, "sender", e.Sender.ID, "reason", err)
+		call.client.conn.Log.Warn("a message was ignored", "type", e.Type, "id", e.ID, "sender", e.Sender.ID, "reason", err)
 	}
 	return err == nil
 }
@@ -137,12 +137,12 @@ func (call *Call) offer(e *envelope.Envelope) (offer Offer, ok bool, err error) 
 	if err := call.checkSeal(e); err != nil && call.Seal && call.recipient != "" {
 		return Offer{}, false, err
 	} else if err != nil {
-		call.client.log.Warn("an offer was skipped", "agent", e.Sender.ID, "error", err)
+		call.client.conn.Log.Warn("an offer was skipped", "agent", e.Sender.ID, "error", err)
 		return Offer{}, false, nil
 	}
 	offer = Offer{Agent: e.Sender.ID, Envelope: e}
 	if err := e.DecodePayload(&offer.Offer); err != nil {
-		call.client.log.Warn("an offer was skipped because its payload is malformed",
+		call.client.conn.Log.Warn("an offer was skipped because its payload is malformed",
 			"agent", e.Sender.ID, "error", err)
 		return Offer{}, false, nil
 	}
@@ -184,7 +184,7 @@ func (call *Call) answered(offer Offer, receipt Receipt, err error) error {
 // Acceptance checks an offer as Accept does and returns the ACCEPT without posting it. The ACCEPT of a sealed offer is
 // sealed too. Errors: ErrUnacceptable.
 func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
-	now := call.client.now()
+	now := call.client.conn.Now()
 	if err := call.check(offer, now); err != nil {
 		return envelope.Draft{}, fmt.Errorf("%w: %w", ErrUnacceptable, err)
 	}
@@ -287,7 +287,7 @@ func (call *Call) Cancel(ctx context.Context, reason string) error {
 	}
 	seal := call.Seal || call.sealDirected && recipient != ""
 	if call.sealDirected && !seal && reason != "" {
-		call.client.log.Warn("a broadcast CANCEL is sent without its reason, because the thread may be sealed",
+		call.client.conn.Log.Warn("a broadcast CANCEL is sent without its reason, because the thread may be sealed",
 			"thread", call.Thread)
 		reason = ""
 	}
@@ -318,7 +318,7 @@ func (call *Call) watch(
 			return err
 		}
 		if err != nil {
-			call.client.log.Warn("reading the thread failed, will be retried", "thread", call.Thread, "error", err)
+			call.client.conn.Log.Warn("reading the thread failed, will be retried", "thread", call.Thread, "error", err)
 			return nil
 		}
 		for _, e := range record.Events {
@@ -357,9 +357,9 @@ func (call *Call) endError(ctx context.Context, record *Thread) error {
 		return nil
 	}
 	if record.TimedOut() {
-		relay, err := call.client.relayDID(ctx)
+		relay, err := call.client.conn.RelayDID(ctx)
 		if err != nil {
-			call.client.log.Warn("reading the relay's DID failed", "error", err)
+			call.client.conn.Log.Warn("reading the relay's DID failed", "error", err)
 		}
 		return &AgentError{Code: envelope.AgentTimeout, From: relay,
 			Message: "the relay ended the thread, because no message came before its deadline"}

@@ -106,7 +106,7 @@ func (d *desk) take(r *run, request, accept *envelope.Envelope, expires time.Tim
 	if request.Home != nil {
 		r.place.Relay = request.Home.DID
 	}
-	action, newest, outcome := d.state.accept(key, r.place, r.key, r.agent.client.now())
+	action, newest, outcome := d.state.accept(key, r.place, r.key, r.agent.client.conn.Now())
 	t := d.working[key]
 	if t != nil && newest {
 		d.own(t, r, expires)
@@ -192,7 +192,7 @@ func (d *desk) until(t *task, expires time.Time) {
 		t.deadline = nil
 	}
 	if !expires.IsZero() {
-		left := expires.Sub(t.owner.agent.client.now()) + clockSkew
+		left := expires.Sub(t.owner.agent.client.conn.Now()) + clockSkew
 		t.deadline = time.AfterFunc(left, func() { t.expire(context.DeadlineExceeded) })
 	}
 }
@@ -212,7 +212,7 @@ func (d *desk) leave(r *run, cause error) bool {
 	}
 	t.cancel(cause)
 	if d.ctx.Err() == nil && cause != nil {
-		d.state.ended(r.jobKey, r.place, r.agent.client.now())
+		d.state.ended(r.jobKey, r.place, r.agent.client.conn.Now())
 	}
 	return true
 }

@@ -115,17 +115,10 @@ const (
 	pollTimeout = 30 * time.Second // how long a relay waits for new events before it answers a poll
 	quickPoll   = 2 * time.Second  // a poll that ends before this time without new events is followed by a pause
 	pageLimit   = 100              // events in a page, unless FollowOptions.Page is set
-	seenLimit   = 4096             // how many events a reader remembers, to recognize repeats
 )
 
 // oldest is the cursor before the relay's oldest event.
 const oldest = "0"
-
-// messageKey identifies a message. Messages of different senders may have the same id (PROTOCOL §3).
-type messageKey struct {
-	sender didkey.DID
-	id     string
-}
 
 // follower is the poll loop of Follow, Serve and Call.watch. Only one goroutine uses it.
 type follower struct {
@@ -140,7 +133,7 @@ type follower struct {
 	wait   time.Duration // how long the relay waits for new events; 0: pollTimeout
 
 	cursor string // "": no response yet
-	seen   *recent.Map[messageKey, struct{}]
+	seen   *recent.Map[recent.Message, struct{}]
 	pause  pacing.Backoff
 	failed bool // the last poll has failed
 }
@@ -157,9 +150,9 @@ func (f *follower) run(ctx context.Context) error {
 		f.cursor = oldest
 	}
 	if f.cursor == "" && f.opts.Since.IsZero() {
-		f.opts.Since = f.client.now()
+		f.opts.Since = f.client.conn.Now()
 	}
-	f.seen = recent.New[messageKey, struct{}](seenLimit)
+	f.seen = recent.New[recent.Message, struct{}](recent.Messages)
 	for {
 		if err := f.step(ctx); err != nil {
 			return err
@@ -188,7 +181,7 @@ func (f *follower) step(ctx context.Context) error {
 	}
 	again := f.failed
 	if f.failed = false; again {
-		f.client.log.Warn("connected again") // a log that shows a failure must also show its end
+		f.client.conn.Log.Warn("connected again") // a log that shows a failure must also show its end
 	}
 	events := f.accept(answer)
 	moved := answer.Cursor != f.cursor
@@ -226,37 +219,25 @@ func (f *follower) recover(ctx context.Context, err error) error {
 	refusal, refused := errors.AsType[*envelope.Error](err)
 	switch {
 	case refused && refusal.Reason() == envelope.ReasonUnknownCursor:
-		f.client.log.Warn("the relay does not know the saved cursor, so it has probably lost its data; " +
+		f.client.conn.Log.Warn("the relay does not know the saved cursor, so it has probably lost its data; " +
 			"reading again from the relay's oldest event")
 		f.cursor = oldest
-		f.client.readAuth.Invalidate() // the cursor is unknown as well if the relay has changed between open and private
+		f.client.conn.ForgetReads() // the cursor is unknown as well if the relay has changed between open and private
 	case refused && !failed.Temporary():
 		return err
 	default:
 		f.failed = true
-		f.client.log.Warn("polling failed, will be retried", "error", err)
+		f.client.conn.Log.Warn("polling failed, will be retried", "error", err)
 	}
 	return f.pause.Wait(ctx, min(failed.RetryAfter, readPatience), pacing.MaxPause)
 }
 
-// events is the response to a poll (PROTOCOL §5).
-type events struct {
-	Cursor      string `json:"cursor"`
-	HasMore     bool   `json:"hasMore"`
-	wire.Events `json:"-"`
-}
-
-// spec returns how to read the response into e.
-func (e *events) spec() wire.Spec {
-	return wire.Spec{Out: e, Limit: wire.MaxPage, ListName: "events", OnElement: e.Add}
-}
-
 // poll reads the next page of events. Without a cursor it reads the events after opts.Since and does not wait.
-func (f *follower) poll(ctx context.Context) (*events, error) {
+func (f *follower) poll(ctx context.Context) (*wire.Page, error) {
 	v := f.opts.values()
 	limit := cmp.Or(f.opts.Page, pageLimit)
 	v.Set("limit", strconv.Itoa(limit))
-	answer := &events{Events: wire.Events{Limit: limit}}
+	answer := &wire.Page{Events: wire.Events{Limit: limit}}
 	if f.cursor == "" {
 		v.Set("since", envelope.FormatTime(f.opts.Since))
 		v.Set("timeout", "0")
@@ -274,7 +255,7 @@ func (f *follower) poll(ctx context.Context) (*events, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(f.wait, pollTimeout)+patience)
 	defer cancel()
-	if err := f.client.get(ctx, "/events", v, true, answer.spec()); err != nil {
+	if err := f.client.conn.Get(ctx, "/events", v, true, answer.Spec()); err != nil {
 		return nil, err
 	}
 	if answer.Cursor == "" || len(answer.Cursor) > maxCursor {
@@ -284,19 +265,19 @@ func (f *follower) poll(ctx context.Context) (*events, error) {
 }
 
 // accept returns the events that are valid, match the filter and are new. It opens their payloads if it can.
-func (f *follower) accept(answer *events) []*envelope.Envelope {
-	answer.Log(f.client.log)
+func (f *follower) accept(answer *wire.Page) []*envelope.Envelope {
+	answer.Log(f.client.conn.Log)
 	var accepted []*envelope.Envelope
 	for _, e := range answer.Valid {
 		switch {
 		case !f.opts.match(e):
-			f.client.log.Warn("an event was skipped because it does not match the filter",
+			f.client.conn.Log.Warn("an event was skipped because it does not match the filter",
 				"id", e.ID, "sender", e.Sender.ID)
 		case !f.isNew(e):
-			f.client.log.Debug("an event was skipped because it was delivered before",
+			f.client.conn.Log.Debug("an event was skipped because it was delivered before",
 				"id", e.ID, "sender", e.Sender.ID)
 		default:
-			accepted = append(accepted, f.client.open(e))
+			accepted = append(accepted, f.client.conn.Open(e))
 		}
 	}
 	return accepted
@@ -304,5 +285,5 @@ func (f *follower) accept(answer *events) []*envelope.Envelope {
 
 // isNew reports whether the follower has not seen e before, and remembers e.
 func (f *follower) isNew(e *envelope.Envelope) bool {
-	return f.seen.Add(messageKey{e.Sender.ID, e.ID}, struct{}{})
+	return f.seen.Add(recent.Message{Sender: e.Sender.ID, ID: e.ID}, struct{}{})
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -60,7 +61,7 @@ type Place struct {
 // Announced returns the addresses for the Manifest of an agent that has joined. It leaves out those that are secret.
 func Announced(places []Place) (all []envelope.Address) {
 	for _, p := range places {
-		if p.Protocol != channelName {
+		if p.Protocol != conn.Channel {
 			all = append(all, envelope.Address{Protocol: p.Protocol, Address: p.Address})
 		}
 	}
@@ -87,20 +88,20 @@ type protocol struct {
 
 // protocols are the protocols in the order in which an agent joins them.
 var protocols = []protocol{
-	{hubName, (*Client).joinHub, func(id string) string { return "/agents/" + id }},
-	{jobsName, (*Client).joinJobs, func(id string) string { return "/agents/" + id }},
-	{channelName, (*Client).joinChannel, inboxPath},
-	{a2aName, (*Client).joinA2A, func(id string) string { return "/" + id + "/endpoint" }},
+	{conn.Hub, (*Client).joinHub, func(id string) string { return "/agents/" + id }},
+	{conn.Jobs, (*Client).joinJobs, func(id string) string { return "/agents/" + id }},
+	{conn.Channel, (*Client).joinChannel, inboxPath},
+	{conn.A2A, (*Client).joinA2A, func(id string) string { return "/" + id + "/endpoint" }},
 }
 
 // chosen returns the protocols with these names, or those of the gateways that the relay has.
-func (o JoinOptions) chosen(g gateways) (all []protocol, err error) {
+func (o JoinOptions) chosen(g conn.Gateways) (all []protocol, err error) {
 	var known []string
 	for _, p := range protocols {
 		known = append(known, p.name)
 		switch {
-		case !slices.Contains(o.Protocols, p.name) && (len(o.Protocols) > 0 || g.urls[p.name] == ""):
-		case g.urls[p.name] == "":
+		case !slices.Contains(o.Protocols, p.name) && (len(o.Protocols) > 0 || g.URLs[p.name] == ""):
+		case g.URLs[p.name] == "":
 			return nil, missing[p.name]
 		default:
 			all = append(all, p)
@@ -124,10 +125,10 @@ func (o JoinOptions) chosen(g gateways) (all []protocol, err error) {
 // Errors: ErrNoHub, ErrNoJobs, ErrNoChannel, ErrNoA2A; a refusal of a gateway; those of writing the State. The places that
 // were joined before the error are returned with it.
 func (c *Client) Join(ctx context.Context, o JoinOptions) (places []Place, err error) {
-	if c.signer == nil {
-		return nil, errReadOnly
+	if c.conn.Signer == nil {
+		return nil, conn.ErrReadOnly
 	}
-	g, err := c.allGateways(ctx)
+	g, err := c.conn.AllGateways(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +136,7 @@ func (c *Client) Join(ctx context.Context, o JoinOptions) (places []Place, err e
 	if err != nil {
 		return nil, err
 	}
-	relay, err := c.relayDID(ctx)
+	relay, err := c.conn.RelayDID(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +149,7 @@ func (c *Client) Join(ctx context.Context, o JoinOptions) (places []Place, err e
 		if err != nil {
 			return places, err
 		}
-		now := joined{Sum: sum, At: c.now().UTC().Truncate(time.Second)}
+		now := joined{Sum: sum, At: c.conn.Now().UTC().Truncate(time.Second)}
 		if before.Sum == now.Sum && now.At.Sub(before.At).Abs() < joinAgain {
 			places = append(places, before.Place)
 			continue
@@ -157,7 +158,7 @@ func (c *Client) Join(ctx context.Context, o JoinOptions) (places []Place, err e
 		if err != nil {
 			return places, fmt.Errorf("client: joining %s: %w", p.name, err)
 		}
-		done.Relay, done.Protocol, done.Sum, done.At = c.base, p.name, now.Sum, now.At
+		done.Relay, done.Protocol, done.Sum, done.At = c.conn.Base, p.name, now.Sum, now.At
 		if err := o.State.join(relay, p.name, &done); err != nil {
 			return places, err
 		}
@@ -190,7 +191,7 @@ func (o JoinOptions) sum(protocol string) (string, error) {
 // Leave removes what Join has registered at this relay, by the State, and returns the places. Errors: a refusal of a
 // gateway; those of writing the State.
 func (c *Client) Leave(ctx context.Context, state *State) (left []Place, err error) {
-	relay, err := c.relayDID(ctx)
+	relay, err := c.conn.RelayDID(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -213,9 +214,9 @@ func (c *Client) Leave(ctx context.Context, state *State) (left []Place, err err
 
 // leave removes a registration. It is no error if the registration does not exist any more.
 func (c *Client) leave(ctx context.Context, p protocol, id string) error {
-	err := c.callGateway(ctx, p.name, GatewayCall{Method: http.MethodDelete, Path: p.leave(id), Repeatable: true})
+	err := c.conn.Call(ctx, p.name, conn.Call{Method: http.MethodDelete, Path: p.leave(id), Repeatable: true})
 	if status := statusOf(err); err == nil || status == http.StatusNotFound || status == http.StatusGone || errors.Is(err, missing[p.name]) ||
-		p.name == channelName && status == http.StatusForbidden { // a relay does not say whether others have an inbox
+		p.name == conn.Channel && status == http.StatusForbidden { // a relay does not say whether others have an inbox
 		return nil
 	}
 	return fmt.Errorf("client: leaving %s: %w", p.name, err)
@@ -255,7 +256,7 @@ func (n *Network) atEach(do func(*Client) ([]Place, error)) (places []Place, err
 		some, failed := do(p.Client)
 		places = append(places, some...)
 		if failed != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w", p.base, failed))
+			err = errors.Join(err, fmt.Errorf("%s: %w", p.conn.Base, failed))
 		}
 	}
 	return places, err

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -34,16 +35,16 @@ const maxHubAddress = 128
 
 // joinHub registers NAME@HOST at the hub.
 func (c *Client) joinHub(ctx context.Context, o JoinOptions, before joined) (joined, error) {
-	g, err := c.gateway(ctx, hubName)
+	g, err := c.conn.Gateway(ctx, conn.Hub)
 	if err != nil {
 		return joined{}, err
 	}
 	var about struct {
 		Name string `json:"server_name"`
 	}
-	err = c.repeat(ctx, (*wire.Failure).Temporary, func(ctx context.Context) *wire.Failure {
-		request := wire.Request{Base: g.urls[hubName], Method: http.MethodGet, Target: "/.well-known/chorus.json"}
-		return c.wire.Send(ctx, request, wire.Spec{Out: &about, Limit: wire.MaxDocument, Sister: true})
+	err = c.conn.Repeat(ctx, (*wire.Failure).Temporary, func(ctx context.Context) *wire.Failure {
+		request := wire.Request{Base: g.URLs[conn.Hub], Method: http.MethodGet, Target: "/.well-known/chorus.json"}
+		return c.conn.Wire.Send(ctx, request, wire.Spec{Out: &about, Limit: wire.MaxDocument, Sister: true})
 	})
 	if err == nil && (about.Name == "" || notInName.MatchString(about.Name)) {
 		err = errors.New("the hub's document has no valid server_name")
@@ -51,7 +52,7 @@ func (c *Client) joinHub(ctx context.Context, o JoinOptions, before joined) (joi
 	if err != nil {
 		return joined{}, err
 	}
-	digits := strings.TrimPrefix(c.signer.DID().Multibase(), "z6Mk")
+	digits := strings.TrimPrefix(c.conn.Signer.DID().Multibase(), "z6Mk")
 	name := cmp.Or(strings.Trim(notInName.ReplaceAllString(o.agentName(), "-"), "-"), "agent")
 	name = name[:min(len(name), max(1, maxHubAddress-len(about.Name)-len("@-123456")))]
 	names := []string{name, name + "-" + digits[:6]}
@@ -61,9 +62,9 @@ func (c *Client) joinHub(ctx context.Context, o JoinOptions, before joined) (joi
 	culture := cmp.Or(o.Culture, defaultCulture)
 	for _, name := range names {
 		address := name + "@" + about.Name
-		err = c.callGateway(ctx, hubName, GatewayCall{Method: http.MethodPost, Path: "/register", Repeatable: true,
+		err = c.conn.Call(ctx, conn.Hub, conn.Call{Method: http.MethodPost, Path: "/register", Repeatable: true,
 			Body: jsontext.Compact(map[string]any{
-				"agent_id": address, "endpoint": endpointOf(c.signer.DID()),
+				"agent_id": address, "endpoint": endpointOf(c.conn.Signer.DID()),
 				"agent_card": map[string]any{"card_version": "0.3", "user_culture": culture, "supported_languages": []string{culture}},
 			})})
 		if err == nil {
@@ -115,7 +116,7 @@ func (c *Client) joinJobs(ctx context.Context, o JoinOptions, before joined) (do
 	if len(skills) == 0 {
 		return joined{}, errors.New("none of the agent's intents can be the name of a skill")
 	}
-	did := c.signer.DID()
+	did := c.conn.Signer.DID()
 	for _, id := range []string{cmp.Or(before.ID, agentUUID(did)), ""} {
 		form := map[string]any{"agent_name": o.agentName(), "owner_id": did, "api_endpoint": endpointOf(did), "skills": skills}
 		if id != "" {
@@ -124,7 +125,7 @@ func (c *Client) joinJobs(ctx context.Context, o JoinOptions, before joined) (do
 		var answer struct {
 			ID string `json:"agent_id"`
 		}
-		err = c.callGateway(ctx, jobsName, GatewayCall{Method: http.MethodPost, Path: "/register",
+		err = c.conn.Call(ctx, conn.Jobs, conn.Call{Method: http.MethodPost, Path: "/register",
 			Repeatable: id != "", Body: jsontext.Compact(form), Out: &answer})
 		if err == nil && answer.ID == "" {
 			err = errors.New("the registry's answer has no agent_id")
@@ -170,7 +171,7 @@ func (c *Client) joinA2A(ctx context.Context, o JoinOptions, before joined) (don
 		Key string `json:"key"`
 	}
 	err = c.CallA2A(ctx, GatewayCall{Method: http.MethodPost, Path: "/" + done.ID + "/keys", Status: http.StatusCreated, Out: &answer,
-		Body: jsontext.Compact(map[string]string{"name": envelope.NewID("join", c.now())})})
+		Body: jsontext.Compact(map[string]string{"name": envelope.NewID("join", c.conn.Now())})})
 	done.Key = answer.Key
 	return done, err
 }

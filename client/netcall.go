@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/deal"
@@ -126,19 +127,19 @@ func (j *NetworkCall) begin(request *envelope.Envelope) {
 // as silent, because the relay may have the REQUEST. If ctx ends, the thread of a continuation is added too: openAgain
 // posts its REQUEST once more.
 func (j *NetworkCall) open(ctx context.Context, p *peer, opts RequestOptions, continues envelope.Hash) error {
-	a, err := p.about(ctx, aboutAge)
+	a, err := p.conn.About(ctx, conn.AboutAge)
 	if err != nil {
 		return err
 	}
 	within, cancel := context.WithTimeout(ctx, j.network.opts.Silence)
 	defer cancel()
 	began := time.Now()
-	call, err := p.request(within, opts, a.home, continues)
+	call, err := p.request(within, opts, a.Home, continues)
 	if call == nil {
 		return err
 	}
 	err = j.insist(within, p, call.links.Request, err)
-	l := &leg{Leg: &deal.Leg{Home: a.home.DID, Opened: time.Now()}, call: call, peer: p, home: *a.home}
+	l := &leg{Leg: &deal.Leg{Home: a.Home.DID, Opened: time.Now()}, call: call, peer: p, home: *a.Home}
 	switch {
 	case err == nil:
 	case ctx.Err() != nil && continues == (envelope.Hash{}):

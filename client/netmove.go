@@ -28,7 +28,7 @@ func (n *Network) homes(ctx context.Context, recipient didkey.DID) ([]*peer, err
 	ask := func(i int, p *peer) {
 		ctx, cancel := context.WithTimeout(ctx, n.opts.Silence/3)
 		defer cancel()
-		a, err := p.about(ctx, time.Nanosecond)
+		a, err := p.conn.About(ctx, time.Nanosecond)
 		if err == nil && recipient != "" && len(named) == 0 {
 			_, err = p.Agent(ctx, recipient)
 		}
@@ -36,7 +36,7 @@ func (n *Network) homes(ctx context.Context, recipient didkey.DID) ([]*peer, err
 			n.log.Warn("a relay cannot be the home", "relay", p.url, "error", err)
 			return
 		}
-		if a.home != nil && !n.state.isCaught(a.did) {
+		if a.Home != nil && !n.state.isCaught(a.DID) {
 			found[i] = p
 		}
 	}
@@ -159,7 +159,7 @@ func (j *NetworkCall) move(ctx context.Context, reason string) error {
 		}
 	}()
 	opts.Thread = ""
-	if opts.TTL = j.expires.Sub(from.peer.now()).Truncate(time.Second); opts.TTL < time.Second {
+	if opts.TTL = j.expires.Sub(from.peer.conn.Now()).Truncate(time.Second); opts.TTL < time.Second {
 		return from.ended
 	}
 	homes, err := j.network.homes(ctx, opts.Recipient)

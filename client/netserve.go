@@ -7,8 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -18,11 +20,11 @@ import (
 func (c *Client) identify(ctx context.Context) (didkey.DID, error) {
 	var pause pacing.Backoff
 	for {
-		did, err := c.relayDID(ctx)
+		did, err := c.conn.RelayDID(ctx)
 		if err == nil {
 			return did, nil
 		}
-		c.log.Warn("a relay does not answer, will be retried", "relay", c.base, "error", err)
+		c.conn.Log.Warn("a relay does not answer, will be retried", "relay", c.conn.Base, "error", err)
 		if err := pause.Wait(ctx, 0, pacing.MaxPause); err != nil {
 			return "", err
 		}
@@ -38,7 +40,7 @@ func (n *Network) fresh(events []*envelope.Envelope, at didkey.DID) (all []*enve
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, e := range events {
-		m, key := mark.Of(e), messageKey{e.Sender.ID, e.ID}
+		m, key := mark.Of(e), recent.Message{Sender: e.Sender.ID, ID: e.ID}
 		shownByHome := at != "" && (e.Home == nil || e.Home.DID == at)
 		if _, arrived := n.arrived[m]; !shownByHome && (arrived || n.state.wasHandled(e)) {
 			continue
@@ -236,7 +238,7 @@ func (a *agent) follow(ctx context.Context, home envelope.Home) (*agent, error) 
 // new one when half of the last one's lifetime is over. It also does so if the last one does not name the relay at
 // which it is posted now, because that relay did not answer before.
 func (n *Network) manifest(ctx context.Context, payload envelope.Payload, at *Client) (*envelope.Envelope, error) {
-	home, now := at.home(ctx), at.now()
+	home, now := at.conn.Home(ctx), at.conn.Now()
 	n.announcing.Lock()
 	last := n.freshManifest(now, home)
 	n.announcing.Unlock()
@@ -279,16 +281,16 @@ func (n *Network) freshManifest(now time.Time, home *envelope.Home) *envelope.En
 func (n *Network) ownRelays(ctx context.Context) (relays []envelope.Home) {
 	ctx, cancel := context.WithTimeout(ctx, n.opts.Silence/3)
 	defer cancel()
-	all, errs := askAll(n.given, func(p *peer) (*about, error) {
-		a, err := p.about(ctx, aboutAge)
+	all, errs := askAll(n.given, func(p *peer) (*conn.About, error) {
+		a, err := p.conn.About(ctx, conn.AboutAge)
 		if err != nil {
-			return p.about(ctx, 0)
+			return p.conn.About(ctx, 0)
 		}
 		return a, nil
 	})
 	for i, a := range all {
-		if errs[i] == nil && a.home != nil && len(relays) < envelope.MaxRelays {
-			relays = append(relays, *a.home)
+		if errs[i] == nil && a.Home != nil && len(relays) < envelope.MaxRelays {
+			relays = append(relays, *a.Home)
 		}
 	}
 	return relays

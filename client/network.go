@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/client/internal/discovery"
 	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/client/internal/recent"
-	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/netaddr"
@@ -66,9 +66,9 @@ type Network struct {
 
 	mu         sync.Mutex
 	discovered map[didkey.DID]*peer
-	arrived    map[mark.Mark]struct{}             // events that are being handled
-	seen       *recent.Map[messageKey, mark.Mark] // the last events, to notice two with one id
-	proofs     map[didkey.DID]*proof.Statement    // the last proof of each relay
+	arrived    map[mark.Mark]struct{}                 // events that are being handled
+	seen       *recent.Map[recent.Message, mark.Mark] // the last events, to notice two with one id
+	proofs     map[didkey.DID]*proof.Statement        // the last proof of each relay
 
 	hosts discovery.Hosts // that were contacted in the last hour
 
@@ -87,7 +87,7 @@ type peer struct {
 // of New.
 func NewNetwork(relays []string, signer envelope.Signer, opts NetworkOptions) (*Network, error) {
 	if signer == nil {
-		return nil, errReadOnly
+		return nil, conn.ErrReadOnly
 	}
 	if len(relays) == 0 || len(relays) > MaxRelays {
 		return nil, fmt.Errorf("client: a network has 1 to %d relays, not %d", MaxRelays, len(relays))
@@ -103,7 +103,7 @@ func NewNetwork(relays []string, signer envelope.Signer, opts NetworkOptions) (*
 	}
 	n := &Network{signer: signer, me: signer.DID(), opts: opts, log: opts.Logger, state: opts.State,
 		discovered: map[didkey.DID]*peer{}, arrived: map[mark.Mark]struct{}{},
-		seen: recent.New[messageKey, mark.Mark](seenLimit), proofs: map[didkey.DID]*proof.Statement{}}
+		seen: recent.New[recent.Message, mark.Mark](recent.Messages), proofs: map[didkey.DID]*proof.Statement{}}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
@@ -112,8 +112,8 @@ func NewNetwork(relays []string, signer envelope.Signer, opts NetworkOptions) (*
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(n.given, func(other *peer) bool { return other.base == p.base }) {
-			return nil, fmt.Errorf("client: the relay %s was given twice", p.base)
+		if slices.ContainsFunc(n.given, func(other *peer) bool { return other.conn.Base == p.conn.Base }) {
+			return nil, fmt.Errorf("client: the relay %s was given twice", p.conn.Base)
 		}
 		n.given = append(n.given, p)
 	}
@@ -127,7 +127,7 @@ func (n *Network) newPeer(relayURL string, transport *http.Client) (*peer, error
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{Client: c, url: c.base}
+	p := &peer{Client: c, url: c.conn.Base}
 	c.watcher = watcher{
 		proved:  func(s *proof.Statement) { n.compare(s) },
 		invalid: func(relay didkey.DID, err error) { n.catch(relay, err.Error(), nil) },
@@ -147,9 +147,9 @@ func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
 		return nil, fmt.Errorf("client: %s: %w", home.DID, ErrCaught)
 	}
 	for _, p := range n.given {
-		known := p.known.Load()
-		if known != nil && known.did == home.DID || known == nil && netaddr.SameOrigin(home.URL, p.base) {
-			return p, asError(p.checkHome(ctx, &home))
+		known := p.conn.Known()
+		if known != nil && known.DID == home.DID || known == nil && netaddr.SameOrigin(home.URL, p.conn.Base) {
+			return p, p.conn.CheckHome(ctx, &home)
 		}
 	}
 	n.mu.Lock()
@@ -158,15 +158,7 @@ func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
 	if p == nil {
 		return n.discover(ctx, home)
 	}
-	return p, asError(p.checkHome(ctx, &home))
-}
-
-// asError returns a failure as an error; nil stays nil.
-func asError(failed *wire.Failure) error {
-	if failed == nil {
-		return nil
-	}
-	return failed
+	return p, p.conn.CheckHome(ctx, &home)
 }
 
 // discover contacts a relay that was not given.
@@ -183,7 +175,7 @@ func (n *Network) discover(ctx context.Context, home envelope.Home) (*peer, erro
 	}
 	p, err := n.newPeer(home.URL, &http.Client{Transport: discovery.Transport()})
 	if err == nil {
-		err = asError(p.checkHome(ctx, &home)) // the first valid answer, before any other connection
+		err = p.conn.CheckHome(ctx, &home) // the first valid answer, before any other connection
 	}
 	if err != nil {
 		return nil, err
@@ -231,11 +223,11 @@ func (n *Network) Relays(ctx context.Context) []RelayStatus {
 	caught := n.state.Caught()
 	all, errs := askAll(peers, func(p *peer) (RelayStatus, error) {
 		s := RelayStatus{URL: p.url}
-		a, err := p.about(ctx, time.Nanosecond)
+		a, err := p.conn.About(ctx, time.Nanosecond)
 		if err != nil {
 			return s, err
 		}
-		s.DID, s.Home, s.Log, s.Caught = a.did, a.home != nil, a.proofs, caught[a.did]
+		s.DID, s.Home, s.Log, s.Caught = a.DID, a.Home != nil, a.Proofs, caught[a.DID]
 		if s.Log {
 			s.Witnesses = p.witnesses(ctx)
 		}
@@ -251,12 +243,12 @@ func (n *Network) Relays(ctx context.Context) []RelayStatus {
 func (n *Network) usable(ctx context.Context) iter.Seq[*peer] {
 	return func(yield func(*peer) bool) {
 		for _, p := range n.given {
-			a, err := p.about(ctx, aboutAge)
+			a, err := p.conn.About(ctx, conn.AboutAge)
 			if err != nil {
 				n.log.Warn("a relay does not answer", "relay", p.url, "error", err)
 				continue
 			}
-			if a.home != nil && !n.state.isCaught(a.did) && !yield(p) {
+			if a.Home != nil && !n.state.isCaught(a.DID) && !yield(p) {
 				return
 			}
 		}
@@ -342,7 +334,7 @@ func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelop
 		if err != nil {
 			return nil, Receipt{}, err
 		}
-		d.Home = homes[0].home(ctx)
+		d.Home = homes[0].conn.Home(ctx)
 		return homes[0].Post(ctx, d)
 	}
 	return n.first(ctx).Post(ctx, d)
@@ -350,7 +342,7 @@ func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelop
 
 func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (e *envelope.Envelope, _ Receipt, err error) {
 	if d.Payload, err = envelope.WithRelays(d.Payload, n.ownRelays(ctx)); err == nil {
-		e, err = d.Sign(n.signer, n.given[0].now())
+		e, err = d.Sign(n.signer, n.given[0].conn.Now())
 	}
 	if err != nil {
 		return nil, Receipt{}, err

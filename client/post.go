@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
@@ -65,8 +66,8 @@ func (c *Client) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope
 
 // post is Post, except that without retryLimited it does not retry a post that the relay refuses with 429.
 func (c *Client) post(ctx context.Context, d envelope.Draft, retryLimited bool) (*envelope.Envelope, Receipt, error) {
-	if c.signer == nil {
-		return nil, Receipt{}, errReadOnly
+	if c.conn.Signer == nil {
+		return nil, Receipt{}, conn.ErrReadOnly
 	}
 	if d.SenderName == "" {
 		d.SenderName = c.opts.SenderName
@@ -74,13 +75,13 @@ func (c *Client) post(ctx context.Context, d envelope.Draft, retryLimited bool) 
 	if d.SenderURL == "" {
 		d.SenderURL = c.opts.SenderURL
 	}
-	e, err := d.Sign(c.signer, c.now())
+	e, err := d.Sign(c.conn.Signer, c.conn.Now())
 	if err != nil {
 		return nil, Receipt{}, err
 	}
 	receipt, err := c.postEnvelope(ctx, e, retryLimited)
 	refusal, ok := errors.AsType[*envelope.Error](err)
-	if !ok || refusal.Code != envelope.CodeStaleTimestamp || !d.TS.IsZero() || !c.correctClock(refusal) {
+	if !ok || refusal.Code != envelope.CodeStaleTimestamp || !d.TS.IsZero() || !c.conn.CorrectClock(refusal) {
 		return e, receipt, err
 	}
 	unknown := errors.Is(err, ErrUnknownOutcome)
@@ -89,7 +90,7 @@ func (c *Client) post(ctx context.Context, d envelope.Draft, retryLimited bool) 
 		request.RequestID = e.RequestID
 		d.Payload = request
 	}
-	if e, err = d.Sign(c.signer, c.now()); err != nil {
+	if e, err = d.Sign(c.conn.Signer, c.conn.Now()); err != nil {
 		return nil, Receipt{}, err
 	}
 	receipt, err = c.postEnvelope(ctx, e, retryLimited)
@@ -121,11 +122,11 @@ func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, retryLi
 			return c.prove(ctx, e, receipt)
 		}
 		var err error = failed
-		retry := failed.Temporary() && !waitTooLong(failed) && attempt < c.opts.Attempts
+		retry := failed.Temporary() && !waitTooLong(failed) && attempt < c.conn.Attempts
 		if retry && (retryLimited || failed.Status != http.StatusTooManyRequests) {
-			c.log.Debug("post failed, will be retried", "id", e.ID, "attempt", attempt, "error", failed)
+			c.conn.Log.Debug("post failed, will be retried", "id", e.ID, "attempt", attempt, "error", failed)
 			mayBeStored = mayBeStored || !failed.NoEffect()
-			waitErr := pause.Wait(ctx, min(failed.RetryAfter, postPatience), pacing.MaxPause)
+			waitErr := pause.Wait(ctx, min(failed.RetryAfter, conn.PostPatience), pacing.MaxPause)
 			if waitErr == nil {
 				continue
 			}
@@ -139,25 +140,25 @@ func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, retryLi
 	}
 }
 
-// waitTooLong reports whether the request had no effect and the relay asks for a longer delay than postPatience. After
-// a failure with an unknown effect (such as a 502) an earlier retry is useful, because it shows whether the relay has
-// the message.
-func waitTooLong(f *wire.Failure) bool { return f.NoEffect() && f.RetryAfter > postPatience }
+// waitTooLong reports whether the request had no effect and the relay asks for a longer delay than conn.PostPatience.
+// After a failure with an unknown effect (such as a 502) an earlier retry is useful, because it shows whether the relay
+// has the message.
+func waitTooLong(f *wire.Failure) bool { return f.NoEffect() && f.RetryAfter > conn.PostPatience }
 
 // postOnce posts an envelope once. It also checks that the receipt is for this envelope.
 func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Receipt, failed *wire.Failure) {
 	ctx, cancel := context.WithTimeout(ctx, wire.Timeout)
 	defer cancel()
-	if failed := c.assureParties(ctx); failed != nil {
+	if failed := c.conn.AssureParties(ctx); failed != nil {
 		return Receipt{}, failed
 	}
 	if e.Home != nil {
-		if failed := c.checkHome(ctx, e.Home); failed != nil {
+		if failed, wrong := errors.AsType[*wire.Failure](c.conn.CheckHome(ctx, e.Home)); wrong {
 			return Receipt{}, failed
 		}
 	}
-	request := wire.Request{Base: c.relayURL(), Method: http.MethodPost, Target: "/events", Body: e.Canonical()}
-	failed = c.wire.Send(ctx, request, wire.Spec{Out: &receipt, Limit: wire.MaxShort})
+	request := wire.Request{Base: c.conn.URL(), Method: http.MethodPost, Target: "/events", Body: e.Canonical()}
+	failed = c.conn.Wire.Send(ctx, request, wire.Spec{Out: &receipt, Limit: wire.MaxShort})
 	if failed == nil && receipt.ID != e.ID {
 		failed = &wire.Failure{Err: errors.New("the relay's receipt is for another message"), Status: http.StatusOK}
 	}
@@ -171,24 +172,4 @@ func (r Receipt) limited(e *envelope.Envelope) Receipt {
 		r.ExpiresAt = e.ExpiresAt()
 	}
 	return r
-}
-
-// defaultRate is the default of PROTOCOL §5. The client uses it if the relay's document does not state the rate.
-var defaultRate = pacing.Rate{PerSecond: 20, Burst: 40}
-
-// rate returns the document's limit on the posts of one sender, or nil if the limit is absent or out of range.
-func (d document) rate() *pacing.Rate {
-	stated := d.Limits.Rates.PostsPerAgent
-	if stated.PerSecond < 0.01 || stated.PerSecond > 1e6 || stated.Burst < 1 || stated.Burst > 1e6 {
-		return nil
-	}
-	return &pacing.Rate{PerSecond: stated.PerSecond, Burst: stated.Burst}
-}
-
-// postRate returns the relay's limit on the posts of this client: the limit in its document, else defaultRate.
-func (c *Client) postRate() pacing.Rate {
-	if stated := c.rate.Load(); stated != nil {
-		return *stated
-	}
-	return defaultRate
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/envelope"
@@ -112,11 +113,11 @@ func (p *postAll) run(ctx context.Context) {
 			p.size = len(chunk) / 2
 		case failed.Status == http.StatusRequestEntityTooLarge:
 			p.giveUp(failed, 1) // the relay takes this message in no request
-		case !failed.Temporary() || waitTooLong(failed) || attempt >= p.client.opts.Attempts:
+		case !failed.Temporary() || waitTooLong(failed) || attempt >= p.client.conn.Attempts:
 			p.giveUp(failed, len(p.pending))
 		default:
-			p.client.log.Debug("bulk post not finished, will be continued", "attempt", attempt, "error", failed)
-			if err := pause.Wait(ctx, min(failed.RetryAfter, postPatience), pacing.MaxPause); err != nil {
+			p.client.conn.Log.Debug("bulk post not finished, will be continued", "attempt", attempt, "error", failed)
+			if err := pause.Wait(ctx, min(failed.RetryAfter, conn.PostPatience), pacing.MaxPause); err != nil {
 				p.giveUp(fmt.Errorf("%w; stopped before a retry: %w", failed, err), len(p.pending))
 			}
 		}
@@ -224,7 +225,7 @@ func (p *postAll) oneByOne(ctx context.Context) {
 func (c *Client) postBulk(ctx context.Context, envelopes []*envelope.Envelope) (answer bulkAnswer, failed *wire.Failure) {
 	ctx, cancel := context.WithTimeout(ctx, 3*wire.Timeout) // a relay works on a bulk request for a minute at most
 	defer cancel()
-	if failed := c.assureParties(ctx); failed != nil {
+	if failed := c.conn.AssureParties(ctx); failed != nil {
 		return answer, failed
 	}
 	var body bytes.Buffer
@@ -234,7 +235,7 @@ func (c *Client) postBulk(ctx context.Context, envelopes []*envelope.Envelope) (
 	}
 	target, limit := "/events/bulk", maxBulk
 	if c.opts.Proofs != ProofsOff {
-		known, err := c.proves(ctx)
+		known, err := c.conn.Proves(ctx)
 		if err != nil {
 			return answer, &wire.Failure{Err: err, NotSent: true}
 		}
@@ -242,8 +243,8 @@ func (c *Client) postBulk(ctx context.Context, envelopes []*envelope.Envelope) (
 			target, limit = target+"?proofs=true", maxBulk+len(envelopes)*bulkProof
 		}
 	}
-	request := wire.Request{Base: c.relayURL(), Method: http.MethodPost, Target: target, Body: body.Bytes()}
-	failed = c.wire.Send(ctx, request, wire.Spec{Out: &answer, Limit: limit})
+	request := wire.Request{Base: c.conn.URL(), Method: http.MethodPost, Target: target, Body: body.Bytes()}
+	failed = c.conn.Wire.Send(ctx, request, wire.Spec{Out: &answer, Limit: limit})
 	wrong := len(answer.Results) > len(envelopes) || len(answer.Results) < len(envelopes) && answer.Stopped == nil
 	for i := 0; i < len(answer.Results) && !wrong; i++ {
 		wrong = answer.Results[i].Error == "" && answer.Results[i].ID != envelopes[i].ID

@@ -46,9 +46,9 @@ func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 	}
 	var err error
 	if text != "" {
-		relay, unknown := c.relayDID(ctx)
+		relay, unknown := c.conn.RelayDID(ctx)
 		if unknown != nil && c.opts.Proofs != ProofsRequired { // it has stored the message, and is not there any more
-			c.log.Warn("a proof is not checked, because the relay does not say who it is", "id", e.ID, "error", unknown)
+			c.conn.Log.Warn("a proof is not checked, because the relay does not say who it is", "id", e.ID, "error", unknown)
 			return r, nil
 		}
 		if err = unknown; err == nil {
@@ -59,7 +59,7 @@ func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 			c.report(e, r)
 			return r, nil
 		}
-		c.log.Warn("the proof in a receipt is not valid; it is read again", "id", e.ID, "error", err)
+		c.conn.Log.Warn("the proof in a receipt is not valid; it is read again", "id", e.ID, "error", err)
 	}
 	wrong := err != nil
 	text, proved, failed := c.Proof(ctx, e.Sender.ID, e.ID)
@@ -71,13 +71,13 @@ func (c *Client) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 		c.report(e, r)
 		return r, nil
 	}
-	if relay := c.known.Load(); relay != nil && wrong && errors.Is(failed, ErrInvalidProof) && c.watcher.invalid != nil {
-		c.watcher.invalid(relay.did, failed)
+	if relay := c.conn.Known(); relay != nil && wrong && errors.Is(failed, ErrInvalidProof) && c.watcher.invalid != nil {
+		c.watcher.invalid(relay.DID, failed)
 	}
 	if err == nil {
 		err = failed
 	}
-	c.known.Store(nil) // perhaps the relay has another identity now
+	c.conn.Forget() // perhaps the relay has another identity now
 	// The error is not wrapped: it could be a refusal of the read, and the message was not refused.
 	return Receipt{}, fmt.Errorf("%w, and %w: %v", ErrUnproved, ErrUnknownOutcome, err)
 }
@@ -117,10 +117,10 @@ var ErrInvalidProof = errors.New("the relay has answered with a proof that is no
 // CodeNotFound if the relay has no such proof or keeps no log; ErrInvalidProof.
 func (c *Client) Proof(ctx context.Context, sender didkey.DID, id string) (text string, v *proof.Verified, err error) {
 	query := url.Values{"sender": {string(sender)}, "id": {id}}
-	if err := c.read(ctx, "/proofs", query, wire.Spec{Text: &text, Limit: proof.MaxBytes}); err != nil {
+	if err := c.conn.Read(ctx, "/proofs", query, wire.Spec{Text: &text, Limit: proof.MaxBytes}); err != nil {
 		return "", nil, err
 	}
-	relay, err := c.relayDID(ctx)
+	relay, err := c.conn.RelayDID(ctx)
 	if err != nil {
 		return "", nil, err
 	}
@@ -142,14 +142,14 @@ func (r *run) unproved(accept, request *envelope.Envelope) (*AgentError, error) 
 	if c.opts.Proofs == ProofsOff {
 		return nil, nil
 	}
-	if known, err := c.proves(r.ctx); err != nil || !known && !required {
+	if known, err := c.conn.Proves(r.ctx); err != nil || !known && !required {
 		return nil, err
 	}
 	reason := r.checkProof(accept, request)
 	if errors.Is(reason, ErrInvalidProof) {
 		reason = r.checkProof(accept, request)
-		if relay := c.known.Load(); relay != nil && errors.Is(reason, ErrInvalidProof) && c.watcher.invalid != nil {
-			c.watcher.invalid(relay.did, reason)
+		if relay := c.conn.Known(); relay != nil && errors.Is(reason, ErrInvalidProof) && c.watcher.invalid != nil {
+			c.watcher.invalid(relay.DID, reason)
 		}
 	}
 	failed, isFailure := errors.AsType[*wire.Failure](reason)
@@ -160,11 +160,11 @@ func (r *run) unproved(accept, request *envelope.Envelope) (*AgentError, error) 
 	case isFailure && failed.Status != http.StatusNotFound:
 		return nil, reason
 	case (isFailure || unknown) && !required:
-		c.log.Warn("the relay does not prove an ACCEPT; the agent works without a proof", "thread", r.key.ID,
+		c.conn.Log.Warn("the relay does not prove an ACCEPT; the agent works without a proof", "thread", r.key.ID,
 			"client", r.key.Client, "reason", reason)
 		return nil, nil
 	}
-	c.log.Error("the relay does not prove an ACCEPT; the agent does not work", "thread", r.key.ID, "client", r.key.Client,
+	c.conn.Log.Error("the relay does not prove an ACCEPT; the agent does not work", "thread", r.key.ID, "client", r.key.Client,
 		"reason", reason)
 	return &AgentError{Code: envelope.AgentUnavailable,
 		Message: "the relay does not prove that it has stored this ACCEPT, so the agent does not work; use a relay with proofs"}, nil
