@@ -65,7 +65,7 @@ func (a *agent) next(ctx context.Context) *queuedRequest {
 // enqueue adds a REQUEST to the queue and drops the REQUESTs that no longer fit. A REQUEST that continues an accepted
 // job does not wait while the agent has as many jobs as it may have, because that job is one of them (RELAYS R-18).
 func (a *agent) enqueue(ctx context.Context, w *queuedRequest) {
-	if a.full() && a.state.continues(w.Event) {
+	if a.full() && a.state.Continues(w.Event) {
 		select {
 		case a.movedSlots <- struct{}{}:
 			a.tasks.Go(func() {

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/client/internal/wire"
-	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/jsontext"
 )
@@ -68,21 +68,13 @@ func Announced(places []Place) (all []envelope.Address) {
 	return all
 }
 
-// joined is a Place in a State.
-type joined struct {
-	Place
-	ID  string    `json:"id"`  // the gateway's name for it
-	Sum string    `json:"sum"` // of what was registered
-	At  time.Time `json:"at"`
-}
-
 // joinAgain is after how long Join registers again what has not changed, because the relay may have lost it.
 const joinAgain = 24 * time.Hour
 
 // protocol is how an agent joins a gateway and leaves it.
 type protocol struct {
 	name  string
-	join  func(*Client, context.Context, JoinOptions, joined) (joined, error)
+	join  func(*Client, context.Context, JoinOptions, journal.Joined) (journal.Joined, error)
 	leave func(id string) (path string)
 }
 
@@ -144,14 +136,14 @@ func (c *Client) Join(ctx context.Context, o JoinOptions) (places []Place, err e
 		o.State = NewState()
 	}
 	for _, p := range all {
-		before := o.State.joinedAt(relay)[p.name]
+		before := o.State.journal.JoinedAt(relay)[p.name]
 		sum, err := o.sum(p.name)
 		if err != nil {
 			return places, err
 		}
-		now := joined{Sum: sum, At: c.conn.Now().UTC().Truncate(time.Second)}
+		now := journal.Joined{Sum: sum, At: c.conn.Now().UTC().Truncate(time.Second)}
 		if before.Sum == now.Sum && now.At.Sub(before.At).Abs() < joinAgain {
-			places = append(places, before.Place)
+			places = append(places, Place(before.Place))
 			continue
 		}
 		done, err := p.join(c, ctx, o, before)
@@ -159,10 +151,10 @@ func (c *Client) Join(ctx context.Context, o JoinOptions) (places []Place, err e
 			return places, fmt.Errorf("client: joining %s: %w", p.name, err)
 		}
 		done.Relay, done.Protocol, done.Sum, done.At = c.conn.Base, p.name, now.Sum, now.At
-		if err := o.State.join(relay, p.name, &done); err != nil {
+		if err := o.State.journal.Join(relay, p.name, &done); err != nil {
 			return places, err
 		}
-		places = append(places, done.Place)
+		places = append(places, Place(done.Place))
 		if before.ID != "" && before.ID != done.ID {
 			if err := c.leave(ctx, p, before.ID); err != nil {
 				return places, err
@@ -195,7 +187,7 @@ func (c *Client) Leave(ctx context.Context, state *State) (left []Place, err err
 	if err != nil {
 		return nil, err
 	}
-	before := state.joinedAt(relay)
+	before := state.journal.JoinedAt(relay)
 	for _, p := range protocols {
 		place, has := before[p.name]
 		if !has {
@@ -204,10 +196,10 @@ func (c *Client) Leave(ctx context.Context, state *State) (left []Place, err err
 		if err := c.leave(ctx, p, place.ID); err != nil {
 			return left, err
 		}
-		if err := state.join(relay, p.name, nil); err != nil {
+		if err := state.journal.Join(relay, p.name, nil); err != nil {
 			return left, err
 		}
-		left = append(left, place.Place)
+		left = append(left, Place(place.Place))
 	}
 	return left, nil
 }
@@ -237,7 +229,7 @@ func (o JoinOptions) agentName() string {
 
 // Join joins at all given relays, as Client.Join does. Errors: those of Client.Join, joined.
 func (n *Network) Join(ctx context.Context, o JoinOptions) (places []Place, err error) {
-	o.State = n.state
+	o.State = n.opts.State
 	return n.atEach(func(c *Client) ([]Place, error) { return c.Join(ctx, o) })
 }
 
@@ -245,7 +237,7 @@ func (n *Network) Join(ctx context.Context, o JoinOptions) (places []Place, err 
 // network's own.
 func (n *Network) Leave(ctx context.Context, state *State) ([]Place, error) {
 	if state == nil {
-		state = n.state
+		state = n.opts.State
 	}
 	return n.atEach(func(c *Client) ([]Place, error) { return c.Leave(ctx, state) })
 }
@@ -260,41 +252,4 @@ func (n *Network) atEach(do func(*Client) ([]Place, error)) (places []Place, err
 		}
 	}
 	return places, err
-}
-
-// joinedAt returns what the agent has joined at a relay, by the names of the protocols.
-func (s *State) joinedAt(relay didkey.DID) map[string]joined {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := map[string]joined{}
-	for key, place := range s.places {
-		if key.relay == relay {
-			all[key.protocol] = place
-		}
-	}
-	return all
-}
-
-// placeKey names a place in a State.
-type placeKey struct {
-	relay    didkey.DID
-	protocol string
-}
-
-// join remembers a place; nil: the agent has left it.
-func (s *State) join(relay didkey.DID, name string, place *joined) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.place(relay, name, place)
-	s.file.Append("joined", relay, name, place)
-	return s.file.Sync()
-}
-
-// place is join in memory. The caller holds s.mu, or is the only one.
-func (s *State) place(relay didkey.DID, name string, place *joined) {
-	if place == nil {
-		delete(s.places, placeKey{relay, name})
-	} else {
-		s.places[placeKey{relay, name}] = *place
-	}
 }

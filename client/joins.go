@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -34,10 +35,10 @@ const defaultCulture = "en"
 const maxHubAddress = 128
 
 // joinHub registers NAME@HOST at the hub.
-func (c *Client) joinHub(ctx context.Context, o JoinOptions, before joined) (joined, error) {
+func (c *Client) joinHub(ctx context.Context, o JoinOptions, before journal.Joined) (journal.Joined, error) {
 	g, err := c.conn.Gateway(ctx, conn.Hub)
 	if err != nil {
-		return joined{}, err
+		return journal.Joined{}, err
 	}
 	var about struct {
 		Name string `json:"server_name"`
@@ -50,7 +51,7 @@ func (c *Client) joinHub(ctx context.Context, o JoinOptions, before joined) (joi
 		err = errors.New("the hub's document has no valid server_name")
 	}
 	if err != nil {
-		return joined{}, err
+		return journal.Joined{}, err
 	}
 	digits := strings.TrimPrefix(c.conn.Signer.DID().Multibase(), "z6Mk")
 	name := cmp.Or(strings.Trim(notInName.ReplaceAllString(o.agentName(), "-"), "-"), "agent")
@@ -68,13 +69,13 @@ func (c *Client) joinHub(ctx context.Context, o JoinOptions, before joined) (joi
 				"agent_card": map[string]any{"card_version": "0.3", "user_culture": culture, "supported_languages": []string{culture}},
 			})})
 		if err == nil {
-			return joined{Place: Place{Address: address}, ID: address}, nil
+			return journal.Joined{Place: journal.Place{Address: address}, ID: address}, nil
 		}
 		if statusOf(err) != http.StatusConflict {
 			break
 		}
 	}
-	return joined{}, err
+	return journal.Joined{}, err
 }
 
 // skillForm is the form of the name of a skill (JOBS §2).
@@ -111,10 +112,10 @@ func agentUUID(did didkey.DID) string {
 }
 
 // joinJobs registers the agent in the registry of jobs.
-func (c *Client) joinJobs(ctx context.Context, o JoinOptions, before joined) (done joined, err error) {
+func (c *Client) joinJobs(ctx context.Context, o JoinOptions, before journal.Joined) (done journal.Joined, err error) {
 	skills, skipped := o.skills()
 	if len(skills) == 0 {
-		return joined{}, errors.New("none of the agent's intents can be the name of a skill")
+		return journal.Joined{}, errors.New("none of the agent's intents can be the name of a skill")
 	}
 	did := c.conn.Signer.DID()
 	for _, id := range []string{cmp.Or(before.ID, agentUUID(did)), ""} {
@@ -131,21 +132,21 @@ func (c *Client) joinJobs(ctx context.Context, o JoinOptions, before joined) (do
 			err = errors.New("the registry's answer has no agent_id")
 		}
 		if err == nil {
-			return joined{Place: Place{Address: answer.ID, Skipped: skipped}, ID: answer.ID}, nil
+			return journal.Joined{Place: journal.Place{Address: answer.ID, Skipped: skipped}, ID: answer.ID}, nil
 		}
 		if statusOf(err) != http.StatusConflict {
 			break
 		}
 	}
-	return joined{}, err
+	return journal.Joined{}, err
 }
 
 // joinChannel makes an inbox, unless the agent still has the earlier one.
-func (c *Client) joinChannel(ctx context.Context, o JoinOptions, before joined) (joined, error) {
+func (c *Client) joinChannel(ctx context.Context, o JoinOptions, before journal.Joined) (journal.Joined, error) {
 	if before.ID != "" {
 		inboxes, err := c.Inboxes(ctx)
 		if err != nil {
-			return joined{}, err
+			return journal.Joined{}, err
 		}
 		if slices.ContainsFunc(inboxes, func(i Inbox) bool { return i.ID == before.ID }) {
 			return before, nil
@@ -153,14 +154,14 @@ func (c *Client) joinChannel(ctx context.Context, o JoinOptions, before joined) 
 	}
 	label := []rune(o.agentName())
 	inbox, url, err := c.NewInbox(ctx, string(label[:min(len(label), 80)]))
-	return joined{Place: Place{Address: url}, ID: inbox.ID}, err
+	return journal.Joined{Place: journal.Place{Address: url}, ID: inbox.ID}, err
 }
 
 // joinA2A publishes an endpoint.
-func (c *Client) joinA2A(ctx context.Context, o JoinOptions, before joined) (done joined, err error) {
+func (c *Client) joinA2A(ctx context.Context, o JoinOptions, before journal.Joined) (done journal.Joined, err error) {
 	at, _, err := c.PublishA2A(ctx, A2AEndpoint{Manifest: o.Manifest, Public: o.Public, Listed: o.Listed, Proofs: o.Proofs,
 		Mode: a2a.ModeMessage})
-	done = joined{Place: Place{Address: at.Base()}, ID: at.DID.Multibase()}
+	done = journal.Joined{Place: journal.Place{Address: at.Base()}, ID: at.DID.Multibase()}
 	if err != nil || o.Public {
 		return done, err
 	}

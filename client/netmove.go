@@ -36,7 +36,7 @@ func (n *Network) homes(ctx context.Context, recipient didkey.DID) ([]*peer, err
 			n.log.Warn("a relay cannot be the home", "relay", p.url, "error", err)
 			return
 		}
-		if a.Home != nil && !n.state.isCaught(a.DID) {
+		if a.Home != nil && !n.state.IsCaught(a.DID) {
 			found[i] = p
 		}
 	}
@@ -91,7 +91,7 @@ func (j *NetworkCall) due() (at time.Time, reason string) {
 	if !j.canMove() {
 		return time.Time{}, ""
 	}
-	at, reason = j.order.Due(time.Now(), j.network.state.isCaught)
+	at, reason = j.order.Due(time.Now(), j.network.state.IsCaught)
 	if !at.IsZero() && at.Before(j.retry) {
 		at = j.retry
 	}

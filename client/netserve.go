@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/client/internal/recent"
@@ -42,7 +43,7 @@ func (n *Network) fresh(events []*envelope.Envelope, at didkey.DID) (all []*enve
 	for _, e := range events {
 		m, key := mark.Of(e), recent.Message{Sender: e.Sender.ID, ID: e.ID}
 		shownByHome := at != "" && (e.Home == nil || e.Home.DID == at)
-		if _, arrived := n.arrived[m]; !shownByHome && (arrived || n.state.wasHandled(e)) {
+		if _, arrived := n.arrived[m]; !shownByHome && (arrived || n.state.WasHandled(e)) {
 			continue
 		}
 		if other, ok := n.seen.Get(key); ok && other != m {
@@ -58,7 +59,7 @@ func (n *Network) fresh(events []*envelope.Envelope, at didkey.DID) (all []*enve
 
 // done records that an event is handled.
 func (n *Network) done(e *envelope.Envelope) {
-	n.state.handle(e)
+	n.state.Handle(e)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.arrived, mark.Of(e))
@@ -76,7 +77,7 @@ func (n *Network) Follow(
 ) error {
 	var turn sync.Mutex
 	return n.each(ctx, func(ctx context.Context, p *peer, relay didkey.DID) error {
-		store := cursorAt{state: n.state, relay: relay, url: p.url}
+		store := journal.Cursor{Journal: n.state, Relay: relay, URL: p.url}
 		f := follower{client: p.Client, opts: opts}
 		f.opts.Cursor = store
 		f.page = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
@@ -114,7 +115,7 @@ func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, di
 	for _, p := range n.given {
 		loops.Go(func() {
 			relay, err := p.identify(ctx)
-			if err == nil && n.state.isCaught(relay) {
+			if err == nil && n.state.IsCaught(relay) {
 				err = &wire.Failure{Err: ErrCaught}
 			}
 			if err == nil {
@@ -144,7 +145,7 @@ func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, di
 // Serve posts names the relays. The positions are in NetworkOptions.State, and opts.Cursor and opts.State are not used.
 // Errors: those of Client.Serve; a relay that refuses the agent is left out, unless all do.
 func (n *Network) Serve(ctx context.Context, opts ServeOptions, handler Handler) error {
-	opts.State = n.state
+	opts.State = n.opts.State
 	d, err := newDesk(ctx, n.me, n.log, opts, handler)
 	if err != nil {
 		return err
@@ -161,7 +162,7 @@ func (n *Network) Serve(ctx context.Context, opts ServeOptions, handler Handler)
 
 // agentAt adds the part of the desk at a relay of the network.
 func (d *desk) agentAt(p *peer, relay didkey.DID) *agent {
-	a := d.agent(p.Client, cursorAt{state: d.state, relay: relay, url: p.url})
+	a := d.agent(p.Client, journal.Cursor{Journal: d.state, Relay: relay, URL: p.url})
 	a.relay = relay
 	a.progress.Handled = d.network.done
 	return a
@@ -184,7 +185,7 @@ func (a *agent) route(ctx context.Context, w *queuedRequest) {
 	}
 	a.desk.mu.Unlock()
 	switch {
-	case a.network.state.isCaught(home.DID):
+	case a.network.state.IsCaught(home.DID):
 		a.skip(ctx, w, ErrCaught)
 	case at != nil:
 		at.enqueue(ctx, w)

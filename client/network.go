@@ -13,6 +13,7 @@ import (
 
 	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/client/internal/discovery"
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/didkey"
@@ -61,7 +62,7 @@ type Network struct {
 	me     didkey.DID
 	opts   NetworkOptions
 	log    *slog.Logger
-	state  *State
+	state  *journal.Journal
 	given  []*peer
 
 	mu         sync.Mutex
@@ -101,7 +102,7 @@ func NewNetwork(relays []string, signer envelope.Signer, opts NetworkOptions) (*
 	if opts.OfferWait <= 0 {
 		opts.OfferWait = defaultOfferWait
 	}
-	n := &Network{signer: signer, me: signer.DID(), opts: opts, log: opts.Logger, state: opts.State,
+	n := &Network{signer: signer, me: signer.DID(), opts: opts, log: opts.Logger, state: opts.State.journal,
 		discovered: map[didkey.DID]*peer{}, arrived: map[mark.Mark]struct{}{},
 		seen: recent.New[recent.Message, mark.Mark](recent.Messages), proofs: map[didkey.DID]*proof.Statement{}}
 	if n.log == nil {
@@ -143,7 +144,7 @@ var ErrCaught = errors.New("this relay was caught: it has given a wrong proof, o
 // must be one that may be contacted (RELAYS R-4, R-13). Errors: ErrCaught, ErrOtherRelay, those of reading the
 // relay's document.
 func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
-	if n.state.isCaught(home.DID) {
+	if n.state.IsCaught(home.DID) {
 		return nil, fmt.Errorf("client: %s: %w", home.DID, ErrCaught)
 	}
 	for _, p := range n.given {
@@ -248,7 +249,7 @@ func (n *Network) usable(ctx context.Context) iter.Seq[*peer] {
 				n.log.Warn("a relay does not answer", "relay", p.url, "error", err)
 				continue
 			}
-			if a.Home != nil && !n.state.isCaught(a.DID) && !yield(p) {
+			if a.Home != nil && !n.state.IsCaught(a.DID) && !yield(p) {
 				return
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/chain"
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/deal"
 	"github.com/agora-relay/agora/thread"
@@ -228,7 +229,7 @@ func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *A
 	if err != nil {
 		return offer, &internalError, nil
 	}
-	offer, known, room := r.agent.state.terms(key)
+	offer, known, room := r.agent.state.Terms(key)
 	switch {
 	case !room:
 		return offer, &AgentError{Code: envelope.AgentUnavailable,
@@ -307,7 +308,7 @@ const clockSkew = 5 * time.Minute
 // call only repeats the post.
 func (r *run) work(request, accept *envelope.Envelope, record *Thread) error {
 	if r.outcome == nil && request == nil {
-		r.outcome = r.agent.state.outcomeAt(accept)
+		r.outcome = r.agent.state.OutcomeAt(accept)
 	}
 	if r.outcome == nil && request == nil {
 		r.outcome = (&AgentError{Code: envelope.AgentUnavailable,
@@ -341,7 +342,7 @@ func (r *run) work(request, accept *envelope.Envelope, record *Thread) error {
 		if r.outcome = t.outcome; r.outcome == nil {
 			return context.Cause(t.ctx)
 		}
-		r.outcome = answering(r.outcome, record.RequestID)
+		r.outcome = journal.Answering(r.outcome, record.RequestID)
 	}
 	err := r.post(r.outcome)
 	if permanent(err) && !threadMovedOn(err) { // for example: too large, or a raw member that is not valid JSON
@@ -360,7 +361,7 @@ func (r *run) remember(request *envelope.Envelope, offer envelope.Offer) error {
 	if err != nil {
 		return err
 	}
-	if err = r.agent.state.offered(key, offer, request.ExpiresAt(), r.agent.client.conn.Now()); err != nil {
+	if err = r.agent.state.Offered(key, offer, request.ExpiresAt(), r.agent.client.conn.Now()); err != nil {
 		r.agent.stop(err)
 	}
 	return err
@@ -422,10 +423,8 @@ func acquireSlot(ctx context.Context, slots chan struct{}) error {
 	}
 }
 
-// internalError is the ERROR for the client after an internal failure. It does not contain the cause, because the cause
-// may be private. The log has the cause.
-var internalError = AgentError{Code: envelope.AgentInternal,
-	Message: "the agent failed; the agent's operator can find the reason in its log"}
+// internalError is journal.Internal as an error.
+var internalError = AgentError{Code: journal.Internal.Code, Message: journal.Internal.Message}
 
 // payload returns e as the payload of an ERROR. An ERROR needs a message, so the code replaces an empty message.
 func (e *AgentError) payload(requestID string) envelope.Failure {

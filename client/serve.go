@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/client/internal/pages"
 	"github.com/agora-relay/agora/client/internal/recent"
@@ -137,7 +138,7 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 		if err != nil {
 			return context.Cause(d.ctx)
 		}
-		store = cursorAt{state: opts.State, relay: relay, url: c.conn.Base}
+		store = journal.Cursor{Journal: opts.State.journal, Relay: relay, URL: c.conn.Base}
 	}
 	d.stop(d.agent(c, store).run(d.ctx))
 	d.tasks.Wait()

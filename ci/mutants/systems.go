@@ -18,7 +18,7 @@ var systems = []mutant{
 	{"sim: repeats are delivered", "client Network.fresh", "shownByHome", never, ofSystems},
 
 	{"sim: the state is not synced", "client/internal/statefile File.Sync", "fsync.File()", with("error(nil)"), ofSystems},
-	{"sim: jobs are forgotten at a restart", "client State.readLine", "s.book.Restore()", drop, ofSystems},
+	{"sim: jobs are forgotten at a restart", "client/internal/journal Journal.readLine", "s.book.Restore()", drop, ofSystems},
 	{"sim: each continuation is worked on", "client desk.take", "d.working[] t =", drop, ofSystems},
 	{"sim: the outcome goes to the first thread only", "internal/deal Book.Accept", "j.Outcome !=", never, ofSystems},
 	{"sim: an agent asks for a new price", "client run.quote", "known", never, ofSystems},
