@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/posting"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -59,9 +60,8 @@ type Options struct {
 
 // Client talks to one relay. It uses one identity, or none if it only reads.
 type Client struct {
-	conn    *conn.Conn
-	opts    Options
-	watcher watcher // set by a Network before the client is used
+	conn   *conn.Conn
+	poster *posting.Poster
 }
 
 // ErrOtherRelay is in the error of a post to a relay that is not the home of the thread: another relay answers at its
@@ -84,9 +84,17 @@ func New(relayURL string, signer envelope.Signer, opts Options) (*Client, error)
 	if err := opts.Proofs.validate(); err != nil {
 		return nil, err
 	}
-	return &Client{opts: opts, conn: conn.New(strings.TrimRight(u.String(), "/"), signer, conn.Options{
+	c := conn.New(strings.TrimRight(u.String(), "/"), signer, conn.Options{
 		HTTPClient: opts.HTTPClient, Now: opts.Now, Logger: opts.Logger, RequireParties: opts.RequireParties,
 		Attempts: opts.Attempts,
 		Errors:   conn.Errors{OpenReads: ErrOpenReads, OtherRelay: ErrOtherRelay, NoGateway: missing},
-	})}, nil
+	})
+	poster := &posting.Poster{Conn: c, Options: posting.Options{SenderName: opts.SenderName, SenderURL: opts.SenderURL,
+		CheckProofs: opts.Proofs != ProofsOff, RequireProofs: opts.Proofs == ProofsRequired,
+		Errors: posting.Errors{Unknown: ErrUnknownOutcome, Unproved: ErrUnproved, InvalidProof: ErrInvalidProof},
+	}}
+	if opts.Proved != nil {
+		poster.Proved = func(e *envelope.Envelope, r posting.Receipt) { opts.Proved(e, receiptOf(r)) }
+	}
+	return &Client{conn: c, poster: poster}, nil
 }

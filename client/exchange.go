@@ -40,10 +40,7 @@ const readPatience = time.Hour
 
 // Unanswered reports whether err means that the relay gave no answer, or an answer without a decision: no connection, a
 // timeout, a failure of a server, 429, or ErrUnknownOutcome. The same call may succeed later.
-func Unanswered(err error) bool {
-	failed, ok := errors.AsType[*wire.Failure](err)
-	return errors.Is(err, ErrUnknownOutcome) || ok && failed.Temporary()
-}
+func Unanswered(err error) bool { return errors.Is(err, ErrUnknownOutcome) || wire.Unanswered(err) }
 
 // retryAfter returns how long the relay asks to wait before a retry; 0: err does not say.
 func retryAfter(err error) time.Duration {

@@ -15,6 +15,7 @@ import (
 	"github.com/agora-relay/agora/client/internal/discovery"
 	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/client/internal/mark"
+	"github.com/agora-relay/agora/client/internal/posting"
 	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -129,9 +130,9 @@ func (n *Network) newPeer(relayURL string, transport *http.Client) (*peer, error
 		return nil, err
 	}
 	p := &peer{Client: c, url: c.conn.Base}
-	c.watcher = watcher{
-		proved:  func(s *proof.Statement) { n.compare(s) },
-		invalid: func(relay didkey.DID, err error) { n.catch(relay, err.Error(), nil) },
+	c.poster.Watcher = posting.Watcher{
+		Proved:  func(s *proof.Statement) { n.compare(s) },
+		Invalid: func(relay didkey.DID, err error) { n.catch(relay, err.Error(), nil) },
 	}
 	return p, nil
 }

@@ -84,12 +84,12 @@ func (r *run) step() error {
 			return r.post(notOpened.payload(record.RequestID))
 		default:
 			r.links.Accept = accept
-			failed, err := r.unproved(accept, request)
+			unproved, err := r.agent.client.poster.Unproved(r.ctx, accept, request)
 			switch {
 			case err != nil:
 				return err
-			case failed != nil:
-				return r.post(failed.payload(record.RequestID))
+			case unproved:
+				return r.post(unprovedError.payload(record.RequestID))
 			}
 			return r.work(request, accept, record)
 		}
@@ -383,7 +383,7 @@ func (r *run) post(payload envelope.Payload) error {
 		r.agent.pace.Spend(time.Now())
 	}
 	draft := r.links.Join(envelope.Draft{Payload: payload, Recipient: r.key.Client, Thread: r.key.ID, Seal: r.seal})
-	_, _, err := r.agent.client.post(r.ctx, draft, retryLimited)
+	_, _, err := r.agent.client.poster.Post(r.ctx, draft, retryLimited)
 	return err
 }
 

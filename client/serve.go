@@ -127,7 +127,7 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 		return err
 	}
 	defer d.stop(nil)
-	if c.opts.Proofs == ProofsRequired {
+	if c.poster.RequireProofs {
 		if known, err := c.conn.Proves(ctx); err == nil && !known {
 			return errors.New("client: this relay keeps no log, so it proves no ACCEPT; use another relay, or ProofsPrefer")
 		}
