@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/chain"
+	"github.com/agora-relay/agora/client/internal/follow"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -310,8 +311,8 @@ func (call *Call) Cancel(ctx context.Context, reason string) error {
 func (call *Call) watch(
 	ctx context.Context, f func(*envelope.Envelope) error, checkState func(thread.State) error,
 ) error {
-	w := follower{client: call.client, wait: call.wait, polled: call.polled,
-		opts: FollowOptions{Filter: Filter{Thread: call.Thread}, FromOldest: true}}
+	w := follow.Follower{Conn: call.client.conn, Wait: call.wait, Polled: call.polled,
+		Options: follow.Options{Filter: follow.Filter{Thread: call.Thread}, FromOldest: true}}
 	check := func(ctx context.Context) error {
 		record, err := call.client.Thread(ctx, call.Thread, call.me)
 		if permanent(err) { // for example: the relay does not have the thread, or no longer has it
@@ -322,7 +323,7 @@ func (call *Call) watch(
 			return nil
 		}
 		for _, e := range record.Events {
-			if w.isNew(e) {
+			if w.IsNew(e) {
 				if err := f(e); err != nil {
 					return err
 				}
@@ -333,7 +334,7 @@ func (call *Call) watch(
 		}
 		return call.endError(ctx, record)
 	}
-	w.page = func(ctx context.Context, events []*envelope.Envelope, _ string) error {
+	w.Handle = func(ctx context.Context, events []*envelope.Envelope, _ string) error {
 		ask := false
 		for _, e := range events {
 			if err := f(e); err != nil {
@@ -346,8 +347,8 @@ func (call *Call) watch(
 		}
 		return nil
 	}
-	w.idle = check
-	return w.run(ctx)
+	w.Idle = check
+	return w.Run(ctx)
 }
 
 // endError returns the error for a thread that has ended without a RESULT, according to the relay's record. It returns

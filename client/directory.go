@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/follow"
 	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
@@ -105,7 +106,7 @@ func (c *Client) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 	if err := c.conn.Read(ctx, "/agents", query, spec); err != nil {
 		return AgentPage{}, err
 	}
-	if len(answer.Cursor) > maxCursor {
+	if len(answer.Cursor) > follow.MaxCursor {
 		return AgentPage{}, errors.New("client: the cursor in the relay's response is too long")
 	}
 	page.HasMore, page.Cursor = answer.HasMore, answer.Cursor

@@ -34,10 +34,6 @@ func permanent(err error) bool {
 // unchanged. errors.Is and errors.As find the same as before.
 func InWords(err error) error { return wire.InWords(err) }
 
-// readPatience is the longest delay from a Retry-After header that the client waits before it retries a read, or the
-// manifest of an agent.
-const readPatience = time.Hour
-
 // Unanswered reports whether err means that the relay gave no answer, or an answer without a decision: no connection, a
 // timeout, a failure of a server, 429, or ErrUnknownOutcome. The same call may succeed later.
 func Unanswered(err error) bool { return errors.Is(err, ErrUnknownOutcome) || wire.Unanswered(err) }

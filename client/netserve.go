@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/follow"
 	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/client/internal/pacing"
@@ -78,9 +79,9 @@ func (n *Network) Follow(
 	var turn sync.Mutex
 	return n.each(ctx, func(ctx context.Context, p *peer, relay didkey.DID) error {
 		store := journal.Cursor{Journal: n.state, Relay: relay, URL: p.url}
-		f := follower{client: p.Client, opts: opts}
-		f.opts.Cursor = store
-		f.page = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
+		f := p.follower(opts)
+		f.Options.Cursor = store
+		f.Handle = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
 			for _, e := range n.fresh(events, "") {
 				turn.Lock()
 				err := ctx.Err()
@@ -93,9 +94,9 @@ func (n *Network) Follow(
 				}
 				n.done(e)
 			}
-			return saveCursor(ctx, store, cursor)
+			return follow.SaveCursor(ctx, store, cursor)
 		}
-		return f.run(ctx)
+		return f.Run(ctx)
 	})
 }
 

@@ -4,14 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/chain"
 	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/follow"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -109,11 +108,8 @@ func (t *Thread) Join(d envelope.Draft) envelope.Draft {
 	return l.Join(d)
 }
 
-// Bounds of Stored.
-const (
-	storedPages = 20   // pages; a page may have few events, or none
-	maxStored   = 1000 // events
-)
+// storedPages is how many pages Stored reads at most; a page may have few events, or none.
+const storedPages = 20
 
 // EventPage is one page of the events that a relay has. Cursor is the position after it.
 type EventPage struct {
@@ -129,50 +125,31 @@ type EventPage struct {
 //
 // Errors: *envelope.Error; its Reason is envelope.ReasonUnknownCursor if the relay does not know the cursor.
 func (c *Client) Events(ctx context.Context, filter Filter, cursor string, limit int) (EventPage, error) {
-	return c.eventPage(ctx, filter, "cursor", cmp.Or(cursor, oldest), limit)
+	page, err := follow.Read(ctx, c.conn, follow.Filter(filter), "cursor", cmp.Or(cursor, follow.Oldest), limit)
+	return EventPage(page), err
 }
 
 // EventsBefore returns the events before the position before that match filter, the newest first, at most limit of them
 // (1 to 1000). An empty before stands for the end, so the page begins with the newest event. EventPage.Cursor is the
 // before of the next page, which has older events. The rest is as in Events.
 func (c *Client) EventsBefore(ctx context.Context, filter Filter, before string, limit int) (EventPage, error) {
-	return c.eventPage(ctx, filter, "before", cmp.Or(before, theEnd), limit)
+	page, err := follow.Read(ctx, c.conn, follow.Filter(filter), "before", cmp.Or(before, theEnd), limit)
+	return EventPage(page), err
 }
 
 // theEnd is the value of the parameter before for the position after the newest event.
 const theEnd = "end"
-
-// eventPage reads a page of GET /events. position is the value of the parameter start, cursor or before.
-func (c *Client) eventPage(
-	ctx context.Context, filter Filter, start, position string, limit int,
-) (EventPage, error) {
-	query := filter.values()
-	query.Set(start, position)
-	query.Set("limit", strconv.Itoa(limit))
-	if start == "cursor" {
-		query.Set("timeout", "0")
-	}
-	page := wire.Page{Events: wire.Events{Limit: maxStored}}
-	if err := c.conn.Read(ctx, "/events", query, page.Spec()); err != nil {
-		return EventPage{}, err
-	}
-	if page.Cursor == "" || len(page.Cursor) > maxCursor || page.HasMore && page.Cursor == position {
-		return EventPage{}, errors.New("client: the relay sends no usable cursor to read further events")
-	}
-	return EventPage{Events: c.conn.Wanted(&page.Events, filter.match), Received: page.Received,
-		Cursor: page.Cursor, HasMore: page.HasMore}, nil
-}
 
 // Stored returns the events that match filter and that the relay has now, in the relay's order. It reads at most 1000
 // events and at most 20 pages. all is false if the relay has more. Errors: those of Events.
 func (c *Client) Stored(ctx context.Context, filter Filter) (found []*envelope.Envelope, all bool, err error) {
 	cursor, read := "", 0
 	for range storedPages {
-		page, err := c.Events(ctx, filter, cursor, maxStored)
+		page, err := c.Events(ctx, filter, cursor, follow.MaxRead)
 		if err != nil {
 			return nil, false, err
 		}
-		if read += page.Received; read > maxStored {
+		if read += page.Received; read > follow.MaxRead {
 			return found, false, nil
 		}
 		found = append(found, page.Events...)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/follow"
 	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/client/internal/pages"
@@ -180,7 +181,7 @@ func (d *desk) agent(c *Client, cursor CursorStore) *agent {
 		running:     map[thread.Key]*run{},
 		requests:    recent.New[thread.Key, *envelope.Envelope](maxAccepts),
 	}
-	a.progress.Save = func(ctx context.Context, at string) error { return saveCursor(ctx, cursor, at) }
+	a.progress.Save = func(ctx context.Context, at string) error { return follow.SaveCursor(ctx, cursor, at) }
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.agents = append(d.agents, a)
@@ -193,13 +194,13 @@ func (a *agent) run(ctx context.Context) error {
 	if a.opts.Manifest != nil {
 		a.tasks.Go(func() { a.announce(ctx) })
 	}
-	f := follower{client: a.client, page: a.page, opts: FollowOptions{
-		Filter: Filter{Recipient: a.me, Broadcast: true}, Cursor: a.cursor, FromOldest: true,
+	f := follow.Follower{Conn: a.client.conn, Handle: a.page, Options: follow.Options{
+		Filter: follow.Filter{Recipient: a.me, Broadcast: true}, Cursor: a.cursor, FromOldest: true,
 	}}
-	return f.run(ctx)
+	return f.Run(ctx)
 }
 
-// page starts to handle a page of events. It implements follower.page.
+// page starts to handle a page of events. It implements follow.Follower.Handle.
 func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor string) error {
 	if a.network != nil {
 		events = a.network.fresh(events, a.relay)
@@ -387,7 +388,7 @@ func (a *agent) announce(ctx context.Context) {
 	for {
 		a.pace.Spend(time.Now())
 		receipt, err := a.postManifest(ctx)
-		next := min(retryAfter(err), readPatience)
+		next := min(retryAfter(err), conn.ReadPatience)
 		switch {
 		case ctx.Err() != nil:
 			return

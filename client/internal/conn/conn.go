@@ -182,6 +182,10 @@ func (c *Conn) Wanted(events *wire.Events, wanted func(*envelope.Envelope) bool)
 // It is much shorter than the age at which a message is stale.
 const PostPatience = 2 * time.Minute
 
+// ReadPatience is the longest delay from a Retry-After header that the client waits before it retries a read, or the
+// manifest of an agent.
+const ReadPatience = time.Hour
+
 // Repeat calls do until it succeeds, until again returns false for its failure, or until Attempts is reached. Between
 // the attempts it waits as for a post. Each attempt takes at most wire.Timeout.
 func (c *Conn) Repeat(
