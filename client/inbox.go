@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -89,7 +88,7 @@ func (c *Client) RotateInbox(ctx context.Context, id string) (url string, err er
 	}
 	// A repeat gives the inbox one more new URL, and returns it. So repeating the call does no harm.
 	err = c.conn.Call(ctx, conn.Channel,
-		conn.Call{Method: http.MethodPost, Path: inboxPath(id) + "/rotate", Repeatable: true, Out: &answer})
+		conn.Call{Method: http.MethodPost, Path: conn.InboxPath(id) + "/rotate", Repeatable: true, Out: &answer})
 	if err != nil {
 		return "", err
 	}
@@ -99,7 +98,5 @@ func (c *Client) RotateInbox(ctx context.Context, id string) (url string, err er
 // DeleteInbox deletes an inbox. Its URL and the callbacks of its deliveries end, and the relay cancels their open
 // threads. Errors: those of RotateInbox.
 func (c *Client) DeleteInbox(ctx context.Context, id string) error {
-	return c.conn.Call(ctx, conn.Channel, conn.Call{Method: http.MethodDelete, Path: inboxPath(id)})
+	return c.conn.Call(ctx, conn.Channel, conn.Call{Method: http.MethodDelete, Path: conn.InboxPath(id)})
 }
-
-func inboxPath(id string) string { return "/inboxes/" + url.PathEscape(id) }

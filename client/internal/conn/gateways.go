@@ -29,6 +29,12 @@ const (
 	A2A     = "a2a"
 )
 
+// InboxPath returns the path of an inbox at the channel gateway (CHANNEL §4).
+func InboxPath(id string) string { return "/inboxes/" + url.PathEscape(id) }
+
+// NoGateway returns the error for a relay without the gateway with this name.
+func (c *Conn) NoGateway(name string) error { return c.errors.NoGateway[name] }
+
 // Gateways is what the relay's document says about its gateways.
 type Gateways struct {
 	URLs     map[string]string // their base URLs by name
@@ -72,7 +78,7 @@ func (d gatewayDocument) read(known map[string]error) (g Gateways, err error) {
 func (c *Conn) Gateway(ctx context.Context, name string) (Gateways, error) {
 	g, err := c.AllGateways(ctx)
 	if err == nil && g.URLs[name] == "" {
-		err = c.errors.NoGateway[name]
+		err = c.NoGateway(name)
 	}
 	return g, err
 }

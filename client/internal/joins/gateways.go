@@ -1,4 +1,4 @@
-package client
+package joins
 
 import (
 	"cmp"
@@ -16,11 +16,10 @@ import (
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
-	"github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/internal/jsontext"
 )
 
-// How an agent joins each gateway.
+// How an agent joins the hub and the registry of jobs.
 
 // endpointOf returns the endpoint of a registration that belongs to a DID (BRIDGE B-1).
 func endpointOf(did didkey.DID) string { return "agora:" + string(did) }
@@ -34,18 +33,18 @@ const defaultCulture = "en"
 // maxHubAddress is the largest size of an address at the hub.
 const maxHubAddress = 128
 
-// joinHub registers NAME@HOST at the hub.
-func (c *Client) joinHub(ctx context.Context, o JoinOptions, before journal.Joined) (journal.Joined, error) {
-	g, err := c.conn.Gateway(ctx, conn.Hub)
+// hub registers NAME@HOST at the hub.
+func (j *Joiner) hub(ctx context.Context, o Options, before journal.Joined) (journal.Joined, error) {
+	g, err := j.Conn.Gateway(ctx, conn.Hub)
 	if err != nil {
 		return journal.Joined{}, err
 	}
 	var about struct {
 		Name string `json:"server_name"`
 	}
-	err = c.conn.Repeat(ctx, (*wire.Failure).Temporary, func(ctx context.Context) *wire.Failure {
+	err = j.Conn.Repeat(ctx, (*wire.Failure).Temporary, func(ctx context.Context) *wire.Failure {
 		request := wire.Request{Base: g.URLs[conn.Hub], Method: http.MethodGet, Target: "/.well-known/chorus.json"}
-		return c.conn.Wire.Send(ctx, request, wire.Spec{Out: &about, Limit: wire.MaxDocument, Sister: true})
+		return j.Conn.Wire.Send(ctx, request, wire.Spec{Out: &about, Limit: wire.MaxDocument, Sister: true})
 	})
 	if err == nil && (about.Name == "" || notInName.MatchString(about.Name)) {
 		err = errors.New("the hub's document has no valid server_name")
@@ -53,8 +52,8 @@ func (c *Client) joinHub(ctx context.Context, o JoinOptions, before journal.Join
 	if err != nil {
 		return journal.Joined{}, err
 	}
-	digits := strings.TrimPrefix(c.conn.Signer.DID().Multibase(), "z6Mk")
-	name := cmp.Or(strings.Trim(notInName.ReplaceAllString(o.agentName(), "-"), "-"), "agent")
+	digits := strings.TrimPrefix(j.Conn.Signer.DID().Multibase(), "z6Mk")
+	name := cmp.Or(strings.Trim(notInName.ReplaceAllString(o.AgentName(), "-"), "-"), "agent")
 	name = name[:min(len(name), max(1, maxHubAddress-len(about.Name)-len("@-123456")))]
 	names := []string{name, name + "-" + digits[:6]}
 	if before.ID != "" && strings.HasPrefix(before.ID, names[1]+"@") {
@@ -63,15 +62,15 @@ func (c *Client) joinHub(ctx context.Context, o JoinOptions, before journal.Join
 	culture := cmp.Or(o.Culture, defaultCulture)
 	for _, name := range names {
 		address := name + "@" + about.Name
-		err = c.conn.Call(ctx, conn.Hub, conn.Call{Method: http.MethodPost, Path: "/register", Repeatable: true,
+		err = j.Conn.Call(ctx, conn.Hub, conn.Call{Method: http.MethodPost, Path: "/register", Repeatable: true,
 			Body: jsontext.Compact(map[string]any{
-				"agent_id": address, "endpoint": endpointOf(c.conn.Signer.DID()),
+				"agent_id": address, "endpoint": endpointOf(j.Conn.Signer.DID()),
 				"agent_card": map[string]any{"card_version": "0.3", "user_culture": culture, "supported_languages": []string{culture}},
 			})})
 		if err == nil {
 			return journal.Joined{Place: journal.Place{Address: address}, ID: address}, nil
 		}
-		if statusOf(err) != http.StatusConflict {
+		if wire.StatusOf(err) != http.StatusConflict {
 			break
 		}
 	}
@@ -85,7 +84,7 @@ var skillForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
 const maxSkills = 64
 
 // skills returns the skills of the agent in the registry of jobs, and the intents that cannot be skills.
-func (o JoinOptions) skills() (skills []map[string]any, skipped []string) {
+func (o Options) skills() (skills []map[string]any, skipped []string) {
 	var names []string
 	for _, intent := range o.Manifest.Intents {
 		if envelope.IsGatewayIntent(intent.ID) {
@@ -111,22 +110,22 @@ func agentUUID(did didkey.DID) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
 }
 
-// joinJobs registers the agent in the registry of jobs.
-func (c *Client) joinJobs(ctx context.Context, o JoinOptions, before journal.Joined) (done journal.Joined, err error) {
+// jobs registers the agent in the registry of jobs.
+func (j *Joiner) jobs(ctx context.Context, o Options, before journal.Joined) (done journal.Joined, err error) {
 	skills, skipped := o.skills()
 	if len(skills) == 0 {
 		return journal.Joined{}, errors.New("none of the agent's intents can be the name of a skill")
 	}
-	did := c.conn.Signer.DID()
+	did := j.Conn.Signer.DID()
 	for _, id := range []string{cmp.Or(before.ID, agentUUID(did)), ""} {
-		form := map[string]any{"agent_name": o.agentName(), "owner_id": did, "api_endpoint": endpointOf(did), "skills": skills}
+		form := map[string]any{"agent_name": o.AgentName(), "owner_id": did, "api_endpoint": endpointOf(did), "skills": skills}
 		if id != "" {
 			form["agent_id"] = id
 		}
 		var answer struct {
 			ID string `json:"agent_id"`
 		}
-		err = c.conn.Call(ctx, conn.Jobs, conn.Call{Method: http.MethodPost, Path: "/register",
+		err = j.Conn.Call(ctx, conn.Jobs, conn.Call{Method: http.MethodPost, Path: "/register",
 			Repeatable: id != "", Body: jsontext.Compact(form), Out: &answer})
 		if err == nil && answer.ID == "" {
 			err = errors.New("the registry's answer has no agent_id")
@@ -134,45 +133,9 @@ func (c *Client) joinJobs(ctx context.Context, o JoinOptions, before journal.Joi
 		if err == nil {
 			return journal.Joined{Place: journal.Place{Address: answer.ID, Skipped: skipped}, ID: answer.ID}, nil
 		}
-		if statusOf(err) != http.StatusConflict {
+		if wire.StatusOf(err) != http.StatusConflict {
 			break
 		}
 	}
 	return journal.Joined{}, err
-}
-
-// joinChannel makes an inbox, unless the agent still has the earlier one.
-func (c *Client) joinChannel(ctx context.Context, o JoinOptions, before journal.Joined) (journal.Joined, error) {
-	if before.ID != "" {
-		inboxes, err := c.Inboxes(ctx)
-		if err != nil {
-			return journal.Joined{}, err
-		}
-		if slices.ContainsFunc(inboxes, func(i Inbox) bool { return i.ID == before.ID }) {
-			return before, nil
-		}
-	}
-	label := []rune(o.agentName())
-	inbox, url, err := c.NewInbox(ctx, string(label[:min(len(label), 80)]))
-	return journal.Joined{Place: journal.Place{Address: url}, ID: inbox.ID}, err
-}
-
-// joinA2A publishes an endpoint.
-func (c *Client) joinA2A(ctx context.Context, o JoinOptions, before journal.Joined) (done journal.Joined, err error) {
-	at, _, err := c.PublishA2A(ctx, A2AEndpoint{Manifest: o.Manifest, Public: o.Public, Listed: o.Listed, Proofs: o.Proofs,
-		Mode: a2a.ModeMessage})
-	done = journal.Joined{Place: journal.Place{Address: at.Base()}, ID: at.DID.Multibase()}
-	if err != nil || o.Public {
-		return done, err
-	}
-	if done.Key = before.Key; done.Key != "" {
-		return done, nil
-	}
-	var answer struct {
-		Key string `json:"key"`
-	}
-	err = c.CallA2A(ctx, GatewayCall{Method: http.MethodPost, Path: "/" + done.ID + "/keys", Status: http.StatusCreated, Out: &answer,
-		Body: jsontext.Compact(map[string]string{"name": envelope.NewID("join", c.conn.Now())})})
-	done.Key = answer.Key
-	return done, err
 }
