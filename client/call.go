@@ -312,7 +312,7 @@ func (call *Call) watch(
 	ctx context.Context, f func(*envelope.Envelope) error, checkState func(thread.State) error,
 ) error {
 	w := follow.Follower{Conn: call.client.conn, Wait: call.wait, Polled: call.polled,
-		Options: follow.Options{Filter: follow.Filter{Thread: call.Thread}, FromOldest: true}}
+		Filter: follow.Filter{Thread: call.Thread}, FromOldest: true}
 	check := func(ctx context.Context) error {
 		record, err := call.client.Thread(ctx, call.Thread, call.me)
 		if permanent(err) { // for example: the relay does not have the thread, or no longer has it

@@ -71,6 +71,6 @@ func (c *Client) Follow(
 
 // follower returns the poll loop for opts.
 func (c *Client) follower(opts FollowOptions) *follow.Follower {
-	return &follow.Follower{Conn: c.conn, Options: follow.Options{Filter: follow.Filter(opts.Filter), Cursor: opts.Cursor,
-		FromOldest: opts.FromOldest, Since: opts.Since, Page: opts.Page}}
+	return &follow.Follower{Conn: c.conn, Filter: follow.Filter(opts.Filter), Cursor: opts.Cursor,
+		FromOldest: opts.FromOldest, Since: opts.Since, Page: opts.Page}
 }

@@ -80,7 +80,7 @@ func (n *Network) Follow(
 	return n.each(ctx, func(ctx context.Context, p *peer, relay didkey.DID) error {
 		store := journal.Cursor{Journal: n.state, Relay: relay, URL: p.url}
 		f := p.follower(opts)
-		f.Options.Cursor = store
+		f.Cursor = store
 		f.Handle = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
 			for _, e := range n.fresh(events, "") {
 				turn.Lock()

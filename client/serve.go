@@ -194,9 +194,8 @@ func (a *agent) run(ctx context.Context) error {
 	if a.opts.Manifest != nil {
 		a.tasks.Go(func() { a.announce(ctx) })
 	}
-	f := follow.Follower{Conn: a.client.conn, Handle: a.page, Options: follow.Options{
-		Filter: follow.Filter{Recipient: a.me, Broadcast: true}, Cursor: a.cursor, FromOldest: true,
-	}}
+	f := follow.Follower{Conn: a.client.conn, Handle: a.page,
+		Filter: follow.Filter{Recipient: a.me, Broadcast: true}, Cursor: a.cursor, FromOldest: true}
 	return f.Run(ctx)
 }
 

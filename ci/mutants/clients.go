@@ -11,7 +11,8 @@ var clients = []mutant{
 	{"reads: a client corrects its clock again and again", "client/internal/readauth Rules.Correct", "RecheckInterval", never,
 		ofClients},
 	{"reads: a client sends tokens to another name", "client/internal/conn Conn.audience", "ownURL.Store()", drop, ofClients},
-	{"reads: a client does not replace a used token", "client/internal/conn Conn.prepareRetry", "ReasonUsed", never, ofClients},
+	{"reads: a client does not replace a used token", "client/internal/conn Conn.prepareCall", "ReasonUsed",
+		with(`"none"`), ofClients},
 	{"reads: followers are not signed at open relays", "client/internal/follow Follower.poll", "Get()", swap("true, answer", "false, answer"),
 		ofClients + " -run OpenRelays"},
 

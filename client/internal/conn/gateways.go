@@ -196,8 +196,8 @@ func (c *Conn) exchange(ctx context.Context, base, audience string, call Call, s
 	}
 }
 
-// prepareCall returns nil if a call that failed can be repeated with a new token, else the failure to report. If the
-// time of the token was refused, it corrects the clock for tokens.
+// prepareCall returns nil if a call or a signed read that failed can be repeated with a new token, else the failure to
+// report. If the time of the token was refused, it corrects the clock for tokens.
 func (c *Conn) prepareCall(failed *wire.Failure) *wire.Failure {
 	refusal, ok := errors.AsType[*envelope.Error](failed)
 	if !ok || failed.Status != http.StatusUnauthorized {
@@ -206,7 +206,7 @@ func (c *Conn) prepareCall(failed *wire.Failure) *wire.Failure {
 	switch refusal.Reason() {
 	case envelope.ReasonTime:
 		return c.readAuth.Correct(refusal, failed, c.rawNow())
-	case envelope.ReasonUsed:
+	case envelope.ReasonUsed: // the transport sent the request twice
 		return nil
 	}
 	return failed

@@ -189,22 +189,16 @@ func (c *Conn) URL() string {
 }
 
 // prepareRetry prepares the retry of a read that the relay refused with 401 and a challenge. It returns nil if the read
-// can be retried, else the failure to report. signed is true if the read had a token that grants access.
-//
-//   - A signed read with a wrong time: prepareRetry corrects the clock for tokens.
-//   - A signed read whose token was used before: the retry needs a new token, nothing else.
-//   - An unsigned read by a client with a signer: prepareRetry makes the retry fetch the document again.
+// can be retried, else the failure to report. signed is true if the read had a token that grants access: then the retry
+// needs a new token. An unsigned read by a client with a signer makes the retry fetch the document again.
 func (c *Conn) prepareRetry(failed *wire.Failure, signed bool) *wire.Failure {
-	refusal, ok := errors.AsType[*envelope.Error](failed)
-	if !ok || failed.Status != http.StatusUnauthorized || !failed.Challenged {
+	_, refused := errors.AsType[*envelope.Error](failed)
+	switch {
+	case !refused || failed.Status != http.StatusUnauthorized || !failed.Challenged:
 		return failed
-	}
-	switch reason := refusal.Reason(); {
-	case signed && reason == envelope.ReasonTime:
-		return c.readAuth.Correct(refusal, failed, c.rawNow())
-	case signed && reason == envelope.ReasonUsed: // the transport sent the request twice
-		return nil
-	case signed || c.Signer == nil:
+	case signed:
+		return c.prepareCall(failed)
+	case c.Signer == nil:
 		return failed
 	}
 	c.readAuth.Invalidate() // the relay was open when the document was fetched, and has become private since

@@ -75,25 +75,21 @@ func SaveCursor(ctx context.Context, store Cursor, cursor string) error {
 const (
 	pollTimeout = 30 * time.Second // how long a relay waits for new events before it answers a poll
 	quickPoll   = 2 * time.Second  // a poll that ends before this time without new events is followed by a pause
-	pageLimit   = 100              // events in a page, unless Options.Page is set
+	pageLimit   = 100              // events in a page, unless Follower.Page is set
 )
 
 // Oldest is the cursor before the relay's oldest event.
 const Oldest = "0"
 
-// Options say which events a Follower reads, and where it begins. See client.FollowOptions.
-type Options struct {
-	Filter
-	Cursor     Cursor
-	FromOldest bool
-	Since      time.Time
-	Page       int
-}
-
 // Follower is a poll loop. Only one goroutine uses it.
 type Follower struct {
 	Conn *conn.Conn
-	Options
+	Filter
+	Cursor     Cursor // this and the next fields are those of client.FollowOptions
+	FromOldest bool
+	Since      time.Time
+	Page       int
+
 	// Handle handles the new events of one response. cursor is the position after them. There may be no events.
 	Handle func(ctx context.Context, events []*envelope.Envelope, cursor string) error
 	// Idle is called after each response without new events; nil: not used.
@@ -110,9 +106,9 @@ type Follower struct {
 
 // Run polls until ctx ends, or until an error that a retry cannot fix.
 func (f *Follower) Run(ctx context.Context) error {
-	if f.Options.Cursor != nil {
+	if f.Cursor != nil {
 		var err error
-		if f.cursor, err = f.Options.Cursor.Load(ctx); err != nil {
+		if f.cursor, err = f.Cursor.Load(ctx); err != nil {
 			return fmt.Errorf("loading the cursor: %w", err)
 		}
 	}
