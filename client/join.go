@@ -153,7 +153,7 @@ func (n *Network) Leave(ctx context.Context, state *State) ([]Place, error) {
 // atEach calls do for each given relay.
 func (n *Network) atEach(do func(*Client) ([]Place, error)) (places []Place, err error) {
 	for _, p := range n.given {
-		some, failed := do(p.Client)
+		some, failed := do(p)
 		places = append(places, some...)
 		if failed != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", p.conn.Base, failed))

@@ -77,8 +77,8 @@ func (n *Network) Follow(
 	ctx context.Context, opts FollowOptions, handler func(context.Context, *envelope.Envelope) error,
 ) error {
 	var turn sync.Mutex
-	return n.each(ctx, func(ctx context.Context, p *peer, relay didkey.DID) error {
-		store := journal.Cursor{Journal: n.state, Relay: relay, URL: p.url}
+	return n.each(ctx, func(ctx context.Context, p *Client, relay didkey.DID) error {
+		store := journal.Cursor{Journal: n.state, Relay: relay, URL: p.conn.Base}
 		f := p.follower(opts)
 		f.Cursor = store
 		f.Handle = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
@@ -107,7 +107,7 @@ func (e *handlerError) Unwrap() error { return e.error }
 
 // each runs loop for each given relay, once the relay has said who it is, until ctx ends. It returns when all loops
 // have ended. A relay that refuses its loop is logged, and the others continue. If all refuse, each returns the error.
-func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, didkey.DID) error) error {
+func (n *Network) each(ctx context.Context, loop func(context.Context, *Client, didkey.DID) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var loops sync.WaitGroup
@@ -131,7 +131,7 @@ func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, di
 			last := left == 0
 			mu.Unlock()
 			if refused && !last {
-				n.log.Error("a relay refuses this client and is not followed any more", "relay", p.url, "error", err)
+				n.log.Error("a relay refuses this client and is not followed any more", "relay", p.conn.Base, "error", err)
 				return
 			}
 			stop(err)
@@ -153,7 +153,7 @@ func (n *Network) Serve(ctx context.Context, opts ServeOptions, handler Handler)
 	}
 	defer d.stop(nil)
 	d.network = n
-	err = n.each(d.ctx, func(ctx context.Context, p *peer, relay didkey.DID) error {
+	err = n.each(d.ctx, func(ctx context.Context, p *Client, relay didkey.DID) error {
 		return d.agentAt(p, relay).run(ctx)
 	})
 	d.stop(err)
@@ -162,8 +162,8 @@ func (n *Network) Serve(ctx context.Context, opts ServeOptions, handler Handler)
 }
 
 // agentAt adds the part of the desk at a relay of the network.
-func (d *desk) agentAt(p *peer, relay didkey.DID) *agent {
-	a := d.agent(p.Client, journal.Cursor{Journal: d.state, Relay: relay, URL: p.url})
+func (d *desk) agentAt(p *Client, relay didkey.DID) *agent {
+	a := d.agent(p, journal.Cursor{Journal: d.state, Relay: relay, URL: p.conn.Base})
 	a.relay = relay
 	a.progress.Handled = d.network.done
 	return a
@@ -230,7 +230,7 @@ func (a *agent) follow(ctx context.Context, home envelope.Home) (*agent, error) 
 	a.desk.followed = append(a.desk.followed, other)
 	a.tasks.Go(func() {
 		if err := other.run(ctx); ctx.Err() == nil {
-			a.log.Warn("a relay that was discovered is not followed any more", "relay", p.url, "error", err)
+			a.log.Warn("a relay that was discovered is not followed any more", "relay", p.conn.Base, "error", err)
 		}
 	})
 	return other, nil
@@ -283,7 +283,7 @@ func (n *Network) freshManifest(now time.Time, home *envelope.Home) *envelope.En
 func (n *Network) ownRelays(ctx context.Context) (relays []envelope.Home) {
 	ctx, cancel := context.WithTimeout(ctx, n.opts.Silence/3)
 	defer cancel()
-	all, errs := askAll(n.given, func(p *peer) (*conn.About, error) {
+	all, errs := askAll(n.given, func(p *Client) (*conn.About, error) {
 		a, err := p.conn.About(ctx, conn.AboutAge)
 		if err != nil {
 			return p.conn.About(ctx, 0)

@@ -64,10 +64,10 @@ type Network struct {
 	opts   NetworkOptions
 	log    *slog.Logger
 	state  *journal.Journal
-	given  []*peer
+	given  []*Client
 
 	mu         sync.Mutex
-	discovered map[didkey.DID]*peer
+	discovered map[didkey.DID]*Client
 	arrived    map[mark.Mark]struct{}                 // events that are being handled
 	seen       *recent.Map[recent.Message, mark.Mark] // the last events, to notice two with one id
 	proofs     map[didkey.DID]*proof.Statement        // the last proof of each relay
@@ -77,12 +77,6 @@ type Network struct {
 	announcing sync.Mutex
 	announced  *envelope.Envelope // the last MANIFEST
 	named      []envelope.Home    // the relays that it names
-}
-
-// peer is a relay of a Network.
-type peer struct {
-	*Client
-	url string
 }
 
 // NewNetwork returns a client of these relays, the preferred one first. Errors: no relay or more than MaxRelays; those
@@ -104,7 +98,7 @@ func NewNetwork(relays []string, signer envelope.Signer, opts NetworkOptions) (*
 		opts.OfferWait = defaultOfferWait
 	}
 	n := &Network{signer: signer, me: signer.DID(), opts: opts, log: opts.Logger, state: opts.State.journal,
-		discovered: map[didkey.DID]*peer{}, arrived: map[mark.Mark]struct{}{},
+		discovered: map[didkey.DID]*Client{}, arrived: map[mark.Mark]struct{}{},
 		seen: recent.New[recent.Message, mark.Mark](recent.Messages), proofs: map[didkey.DID]*proof.Statement{}}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
@@ -114,7 +108,7 @@ func NewNetwork(relays []string, signer envelope.Signer, opts NetworkOptions) (*
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(n.given, func(other *peer) bool { return other.conn.Base == p.conn.Base }) {
+		if slices.ContainsFunc(n.given, func(other *Client) bool { return other.conn.Base == p.conn.Base }) {
 			return nil, fmt.Errorf("client: the relay %s was given twice", p.conn.Base)
 		}
 		n.given = append(n.given, p)
@@ -122,19 +116,18 @@ func NewNetwork(relays []string, signer envelope.Signer, opts NetworkOptions) (*
 	return n, nil
 }
 
-func (n *Network) newPeer(relayURL string, transport *http.Client) (*peer, error) {
+func (n *Network) newPeer(relayURL string, transport *http.Client) (*Client, error) {
 	opts := n.opts.Options
 	opts.HTTPClient = transport
 	c, err := New(relayURL, n.signer, opts)
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{Client: c, url: c.conn.Base}
 	c.poster.Watcher = posting.Watcher{
 		Proved:  func(s *proof.Statement) { n.compare(s) },
 		Invalid: func(relay didkey.DID, err error) { n.catch(relay, err.Error(), nil) },
 	}
-	return p, nil
+	return c, nil
 }
 
 // ErrCaught is in the error of a call that would need a relay that was caught lying (RELAYS R-17).
@@ -144,7 +137,7 @@ var ErrCaught = errors.New("this relay was caught: it has given a wrong proof, o
 // at returns the client of the relay with this identity, which must answer at home.URL or at a given address, and
 // must be one that may be contacted (RELAYS R-4, R-13). Errors: ErrCaught, ErrOtherRelay, those of reading the
 // relay's document.
-func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
+func (n *Network) at(ctx context.Context, home envelope.Home) (*Client, error) {
 	if n.state.IsCaught(home.DID) {
 		return nil, fmt.Errorf("client: %s: %w", home.DID, ErrCaught)
 	}
@@ -164,7 +157,7 @@ func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
 }
 
 // discover contacts a relay that was not given.
-func (n *Network) discover(ctx context.Context, home envelope.Home) (*peer, error) {
+func (n *Network) discover(ctx context.Context, home envelope.Home) (*Client, error) {
 	if !n.opts.Discover {
 		return nil, fmt.Errorf("client: the relay %s is not one of those that were given; give it too, or allow the "+
 			"client to discover relays", home.URL)
@@ -204,7 +197,7 @@ type RelayStatus struct {
 }
 
 // askAll calls f for each of these relays, at the same time. It returns the answers and the errors in their order.
-func askAll[T any](relays []*peer, f func(*peer) (T, error)) ([]T, []error) {
+func askAll[T any](relays []*Client, f func(*Client) (T, error)) ([]T, []error) {
 	answers, errs := make([]T, len(relays)), make([]error, len(relays))
 	var asking sync.WaitGroup
 	for i, p := range relays {
@@ -223,8 +216,8 @@ func (n *Network) Relays(ctx context.Context) []RelayStatus {
 	}
 	n.mu.Unlock()
 	caught := n.state.Caught()
-	all, errs := askAll(peers, func(p *peer) (RelayStatus, error) {
-		s := RelayStatus{URL: p.url}
+	all, errs := askAll(peers, func(p *Client) (RelayStatus, error) {
+		s := RelayStatus{URL: p.conn.Base}
 		a, err := p.conn.About(ctx, time.Nanosecond)
 		if err != nil {
 			return s, err
@@ -242,12 +235,12 @@ func (n *Network) Relays(ctx context.Context) []RelayStatus {
 }
 
 // usable yields the given relays that answer, can be homes and were not caught, in their order.
-func (n *Network) usable(ctx context.Context) iter.Seq[*peer] {
-	return func(yield func(*peer) bool) {
+func (n *Network) usable(ctx context.Context) iter.Seq[*Client] {
+	return func(yield func(*Client) bool) {
 		for _, p := range n.given {
 			a, err := p.conn.About(ctx, conn.AboutAge)
 			if err != nil {
-				n.log.Warn("a relay does not answer", "relay", p.url, "error", err)
+				n.log.Warn("a relay does not answer", "relay", p.conn.Base, "error", err)
 				continue
 			}
 			if a.Home != nil && !n.state.IsCaught(a.DID) && !yield(p) {
@@ -260,7 +253,7 @@ func (n *Network) usable(ctx context.Context) iter.Seq[*peer] {
 // Agent returns an agent with the manifests that all given relays have of it, the newest first. Errors: the error of
 // the last relay, if no relay has the agent; ctx's error.
 func (n *Network) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
-	found, errs := askAll(n.given, func(p *peer) (Agent, error) { return p.Agent(ctx, id) })
+	found, errs := askAll(n.given, func(p *Client) (Agent, error) { return p.Agent(ctx, id) })
 	if ctx.Err() != nil { // a relay that was cut off may have newer manifests
 		return Agent{}, ctx.Err()
 	}
@@ -301,7 +294,7 @@ func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, 
 				}
 				if err != nil {
 					failed, last = true, err
-					n.log.Warn("the directory of a relay cannot be read", "relay", p.url, "error", err)
+					n.log.Warn("the directory of a relay cannot be read", "relay", p.conn.Base, "error", err)
 					break
 				}
 				if seen.Add(mark.Of(a.Manifests[0]), struct{}{}) && !yield(a, nil) {
@@ -355,7 +348,7 @@ func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (e *envelo
 
 // postToAll posts an envelope to all given relays, and returns the first receipt.
 func (n *Network) postToAll(ctx context.Context, e *envelope.Envelope) (Receipt, error) {
-	receipts, errs := askAll(n.given, func(p *peer) (Receipt, error) { return p.PostEnvelope(ctx, e) })
+	receipts, errs := askAll(n.given, func(p *Client) (Receipt, error) { return p.PostEnvelope(ctx, e) })
 	for i, err := range errs {
 		if err == nil {
 			return receipts[i], nil
