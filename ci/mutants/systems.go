@@ -14,7 +14,8 @@ var systems = []mutant{
 	{"sim: a client does not notice a lost thread", "client NetworkCall.fatal", "CodeThreadNotFound", never, ofSystems},
 	{"sim: a continuation asks every agent", "client NetworkCall.move", "j.order.For()", drop, ofSystems},
 	{"sim: a thread with an ACCEPT is cancelled", "internal/deal Order.MayCancel", "l.Decided", without, ofSystems},
-	{"sim: a follower is not told of an unknown cursor", "client/internal/follow Follower.recover", "f.cursor Oldest", drop, ofSystems},
+	{"sim: a follower is not told of an unknown cursor", "client/internal/follow Follower.recover", "f.cursor Oldest", drop,
+		ofSystems},
 	{"sim: repeats are delivered", "client Network.fresh", "shownByHome", never, ofSystems},
 
 	{"sim: the state is not synced", "client/internal/statefile File.Sync", "fsync.File()", with("error(nil)"), ofSystems},
