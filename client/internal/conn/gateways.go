@@ -136,11 +136,11 @@ func (c *Conn) gatewayDocument(ctx context.Context, base string) (doc gatewayDoc
 // Call is a signed call to a gateway (GATEWAYS §3). The fields are those of client.GatewayCall.
 type Call struct {
 	Method, Path string // Path begins after the gateway's base URL
-	Body         []byte // nil: a request without a body
-	Status       int    // of a successful answer; 0: 200
-	Repeatable   bool   // else it is repeated only if it has certainly had no effect
-	Out          any    // the answer is decoded into this; nil: it is not needed
-	Limit        int    // bytes of the answer; 0: wire.MaxShort
+	Body         []byte
+	Status       int
+	Repeatable   bool // else it is repeated only if it has certainly had no effect
+	Out          any
+	Limit        int
 }
 
 // Call sends a signed call to the gateway with this name.

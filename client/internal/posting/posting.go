@@ -48,21 +48,18 @@ type Watcher struct {
 	Invalid func(relay didkey.DID, reason error) // two proofs in a row that are not valid; nil: not called
 }
 
-// Receipt is the relay's confirmation that a message is on disk and will be delivered until ExpiresAt (PROTOCOL §5).
-// See client.Receipt.
+// Receipt is the relay's confirmation that it has a message. Its fields are those of client.Receipt.
 type Receipt struct {
-	ID        string    `json:"id"`
-	Cursor    string    `json:"cursor"`
-	Duplicate bool      `json:"duplicate"` // the relay had stored the message before; this post had no effect
-	ExpiresAt time.Time `json:"expiresAt"`
-	Thread    *Thread   `json:"thread,omitempty"` // nil for a MANIFEST
-	// Proof is the text of the proof that the relay has the message in its log; empty: none was checked, see Options.
-	Proof  string          `json:"proof,omitempty"`
-	Proved *proof.Verified `json:"-"` // what Proof says; nil if Proof is empty
+	ID        string          `json:"id"`
+	Cursor    string          `json:"cursor"`
+	Duplicate bool            `json:"duplicate"`
+	ExpiresAt time.Time       `json:"expiresAt"`
+	Thread    *Thread         `json:"thread,omitempty"`
+	Proof     string          `json:"proof,omitempty"`
+	Proved    *proof.Verified `json:"-"`
 }
 
-// Thread is the state of a thread after a message. State is empty if the relay is private and the message was a
-// duplicate, or an ERROR that withdrew an offer (PROTOCOL §8).
+// Thread is the state of a thread after a message. Its fields are those of client.ThreadState.
 type Thread struct {
 	ID     string       `json:"id"`
 	Client didkey.DID   `json:"client"`
