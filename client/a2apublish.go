@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/internal/jsontext"
@@ -38,11 +39,11 @@ type A2ASettings struct {
 // A2AAddress returns where A2A callers reach this client's agent, if it has published an endpoint. Errors: those of
 // A2AGateway.
 func (c *Client) A2AAddress(ctx context.Context) (at a2a.Endpoint, err error) {
-	if c.signer == nil {
-		return at, errReadOnly
+	if c.conn.Signer == nil {
+		return at, conn.ErrReadOnly
 	}
 	gateway, err := c.A2AGateway(ctx)
-	return a2a.NewEndpoint(gateway, c.signer.DID()), err
+	return a2a.NewEndpoint(gateway, c.conn.Signer.DID()), err
 }
 
 // PublishA2A signs the card of this client's agent, and publishes its endpoint, in place of an earlier one. Callers reach
@@ -77,9 +78,9 @@ func (c *Client) PublishA2A(ctx context.Context, e A2AEndpoint) (at a2a.Endpoint
 	}
 	if e.Proofs {
 		card.Capabilities.Extensions = append(slices.DeleteFunc(slices.Clone(card.Capabilities.Extensions),
-			func(x a2a.Extension) bool { return x.URI == a2a.ProofURI }), a2a.ProofExtension(c.signer.DID()))
+			func(x a2a.Extension) bool { return x.URI == a2a.ProofURI }), a2a.ProofExtension(c.conn.Signer.DID()))
 	}
-	if s.Card, err = at.Sign(card, s.Access, c.signer); err != nil {
+	if s.Card, err = at.Sign(card, s.Access, c.conn.Signer); err != nil {
 		return at, s, err
 	}
 	return at, s, c.CallA2A(ctx, GatewayCall{Method: http.MethodPut, Path: "/" + at.DID.Multibase() + "/endpoint",

@@ -214,7 +214,7 @@ func (j *A2AJob) prove(end A2AEnd) (*a2a.Proof, error) {
 	if j.sender != nil {
 		p.Artifacts = a2a.Merge(p.Artifacts, j.sender.Sent())
 	}
-	proof, err := p.Sign(j.client.signer)
+	proof, err := p.Sign(j.client.conn.Signer)
 	if err != nil || len(jsontext.Compact(proof)) > a2a.MaxProof {
 		return nil, err
 	}
@@ -288,7 +288,7 @@ func handlerOf(s *a2aServer) Handler {
 // ServeA2A calls it. It refuses turns that do not come from the relay's gateway. All turns are free, because the gateway
 // pays nothing. Each RESULT has the agent's proof (A2A §7).
 func (c *Client) HandleA2A(turn A2AHandler, other Handler) Handler {
-	return handlerOf(&a2aServer{handler: turn, other: other, started: c.now(), turn: c.turnHere})
+	return handlerOf(&a2aServer{handler: turn, other: other, started: c.conn.Now(), turn: c.turnHere})
 }
 
 // turnHere is the turn of an a2aServer at one relay.

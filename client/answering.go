@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/client/internal/pages"
 	"github.com/agora-relay/agora/envelope"
@@ -64,7 +65,7 @@ func (a *agent) next(ctx context.Context) *queuedRequest {
 // enqueue adds a REQUEST to the queue and drops the REQUESTs that no longer fit. A REQUEST that continues an accepted
 // job does not wait while the agent has as many jobs as it may have, because that job is one of them (RELAYS R-18).
 func (a *agent) enqueue(ctx context.Context, w *queuedRequest) {
-	if a.full() && a.state.continues(w.Event) {
+	if a.full() && a.state.Continues(w.Event) {
 		select {
 		case a.movedSlots <- struct{}{}:
 			a.tasks.Go(func() {
@@ -108,9 +109,9 @@ func (a *agent) answer(ctx context.Context, w *queuedRequest) {
 		return
 	case err == nil:
 	case r.ctx.Err() != nil, permanent(err):
-		a.client.log.Info("a REQUEST is not answered", "thread", w.Key.ID, "client", w.Key.Client, "reason", err)
+		a.client.conn.Log.Info("a REQUEST is not answered", "thread", w.Key.ID, "client", w.Key.Client, "reason", err)
 	default:
-		a.client.log.Warn("answering a REQUEST failed, will be retried",
+		a.client.conn.Log.Warn("answering a REQUEST failed, will be retried",
 			"thread", w.Key.ID, "client", w.Key.Client, "error", err)
 		w.Unposted = r.unpostedOffer
 		a.postpone(w, err, time.Now())
@@ -123,7 +124,7 @@ func (a *agent) answer(ctx context.Context, w *queuedRequest) {
 // postpone decides when to retry a REQUEST after err. If the relay limits the rate of this agent or of its address, all
 // other REQUESTs wait as well. If the inbox of the client is full, only this REQUEST waits.
 func (a *agent) postpone(w *queuedRequest, err error, now time.Time) {
-	delay := min(retryAfter(err), postPatience) // the thread may end during a longer pause
+	delay := min(retryAfter(err), conn.PostPatience) // the thread may end during a longer pause
 	w.NotBefore = now.Add(w.Pause.Next(delay, pacing.MaxPause))
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if !ok || refusal.Code != envelope.CodeRateLimited {
@@ -131,7 +132,7 @@ func (a *agent) postpone(w *queuedRequest, err error, now time.Time) {
 	}
 	switch refusal.Limit() {
 	case envelope.LimitPostsPerAgent:
-		a.pace.Limited(a.client.postRate(), delay, now)
+		a.pace.Limited(a.client.conn.PostRate(), delay, now)
 	case envelope.LimitPostsPerAddress, envelope.LimitReadsPerAddress:
 		a.pace.Close(delay, now)
 	case envelope.LimitInbox:
@@ -147,7 +148,7 @@ func (a *agent) postpone(w *queuedRequest, err error, now time.Time) {
 func (a *agent) drop(ctx context.Context, all []*queuedRequest) {
 	for _, w := range all {
 		if total, logDue := a.dropped.count(time.Now()); logDue {
-			a.client.log.Warn("REQUESTs were dropped without an answer: too many were waiting, or their ttl ended",
+			a.client.conn.Log.Warn("REQUESTs were dropped without an answer: too many were waiting, or their ttl ended",
 				"dropped", total)
 		}
 		if a.opts.Dropped != nil {

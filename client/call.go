@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/chain"
+	"github.com/agora-relay/agora/client/internal/follow"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
@@ -122,7 +123,7 @@ func (call *Call) forMe(e *envelope.Envelope) bool {
 	}
 	err := call.links.Check(e)
 	if err != nil {
-		call.client.log.Warn("a message was ignored", "type", e.Type, "id", e.ID, "sender", e.Sender.ID, "reason", err)
+		call.client.conn.Log.Warn("a message was ignored", "type", e.Type, "id", e.ID, "sender", e.Sender.ID, "reason", err)
 	}
 	return err == nil
 }
@@ -137,12 +138,12 @@ func (call *Call) offer(e *envelope.Envelope) (offer Offer, ok bool, err error) 
 	if err := call.checkSeal(e); err != nil && call.Seal && call.recipient != "" {
 		return Offer{}, false, err
 	} else if err != nil {
-		call.client.log.Warn("an offer was skipped", "agent", e.Sender.ID, "error", err)
+		call.client.conn.Log.Warn("an offer was skipped", "agent", e.Sender.ID, "error", err)
 		return Offer{}, false, nil
 	}
 	offer = Offer{Agent: e.Sender.ID, Envelope: e}
 	if err := e.DecodePayload(&offer.Offer); err != nil {
-		call.client.log.Warn("an offer was skipped because its payload is malformed",
+		call.client.conn.Log.Warn("an offer was skipped because its payload is malformed",
 			"agent", e.Sender.ID, "error", err)
 		return Offer{}, false, nil
 	}
@@ -184,7 +185,7 @@ func (call *Call) answered(offer Offer, receipt Receipt, err error) error {
 // Acceptance checks an offer as Accept does and returns the ACCEPT without posting it. The ACCEPT of a sealed offer is
 // sealed too. Errors: ErrUnacceptable.
 func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
-	now := call.client.now()
+	now := call.client.conn.Now()
 	if err := call.check(offer, now); err != nil {
 		return envelope.Draft{}, fmt.Errorf("%w: %w", ErrUnacceptable, err)
 	}
@@ -287,7 +288,7 @@ func (call *Call) Cancel(ctx context.Context, reason string) error {
 	}
 	seal := call.Seal || call.sealDirected && recipient != ""
 	if call.sealDirected && !seal && reason != "" {
-		call.client.log.Warn("a broadcast CANCEL is sent without its reason, because the thread may be sealed",
+		call.client.conn.Log.Warn("a broadcast CANCEL is sent without its reason, because the thread may be sealed",
 			"thread", call.Thread)
 		reason = ""
 	}
@@ -310,19 +311,19 @@ func (call *Call) Cancel(ctx context.Context, reason string) error {
 func (call *Call) watch(
 	ctx context.Context, f func(*envelope.Envelope) error, checkState func(thread.State) error,
 ) error {
-	w := follower{client: call.client, wait: call.wait, polled: call.polled,
-		opts: FollowOptions{Filter: Filter{Thread: call.Thread}, FromOldest: true}}
+	w := follow.Follower{Conn: call.client.conn, Wait: call.wait, Polled: call.polled,
+		Filter: follow.Filter{Thread: call.Thread}, FromOldest: true}
 	check := func(ctx context.Context) error {
 		record, err := call.client.Thread(ctx, call.Thread, call.me)
 		if permanent(err) { // for example: the relay does not have the thread, or no longer has it
 			return err
 		}
 		if err != nil {
-			call.client.log.Warn("reading the thread failed, will be retried", "thread", call.Thread, "error", err)
+			call.client.conn.Log.Warn("reading the thread failed, will be retried", "thread", call.Thread, "error", err)
 			return nil
 		}
 		for _, e := range record.Events {
-			if w.isNew(e) {
+			if w.IsNew(e) {
 				if err := f(e); err != nil {
 					return err
 				}
@@ -333,7 +334,7 @@ func (call *Call) watch(
 		}
 		return call.endError(ctx, record)
 	}
-	w.page = func(ctx context.Context, events []*envelope.Envelope, _ string) error {
+	w.Handle = func(ctx context.Context, events []*envelope.Envelope, _ string) error {
 		ask := false
 		for _, e := range events {
 			if err := f(e); err != nil {
@@ -346,8 +347,8 @@ func (call *Call) watch(
 		}
 		return nil
 	}
-	w.idle = check
-	return w.run(ctx)
+	w.Idle = check
+	return w.Run(ctx)
 }
 
 // endError returns the error for a thread that has ended without a RESULT, according to the relay's record. It returns
@@ -357,9 +358,9 @@ func (call *Call) endError(ctx context.Context, record *Thread) error {
 		return nil
 	}
 	if record.TimedOut() {
-		relay, err := call.client.relayDID(ctx)
+		relay, err := call.client.conn.RelayDID(ctx)
 		if err != nil {
-			call.client.log.Warn("reading the relay's DID failed", "error", err)
+			call.client.conn.Log.Warn("reading the relay's DID failed", "error", err)
 		}
 		return &AgentError{Code: envelope.AgentTimeout, From: relay,
 			Message: "the relay ended the thread, because no message came before its deadline"}

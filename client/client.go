@@ -22,13 +22,10 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"github.com/agora-relay/agora/client/internal/pacing"
-	"github.com/agora-relay/agora/client/internal/readauth"
-	"github.com/agora-relay/agora/client/internal/wire"
-	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/posting"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -61,29 +58,21 @@ type Options struct {
 	Attempts   int    // how often Post sends a message before it gives up; 0: 8, with about 30 s of pauses in total
 }
 
-const defaultAttempts = 8
-
 // Client talks to one relay. It uses one identity, or none if it only reads.
 type Client struct {
-	base       string // the URL given to New, without a slash at the end
-	signer     envelope.Signer
-	wire       *wire.Sender
-	rawNow     func() time.Time
-	correction atomic.Int64 // nanoseconds to add to rawNow
-	log        *slog.Logger
-	opts       Options
-	known      atomic.Pointer[about]       // what the relay says about itself; nil: not read yet
-	rate       atomic.Pointer[pacing.Rate] // how often this client may post; nil: unknown
-	readAuth   readauth.Rules
-	fetching   chan struct{}            // a semaphore: full while a goroutine fetches the relay's document for reads
-	gateways   atomic.Pointer[gateways] // of the relay; nil: not read yet
-	watcher    watcher                  // set by a Network before the client is used
-	unopened   once                     // the sealed messages that could not be opened, and were logged
-	ownURL     atomic.Pointer[string]   // used instead of base once the relay is known to be private (§8); nil: use base
+	conn   *conn.Conn
+	poster *posting.Poster
 }
 
-// errReadOnly is the error of a method that needs a signer, on a Client without one.
-var errReadOnly = errors.New("client: posting needs a signer; pass one to New")
+// ErrOtherRelay is in the error of a post to a relay that is not the home of the thread: another relay answers at its
+// address (RELAYS R-4). Nothing was sent.
+var ErrOtherRelay = errors.New("another relay answers at this address")
+
+// ErrOpenReads is the error of a client with Options.RequireParties if the relay shows directed messages to everybody,
+// or does not say who can read them. The client then neither reads from that relay nor posts to it.
+var ErrOpenReads = &envelope.Error{Code: envelope.CodeUnauthorized,
+	Message: "this relay shows messages to everybody, or does not say who can read them; nothing was sent to it, " +
+		"because this client requires private reads; use a relay with private reads, or do not require them"}
 
 // New returns a client of the relay at relayURL, such as https://relay.example. The URL may have a path. If signer is
 // nil, the client can only read.
@@ -95,46 +84,17 @@ func New(relayURL string, signer envelope.Signer, opts Options) (*Client, error)
 	if err := opts.Proofs.validate(); err != nil {
 		return nil, err
 	}
-	c := &Client{base: strings.TrimRight(u.String(), "/"), signer: signer, rawNow: opts.Now, log: opts.Logger, opts: opts,
-		fetching: make(chan struct{}, 1)}
-	c.wire = wire.NewSender(opts.HTTPClient, c.now)
-	if c.rawNow == nil {
-		c.rawNow = time.Now
+	c := conn.New(strings.TrimRight(u.String(), "/"), signer, conn.Options{
+		HTTPClient: opts.HTTPClient, Now: opts.Now, Logger: opts.Logger, RequireParties: opts.RequireParties,
+		Attempts: opts.Attempts,
+		Errors:   conn.Errors{OpenReads: ErrOpenReads, OtherRelay: ErrOtherRelay, NoGateway: missing},
+	})
+	poster := &posting.Poster{Conn: c, Options: posting.Options{SenderName: opts.SenderName, SenderURL: opts.SenderURL,
+		CheckProofs: opts.Proofs != ProofsOff, RequireProofs: opts.Proofs == ProofsRequired,
+		Errors: posting.Errors{Unknown: ErrUnknownOutcome, Unproved: ErrUnproved, InvalidProof: ErrInvalidProof},
+	}}
+	if opts.Proved != nil {
+		poster.Proved = func(e *envelope.Envelope, r posting.Receipt) { opts.Proved(e, receiptOf(r)) }
 	}
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
-	if c.opts.Attempts == 0 {
-		c.opts.Attempts = defaultAttempts
-	}
-	return c, nil
-}
-
-// me returns the client's own identity, or errReadOnly if it has none.
-func (c *Client) me() (didkey.DID, error) {
-	if c.signer == nil {
-		return "", errReadOnly
-	}
-	return c.signer.DID(), nil
-}
-
-// now returns the time of the client's clock, corrected by correctClock.
-func (c *Client) now() time.Time { return c.rawNow().Add(time.Duration(c.correction.Load())) }
-
-// correctClock sets the clock to the relay's time in a STALE_TIMESTAMP error. It returns false if the error has no
-// time, or if the correction would be larger than readauth.MaxCorrection.
-func (c *Client) correctClock(stale *envelope.Error) bool {
-	relayNow, ok := stale.Now()
-	if !ok {
-		return false
-	}
-	correction := relayNow.Sub(c.rawNow())
-	if correction.Abs() > readauth.MaxCorrection {
-		c.log.Warn("the client does not use the relay's time, because it differs from this machine's by more than a day",
-			"relay", envelope.FormatTime(relayNow))
-		return false
-	}
-	c.correction.Store(int64(correction))
-	c.log.Warn("timestamps are corrected to the relay's clock; check this machine's clock", "by", correction)
-	return true
+	return &Client{conn: c, poster: poster}, nil
 }

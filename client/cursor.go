@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/agora-relay/agora/client/internal/follow"
 	"github.com/agora-relay/agora/internal/fsync"
 )
 
@@ -24,9 +25,6 @@ type CursorStore interface {
 // the file has the old cursor or the new one.
 type FileCursor string
 
-// maxCursor is the size in bytes of the longest cursor that the client accepts from a relay or from a file.
-const maxCursor = 1 << 10
-
 // Load returns the cursor in the file, or "" if the file does not exist.
 func (f FileCursor) Load(context.Context) (string, error) {
 	text, err := os.ReadFile(string(f))
@@ -36,7 +34,7 @@ func (f FileCursor) Load(context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(text) > maxCursor {
+	if len(text) > follow.MaxCursor {
 		return "", fmt.Errorf("the file %s is too long to be a cursor; move it away to start without a cursor", f)
 	}
 	return strings.TrimSpace(string(text)), nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/url"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -57,7 +58,7 @@ const maxMCPServers = 16
 // of reading the relay's document.
 func (c *Client) ChannelDelivery(ctx context.Context, request *envelope.Envelope) (ChannelDelivery, error) {
 	d := ChannelDelivery{}
-	if err := c.deliveredBy(ctx, request, channelName, ChannelIntent, &d); err != nil {
+	if err := c.deliveredBy(ctx, request, conn.Channel, ChannelIntent, &d); err != nil {
 		return ChannelDelivery{}, err
 	}
 	d.ID = request.Thread

@@ -8,11 +8,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/deal"
-	"github.com/agora-relay/agora/thread"
 )
 
 // desk has the jobs of one identity, and the slots for its work. It has one agent for each relay. A job is worked on
@@ -22,7 +22,7 @@ type desk struct {
 	opts      ServeOptions
 	handler   Handler
 	log       *slog.Logger
-	state     *State
+	state     *journal.Journal
 	ctx       context.Context // of the work
 	stop      context.CancelCauseFunc
 	tasks     sync.WaitGroup
@@ -59,7 +59,7 @@ func newDesk(ctx context.Context, me didkey.DID, log *slog.Logger, opts ServeOpt
 	if handler.Quote == nil {
 		handler.Quote = free
 	}
-	d := &desk{me: me, opts: opts, handler: handler, log: log, state: opts.State,
+	d := &desk{me: me, opts: opts, handler: handler, log: log, state: opts.State.journal,
 		workSlots: pacing.Slots{Free: opts.Concurrency}, working: map[deal.Key]*task{}}
 	d.ctx, d.stop = context.WithCancelCause(ctx)
 	return d, nil
@@ -106,7 +106,7 @@ func (d *desk) take(r *run, request, accept *envelope.Envelope, expires time.Tim
 	if request.Home != nil {
 		r.place.Relay = request.Home.DID
 	}
-	action, newest, outcome := d.state.accept(key, r.place, r.key, r.agent.client.now())
+	action, newest, outcome := d.state.Accept(key, r.place, r.key, r.agent.client.conn.Now())
 	t := d.working[key]
 	if t != nil && newest {
 		d.own(t, r, expires)
@@ -192,7 +192,7 @@ func (d *desk) until(t *task, expires time.Time) {
 		t.deadline = nil
 	}
 	if !expires.IsZero() {
-		left := expires.Sub(t.owner.agent.client.now()) + clockSkew
+		left := expires.Sub(t.owner.agent.client.conn.Now()) + clockSkew
 		t.deadline = time.AfterFunc(left, func() { t.expire(context.DeadlineExceeded) })
 	}
 }
@@ -212,7 +212,7 @@ func (d *desk) leave(r *run, cause error) bool {
 	}
 	t.cancel(cause)
 	if d.ctx.Err() == nil && cause != nil {
-		d.state.ended(r.jobKey, r.place, r.agent.client.now())
+		d.state.Ended(r.jobKey, r.place, r.agent.client.conn.Now())
 	}
 	return true
 }
@@ -225,7 +225,7 @@ func (d *desk) perform(t *task) {
 		return
 	}
 	defer d.workSlots.Release(client)
-	attempt, may, err := d.state.begin(t.key, d.opts.Attempts)
+	attempt, may, err := d.state.Begin(t.key, d.opts.Attempts)
 	switch {
 	case err != nil: // without its state, the agent could work twice
 		d.stop(err)
@@ -238,7 +238,7 @@ func (d *desk) perform(t *task) {
 		switch {
 		case err != nil:
 			if d.ctx.Err() != nil {
-				d.state.undo(t.key)
+				d.state.Undo(t.key)
 			}
 			return
 		case failed != nil:
@@ -258,7 +258,7 @@ func (d *desk) perform(t *task) {
 		text, err = json.Marshal(t.outcome)
 	}
 	o := deal.Outcome{Type: envelope.TypeOf(t.outcome), Payload: text}
-	if err = errors.Join(err, d.state.finish(t.key, o, time.Now())); err != nil {
+	if err = errors.Join(err, d.state.Finish(t.key, o, time.Now())); err != nil {
 		d.stop(err)
 	}
 }
@@ -273,153 +273,3 @@ var cancelledError = AgentError{Code: envelope.AgentUnavailable,
 
 // defaultBegins is ServeOptions.Attempts if it is not set.
 const defaultBegins = 3
-
-// The methods of State for the jobs of an agent. They return the errors of writing the file where that matters.
-
-// accept records an ACCEPT. newest reports whether its thread is now the newest one of the job with an ACCEPT.
-func (s *State) accept(
-	k deal.Key, at deal.Place, r thread.Key, now time.Time,
-) (action deal.Action, newest bool, outcome envelope.Payload) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.book.Expire(now)
-	action = s.book.Accept(k, at, s.begunBefore(r), now)
-	j, _ := s.book.Job(k)
-	newest = j.Newest.Accept == at.Accept
-	if j.Outcome != nil {
-		outcome = payloadOf(*j.Outcome)
-	}
-	return action, newest, outcome
-}
-
-// outcomeAt returns the outcome of the job that has this ACCEPT in its newest thread, as the answer there; nil: it is
-// not known. The agent needs it if the REQUEST has expired.
-func (s *State) outcomeAt(accept *envelope.Envelope) envelope.Payload {
-	relay := didkey.DID("")
-	if accept.Home != nil {
-		relay = accept.Home.DID
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	j, _ := s.book.At(relay, accept.Thread, accept.Sender.ID)
-	if j.Outcome == nil {
-		return nil
-	}
-	return answering(payloadOf(*j.Outcome), accept.RequestID)
-}
-
-// payloadOf returns a saved outcome as the payload of a message.
-func payloadOf(o deal.Outcome) envelope.Payload {
-	var result envelope.Result
-	var failure envelope.Failure
-	switch {
-	case o.Type == envelope.TypeResult && json.Unmarshal(o.Payload, &result) == nil:
-		return result
-	case o.Type == envelope.TypeError && json.Unmarshal(o.Payload, &failure) == nil:
-		return failure
-	}
-	return internalError.payload("")
-}
-
-// answering returns an outcome as the answer to the REQUEST with this request_id.
-func answering(outcome envelope.Payload, requestID string) envelope.Payload {
-	switch p := outcome.(type) {
-	case envelope.Result:
-		p.RequestID = requestID
-		return p
-	case envelope.Failure:
-		p.RequestID = requestID
-		return p
-	}
-	return outcome
-}
-
-func (s *State) begin(k deal.Key, attempts int) (attempt int, may bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	attempt, may = s.book.Begin(k, attempts)
-	return attempt, may, s.file.Sync()
-}
-
-func (s *State) undo(k deal.Key) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.book.Undo(k)
-}
-
-func (s *State) finish(k deal.Key, o deal.Outcome, now time.Time) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.book.Finish(k, o, now)
-	return s.file.Sync()
-}
-
-// Finish records the outcome of an accepted job whose Handler.Work has ended Serve, because the work is done elsewhere.
-// thread is the thread of the REQUEST that Work got. If the client continues the job, Serve posts the outcome there. It
-// returns the first outcome that was recorded; nil: the job is not known. Errors: those of writing the file.
-func (s *State) Finish(threadID string, client didkey.DID, outcome envelope.Payload) (envelope.Payload, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for j := range s.book.Jobs {
-		if j.Client != client || j.Newest.Thread != threadID || !j.Accepted || j.Over && j.Outcome == nil {
-			continue
-		}
-		if j.Outcome != nil {
-			return payloadOf(*j.Outcome), nil
-		}
-		text, err := json.Marshal(outcome)
-		if err != nil {
-			return nil, err
-		}
-		s.book.Finish(j.Key, deal.Outcome{Type: envelope.TypeOf(outcome), Payload: text}, time.Now())
-		return outcome, s.file.Sync()
-	}
-	return nil, nil
-}
-
-func (s *State) ended(k deal.Key, at deal.Place, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.book.Ended(k, at, now)
-}
-
-// continues reports whether a REQUEST continues an accepted job.
-func (s *State) continues(request *envelope.Envelope) bool {
-	if request.Continues == (envelope.Hash{}) {
-		return false
-	}
-	k, err := deal.KeyOf(request)
-	if err != nil {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	j, ok := s.book.Job(k)
-	return ok && j.Accepted
-}
-
-// offered records the terms of an OFFER that is to be posted.
-func (s *State) offered(k deal.Key, terms envelope.Offer, expires, now time.Time) error {
-	terms.RequestID = ""
-	text, err := json.Marshal(terms)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.book.Expire(now)
-	s.book.Offered(k, text, expires)
-	return s.file.Sync()
-}
-
-// terms returns the terms of the first OFFER of a job; known is false if there was none. room is false if the agent can
-// make no offer now, because all its jobs are accepted.
-func (s *State) terms(k deal.Key) (offer envelope.Offer, known, room bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	j, ok := s.book.Job(k)
-	if !ok || j.Terms == nil || json.Unmarshal(j.Terms, &offer) != nil {
-		return envelope.Offer{}, false, s.book.HasRoom(k)
-	}
-	return offer, true, true
-}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/follow"
 	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
@@ -94,18 +95,18 @@ func (c *Client) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 			err = errors.New("the manifest belongs to another agent")
 		}
 		if err != nil {
-			c.log.Warn("a row of the directory was skipped, because its manifest is not valid", "error", err)
+			c.conn.Log.Warn("a row of the directory was skipped, because its manifest is not valid", "error", err)
 			return nil
 		}
 		page.Agents = append(page.Agents, Agent{ID: row.ID, Online: row.Online, LastSeen: row.LastSeen,
-			Manifests: []*envelope.Envelope{c.open(manifest)}})
+			Manifests: []*envelope.Envelope{c.conn.Open(manifest)}})
 		return nil
 	}
 	spec := wire.Spec{Out: &answer, Limit: wire.MaxDirectory, ListName: "agents", OnElement: take}
-	if err := c.read(ctx, "/agents", query, spec); err != nil {
+	if err := c.conn.Read(ctx, "/agents", query, spec); err != nil {
 		return AgentPage{}, err
 	}
-	if len(answer.Cursor) > maxCursor {
+	if len(answer.Cursor) > follow.MaxCursor {
 		return AgentPage{}, errors.New("client: the cursor in the relay's response is too long")
 	}
 	page.HasMore, page.Cursor = answer.HasMore, answer.Cursor
@@ -126,7 +127,7 @@ const (
 // has sent 100 pages in a row without a new agent, or has sent 100 000 pages.
 func (c *Client) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, error] {
 	return func(yield func(Agent, error) bool) {
-		seen := recent.New[messageKey, struct{}](1 << 16)
+		seen := recent.New[recent.Message, struct{}](1 << 16)
 		idle := 0
 		for range maxPages {
 			page, err := c.Agents(ctx, q)
@@ -136,7 +137,7 @@ func (c *Client) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, e
 			}
 			idle++
 			for _, a := range page.Agents {
-				if seen.Add(messageKey{a.ID, a.Manifests[0].ID}, struct{}{}) {
+				if seen.Add(recent.Message{Sender: a.ID, ID: a.Manifests[0].ID}, struct{}{}) {
 					idle = 0
 				}
 				if !yield(a, nil) {
@@ -162,7 +163,7 @@ func (c *Client) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
 		Agent json.RawMessage `json:"agent"`
 	}
 	spec := wire.Spec{Out: &answer, Limit: wire.MaxDirectory}
-	if err := c.read(ctx, "/agents/"+url.PathEscape(string(id)), nil, spec); err != nil {
+	if err := c.conn.Read(ctx, "/agents/"+url.PathEscape(string(id)), nil, spec); err != nil {
 		return Agent{}, err
 	}
 	manifests := &wire.Events{Limit: wire.MaxRows}
@@ -178,5 +179,5 @@ func (c *Client) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
 		return Agent{}, fmt.Errorf("client: the relay's response is not about the agent %s, but about another one", id)
 	}
 	return Agent{ID: row.ID, Online: row.Online, LastSeen: row.LastSeen,
-		Manifests: c.filterEvents(manifests, row.owns)}, nil
+		Manifests: c.conn.Wanted(manifests, row.owns)}, nil
 }

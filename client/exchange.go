@@ -1,11 +1,7 @@
 package client
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/wire"
@@ -33,55 +29,14 @@ func permanent(err error) bool {
 	return !refusal.Code.Retryable()
 }
 
-// get sends a GET. With showOnline it signs the read at an open relay as well. There the signature only shows that the
-// reader is online. If the relay refuses the token of the read, get retries the read if prepareRetry or
-// readauth.Rules.PausePresence allows it.
-func (c *Client) get(ctx context.Context, path string, query url.Values, showOnline bool, spec wire.Spec) error {
-	if len(query) > 0 {
-		path += "?" + query.Encode()
-	}
-	for attempt := 1; ; attempt++ {
-		token, grantsAccess, failed := c.token(ctx, path, showOnline)
-		if failed == nil {
-			request := wire.Request{Base: c.relayURL(), Method: http.MethodGet, Target: path, Authorization: token}
-			failed = c.wire.Send(ctx, request, spec)
-		}
-		if failed == nil {
-			return nil
-		}
-		if attempt < readAttempts && token != "" && !grantsAccess && c.readAuth.PausePresence(failed) {
-			continue
-		}
-		if refused := c.prepareRetry(failed, grantsAccess); refused != nil {
-			return refused
-		}
-		if attempt == readAttempts { // a later try may succeed, for example if a proxy sends some requests twice
-			return &wire.Failure{NotSent: true, Err: fmt.Errorf("the relay refused the read %d times: %v", attempt, failed)}
-		}
-	}
-}
-
-// readAttempts is how often a read is tried at most: without a token, with a token that has a wrong time, and with a
-// token that has the corrected time.
-const readAttempts = 3
-
 // InWords returns an error of a request with a text that says what happened and what to check, where Go's own text says
 // neither: http and https mixed up, a connection that was closed, and no answer in time. It returns other errors
 // unchanged. errors.Is and errors.As find the same as before.
 func InWords(err error) error { return wire.InWords(err) }
 
-// The longest delay from a Retry-After header that the client waits before a retry.
-const (
-	postPatience = 2 * time.Minute // for a post; much shorter than the age at which a message is stale
-	readPatience = time.Hour       // for a read, and for the manifest of an agent
-)
-
 // Unanswered reports whether err means that the relay gave no answer, or an answer without a decision: no connection, a
 // timeout, a failure of a server, 429, or ErrUnknownOutcome. The same call may succeed later.
-func Unanswered(err error) bool {
-	failed, ok := errors.AsType[*wire.Failure](err)
-	return errors.Is(err, ErrUnknownOutcome) || ok && failed.Temporary()
-}
+func Unanswered(err error) bool { return errors.Is(err, ErrUnknownOutcome) || wire.Unanswered(err) }
 
 // retryAfter returns how long the relay asks to wait before a retry; 0: err does not say.
 func retryAfter(err error) time.Duration {

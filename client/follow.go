@@ -1,17 +1,10 @@
 package client
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"net/url"
-	"strconv"
 	"time"
 
-	"github.com/agora-relay/agora/client/internal/pacing"
-	"github.com/agora-relay/agora/client/internal/recent"
-	"github.com/agora-relay/agora/client/internal/wire"
+	"github.com/agora-relay/agora/client/internal/follow"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -23,30 +16,6 @@ type Filter struct {
 	Sender    didkey.DID
 	Type      envelope.Type
 	Thread    string
-}
-
-// match reports whether the filter selects e.
-func (f Filter) match(e *envelope.Envelope) bool {
-	return (f.Recipient == "" || e.Recipient == f.Recipient || f.Broadcast && e.Recipient == "") &&
-		(f.Sender == "" || e.Sender.ID == f.Sender) &&
-		(f.Type == "" || e.Type == f.Type) &&
-		(f.Thread == "" || e.Thread == f.Thread)
-}
-
-// values returns the filter as query parameters of GET /events.
-func (f Filter) values() url.Values {
-	v := url.Values{}
-	for name, value := range map[string]string{
-		"recipient": string(f.Recipient), "sender": string(f.Sender), "type": string(f.Type), "thread": f.Thread,
-	} {
-		if value != "" {
-			v.Set(name, value)
-		}
-	}
-	if f.Broadcast && f.Recipient != "" {
-		v.Set("broadcast", "true")
-	}
-	return v
 }
 
 // FollowOptions say which events Follow reads, and where it begins. The zero value reads all events from now on.
@@ -88,221 +57,20 @@ type FollowOptions struct {
 func (c *Client) Follow(
 	ctx context.Context, opts FollowOptions, handler func(context.Context, *envelope.Envelope) error,
 ) error {
-	f := follower{client: c, opts: opts}
-	f.page = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
+	f := c.follower(opts)
+	f.Handle = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
 		for _, e := range events {
 			if err := c.readable(handler)(ctx, e); err != nil {
 				return err
 			}
 		}
-		return saveCursor(ctx, opts.Cursor, cursor)
+		return follow.SaveCursor(ctx, opts.Cursor, cursor)
 	}
-	return f.run(ctx)
+	return f.Run(ctx)
 }
 
-// saveCursor saves a cursor in store, unless store is nil.
-func saveCursor(ctx context.Context, store CursorStore, cursor string) error {
-	if store == nil {
-		return nil
-	}
-	if err := store.Save(ctx, cursor); err != nil {
-		return fmt.Errorf("saving the cursor: %w", err)
-	}
-	return nil
-}
-
-const (
-	pollTimeout = 30 * time.Second // how long a relay waits for new events before it answers a poll
-	quickPoll   = 2 * time.Second  // a poll that ends before this time without new events is followed by a pause
-	pageLimit   = 100              // events in a page, unless FollowOptions.Page is set
-	seenLimit   = 4096             // how many events a reader remembers, to recognize repeats
-)
-
-// oldest is the cursor before the relay's oldest event.
-const oldest = "0"
-
-// messageKey identifies a message. Messages of different senders may have the same id (PROTOCOL §3).
-type messageKey struct {
-	sender didkey.DID
-	id     string
-}
-
-// follower is the poll loop of Follow, Serve and Call.watch. Only one goroutine uses it.
-type follower struct {
-	client *Client
-	opts   FollowOptions
-	// page handles the new events of one response. cursor is the position after them. There may be no events.
-	page func(ctx context.Context, events []*envelope.Envelope, cursor string) error
-	// idle is called after each response without new events; nil: not used.
-	idle func(ctx context.Context) error
-	// polled is called after each poll, with its error and the time at which an answer was due; nil: not called.
-	polled func(due time.Time, err error)
-	wait   time.Duration // how long the relay waits for new events; 0: pollTimeout
-
-	cursor string // "": no response yet
-	seen   *recent.Map[messageKey, struct{}]
-	pause  pacing.Backoff
-	failed bool // the last poll has failed
-}
-
-// run polls until ctx ends, or until an error that a retry cannot fix.
-func (f *follower) run(ctx context.Context) error {
-	if f.opts.Cursor != nil {
-		var err error
-		if f.cursor, err = f.opts.Cursor.Load(ctx); err != nil {
-			return fmt.Errorf("loading the cursor: %w", err)
-		}
-	}
-	if f.cursor == "" && f.opts.FromOldest {
-		f.cursor = oldest
-	}
-	if f.cursor == "" && f.opts.Since.IsZero() {
-		f.opts.Since = f.client.now()
-	}
-	f.seen = recent.New[messageKey, struct{}](seenLimit)
-	for {
-		if err := f.step(ctx); err != nil {
-			return err
-		}
-	}
-}
-
-// step polls once and handles the response. If a poll brings nothing new and ends quickly, step waits for a pause,
-// whatever the reason was. So no relay can make a reader poll in a hot loop.
-func (f *follower) step(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	began := time.Now()
-	first := f.cursor == ""
-	answer, err := f.poll(ctx)
-	if f.polled != nil && ctx.Err() == nil {
-		f.polled(began.Add(cmp.Or(f.wait, pollTimeout)), err)
-	}
-	quick := time.Since(began) < quickPoll
-	if !quick {
-		f.pause.Reset()
-	}
-	if err != nil {
-		return f.recover(ctx, err)
-	}
-	again := f.failed
-	if f.failed = false; again {
-		f.client.log.Warn("connected again") // a log that shows a failure must also show its end
-	}
-	events := f.accept(answer)
-	moved := answer.Cursor != f.cursor
-	if moved || len(events) > 0 {
-		if err := f.page(ctx, events, answer.Cursor); err != nil {
-			return err
-		}
-		f.cursor = answer.Cursor
-	}
-	if len(events) > 0 {
-		f.pause.Reset()
-		return nil
-	}
-	if f.idle != nil {
-		if err := f.idle(ctx); err != nil {
-			return err
-		}
-	}
-	switch {
-	case first, again, !quick: // the first poll does not wait, nor does the one after a failure
-		return nil
-	case moved && answer.Received > 0: // the reader gets known events again: continue after a short pause
-		return f.pause.Wait(ctx, 0, time.Second)
-	}
-	return f.pause.Wait(ctx, 0, pacing.MaxPause)
-}
-
-// recover handles a failed poll. It waits before a retry, or makes the follower start again from the oldest event, or
-// returns an error that ends the follower.
-func (f *follower) recover(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	failed, _ := errors.AsType[*wire.Failure](err)
-	refusal, refused := errors.AsType[*envelope.Error](err)
-	switch {
-	case refused && refusal.Reason() == envelope.ReasonUnknownCursor:
-		f.client.log.Warn("the relay does not know the saved cursor, so it has probably lost its data; " +
-			"reading again from the relay's oldest event")
-		f.cursor = oldest
-		f.client.readAuth.Invalidate() // the cursor is unknown as well if the relay has changed between open and private
-	case refused && !failed.Temporary():
-		return err
-	default:
-		f.failed = true
-		f.client.log.Warn("polling failed, will be retried", "error", err)
-	}
-	return f.pause.Wait(ctx, min(failed.RetryAfter, readPatience), pacing.MaxPause)
-}
-
-// events is the response to a poll (PROTOCOL §5).
-type events struct {
-	Cursor      string `json:"cursor"`
-	HasMore     bool   `json:"hasMore"`
-	wire.Events `json:"-"`
-}
-
-// spec returns how to read the response into e.
-func (e *events) spec() wire.Spec {
-	return wire.Spec{Out: e, Limit: wire.MaxPage, ListName: "events", OnElement: e.Add}
-}
-
-// poll reads the next page of events. Without a cursor it reads the events after opts.Since and does not wait.
-func (f *follower) poll(ctx context.Context) (*events, error) {
-	v := f.opts.values()
-	limit := cmp.Or(f.opts.Page, pageLimit)
-	v.Set("limit", strconv.Itoa(limit))
-	answer := &events{Events: wire.Events{Limit: limit}}
-	if f.cursor == "" {
-		v.Set("since", envelope.FormatTime(f.opts.Since))
-		v.Set("timeout", "0")
-		answer.Limit = wire.MaxSinceBatch
-	} else {
-		v.Set("cursor", f.cursor)
-		v.Set("timeout", strconv.Itoa(int(cmp.Or(f.wait, pollTimeout)/time.Second)))
-		if f.failed { // find out at once whether the relay answers again
-			v.Set("timeout", "0")
-		}
-	}
-	patience := wire.Timeout
-	if f.wait > 0 {
-		patience = f.wait
-	}
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(f.wait, pollTimeout)+patience)
-	defer cancel()
-	if err := f.client.get(ctx, "/events", v, true, answer.spec()); err != nil {
-		return nil, err
-	}
-	if answer.Cursor == "" || len(answer.Cursor) > maxCursor {
-		return nil, &wire.Failure{Err: errors.New("the cursor in the relay's response is missing or too long")}
-	}
-	return answer, nil
-}
-
-// accept returns the events that are valid, match the filter and are new. It opens their payloads if it can.
-func (f *follower) accept(answer *events) []*envelope.Envelope {
-	answer.Log(f.client.log)
-	var accepted []*envelope.Envelope
-	for _, e := range answer.Valid {
-		switch {
-		case !f.opts.match(e):
-			f.client.log.Warn("an event was skipped because it does not match the filter",
-				"id", e.ID, "sender", e.Sender.ID)
-		case !f.isNew(e):
-			f.client.log.Debug("an event was skipped because it was delivered before",
-				"id", e.ID, "sender", e.Sender.ID)
-		default:
-			accepted = append(accepted, f.client.open(e))
-		}
-	}
-	return accepted
-}
-
-// isNew reports whether the follower has not seen e before, and remembers e.
-func (f *follower) isNew(e *envelope.Envelope) bool {
-	return f.seen.Add(messageKey{e.Sender.ID, e.ID}, struct{}{})
+// follower returns the poll loop for opts.
+func (c *Client) follower(opts FollowOptions) *follow.Follower {
+	return &follow.Follower{Conn: c.conn, Filter: follow.Filter(opts.Filter), Cursor: opts.Cursor,
+		FromOldest: opts.FromOldest, Since: opts.Since, Page: opts.Page}
 }

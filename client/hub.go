@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/jsontext"
 )
@@ -51,7 +52,7 @@ func HubOutput(reply HubReply) json.RawMessage {
 // Errors: an *AgentError if the REQUEST is no such message, which a Handler can return unchanged; ErrNoHub; errors of
 // reading the relay's document.
 func (c *Client) HubMessage(ctx context.Context, request *envelope.Envelope) (m HubMessage, err error) {
-	if err := c.deliveredBy(ctx, request, hubName, HubIntent, &m); err != nil {
+	if err := c.deliveredBy(ctx, request, conn.Hub, HubIntent, &m); err != nil {
 		return HubMessage{}, err
 	}
 	if m.Envelope.SenderID == "" || m.Envelope.Text == "" {

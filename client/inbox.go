@@ -5,11 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
-	"github.com/agora-relay/agora/client/internal/wire"
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/didkey"
 )
 
@@ -33,8 +32,8 @@ type Inbox struct {
 // from the relay's document, at most once in five minutes. Errors: ErrNoChannel; errors of reading the document;
 // an *envelope.Error if the document names another relay than the one that this client talks to.
 func (c *Client) ChannelGateway(ctx context.Context) (baseURL string, did didkey.DID, err error) {
-	g, err := c.gateway(ctx, channelName)
-	return g.urls[channelName], g.did, err
+	g, err := c.conn.Gateway(ctx, conn.Channel)
+	return g.URLs[conn.Channel], g.DID, err
 }
 
 // NewInbox creates an inbox that belongs to this client's identity. label is a text for its owner, of at most 80
@@ -52,11 +51,11 @@ func (c *Client) NewInbox(ctx context.Context, label string) (inbox Inbox, url s
 		Inbox Inbox  `json:"inbox"`
 		URL   string `json:"url"`
 	}
-	spec := wire.Spec{Out: &answer, Limit: wire.MaxShort, Status: http.StatusCreated}
-	if err := c.signedCall(ctx, channelName, http.MethodPost, "/inboxes", body, false, spec); err != nil {
+	call := conn.Call{Method: http.MethodPost, Path: "/inboxes", Body: body, Status: http.StatusCreated, Out: &answer}
+	if err := c.conn.Call(ctx, conn.Channel, call); err != nil {
 		return Inbox{}, "", err
 	}
-	if answer.Inbox.ID == "" || answer.Inbox.Owner != c.signer.DID() {
+	if answer.Inbox.ID == "" || answer.Inbox.Owner != c.conn.Signer.DID() {
 		return Inbox{}, "", errors.New("client: the relay's answer is about an inbox of another owner")
 	}
 	return answer.Inbox, answer.URL, c.checkInboxURL(ctx, answer.URL)
@@ -76,8 +75,8 @@ func (c *Client) Inboxes(ctx context.Context) ([]Inbox, error) {
 	var answer struct {
 		Inboxes []Inbox `json:"inboxes"`
 	}
-	spec := wire.Spec{Out: &answer, Limit: wire.MaxShort}
-	err := c.signedCall(ctx, channelName, http.MethodGet, "/inboxes", nil, true, spec)
+	err := c.conn.Call(ctx, conn.Channel,
+		conn.Call{Method: http.MethodGet, Path: "/inboxes", Repeatable: true, Out: &answer})
 	return answer.Inboxes, err
 }
 
@@ -88,8 +87,8 @@ func (c *Client) RotateInbox(ctx context.Context, id string) (url string, err er
 		URL string `json:"url"`
 	}
 	// A repeat gives the inbox one more new URL, and returns it. So repeating the call does no harm.
-	spec := wire.Spec{Out: &answer, Limit: wire.MaxShort}
-	err = c.signedCall(ctx, channelName, http.MethodPost, inboxPath(id)+"/rotate", nil, true, spec)
+	err = c.conn.Call(ctx, conn.Channel,
+		conn.Call{Method: http.MethodPost, Path: conn.InboxPath(id) + "/rotate", Repeatable: true, Out: &answer})
 	if err != nil {
 		return "", err
 	}
@@ -99,8 +98,5 @@ func (c *Client) RotateInbox(ctx context.Context, id string) (url string, err er
 // DeleteInbox deletes an inbox. Its URL and the callbacks of its deliveries end, and the relay cancels their open
 // threads. Errors: those of RotateInbox.
 func (c *Client) DeleteInbox(ctx context.Context, id string) error {
-	spec := wire.Spec{Out: new(struct{}), Limit: wire.MaxShort}
-	return c.signedCall(ctx, channelName, http.MethodDelete, inboxPath(id), nil, false, spec)
+	return c.conn.Call(ctx, conn.Channel, conn.Call{Method: http.MethodDelete, Path: conn.InboxPath(id)})
 }
-
-func inboxPath(id string) string { return "/inboxes/" + url.PathEscape(id) }

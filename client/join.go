@@ -1,20 +1,17 @@
 package client
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
-	"time"
 
-	"github.com/agora-relay/agora/client/internal/wire"
-	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/joins"
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/a2a"
 	"github.com/agora-relay/agora/internal/jsontext"
 )
 
@@ -60,61 +57,11 @@ type Place struct {
 // Announced returns the addresses for the Manifest of an agent that has joined. It leaves out those that are secret.
 func Announced(places []Place) (all []envelope.Address) {
 	for _, p := range places {
-		if p.Protocol != channelName {
+		if p.Protocol != conn.Channel {
 			all = append(all, envelope.Address{Protocol: p.Protocol, Address: p.Address})
 		}
 	}
 	return all
-}
-
-// joined is a Place in a State.
-type joined struct {
-	Place
-	ID  string    `json:"id"`  // the gateway's name for it
-	Sum string    `json:"sum"` // of what was registered
-	At  time.Time `json:"at"`
-}
-
-// joinAgain is after how long Join registers again what has not changed, because the relay may have lost it.
-const joinAgain = 24 * time.Hour
-
-// protocol is how an agent joins a gateway and leaves it.
-type protocol struct {
-	name  string
-	join  func(*Client, context.Context, JoinOptions, joined) (joined, error)
-	leave func(id string) (path string)
-}
-
-// protocols are the protocols in the order in which an agent joins them.
-var protocols = []protocol{
-	{hubName, (*Client).joinHub, func(id string) string { return "/agents/" + id }},
-	{jobsName, (*Client).joinJobs, func(id string) string { return "/agents/" + id }},
-	{channelName, (*Client).joinChannel, inboxPath},
-	{a2aName, (*Client).joinA2A, func(id string) string { return "/" + id + "/endpoint" }},
-}
-
-// chosen returns the protocols with these names, or those of the gateways that the relay has.
-func (o JoinOptions) chosen(g gateways) (all []protocol, err error) {
-	var known []string
-	for _, p := range protocols {
-		known = append(known, p.name)
-		switch {
-		case !slices.Contains(o.Protocols, p.name) && (len(o.Protocols) > 0 || g.urls[p.name] == ""):
-		case g.urls[p.name] == "":
-			return nil, missing[p.name]
-		default:
-			all = append(all, p)
-		}
-	}
-	for _, name := range o.Protocols {
-		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("client: there is no protocol %q; the protocols are %s", name, strings.Join(known, ", "))
-		}
-	}
-	if len(all) == 0 {
-		return nil, errors.New("client: this relay has no gateways, so there is nothing to join")
-	}
-	return all, nil
 }
 
 // Join registers the agent at gateways of the relay, and returns the places at which it can be reached now. The State
@@ -124,119 +71,73 @@ func (o JoinOptions) chosen(g gateways) (all []protocol, err error) {
 // Errors: ErrNoHub, ErrNoJobs, ErrNoChannel, ErrNoA2A; a refusal of a gateway; those of writing the State. The places that
 // were joined before the error are returned with it.
 func (c *Client) Join(ctx context.Context, o JoinOptions) (places []Place, err error) {
-	if c.signer == nil {
-		return nil, errReadOnly
-	}
-	g, err := c.allGateways(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all, err := o.chosen(g)
-	if err != nil {
-		return nil, err
-	}
-	relay, err := c.relayDID(ctx)
-	if err != nil {
-		return nil, err
-	}
 	if o.State == nil {
 		o.State = NewState()
 	}
-	for _, p := range all {
-		before := o.State.joinedAt(relay)[p.name]
-		sum, err := o.sum(p.name)
-		if err != nil {
-			return places, err
-		}
-		now := joined{Sum: sum, At: c.now().UTC().Truncate(time.Second)}
-		if before.Sum == now.Sum && now.At.Sub(before.At).Abs() < joinAgain {
-			places = append(places, before.Place)
-			continue
-		}
-		done, err := p.join(c, ctx, o, before)
-		if err != nil {
-			return places, fmt.Errorf("client: joining %s: %w", p.name, err)
-		}
-		done.Relay, done.Protocol, done.Sum, done.At = c.base, p.name, now.Sum, now.At
-		if err := o.State.join(relay, p.name, &done); err != nil {
-			return places, err
-		}
-		places = append(places, done.Place)
-		if before.ID != "" && before.ID != done.ID {
-			if err := c.leave(ctx, p, before.ID); err != nil {
-				return places, err
-			}
-		}
-	}
-	return places, nil
-}
-
-// sum identifies a registration. All languages make it in the same way, so that an agent can change its language.
-func (o JoinOptions) sum(protocol string) (string, error) {
-	m := o.Manifest
-	intents := [][2]string{}
-	for _, intent := range m.Intents {
-		intents = append(intents, [2]string{intent.ID, intent.Name})
-	}
-	canonical, err := envelope.Canonicalize(jsontext.Compact(map[string]any{
-		"protocol": protocol, "agent": o.agentName(), "culture": cmp.Or(o.Culture, defaultCulture), "credits": o.Credits,
-		"public": o.Public, "listed": o.Listed, "proofs": o.Proofs, "intents": intents,
-		"manifest": [4]string{m.ID, m.Name, m.Description, m.Version},
-	}))
-	sum := sha256.Sum256(canonical)
-	return base64.RawURLEncoding.EncodeToString(sum[:12]), err
+	joined, err := c.joiner(o.State).Join(ctx, joins.Options{Protocols: o.Protocols, Manifest: o.Manifest, Name: o.Name,
+		Culture: o.Culture, Credits: o.Credits, Public: o.Public, Listed: o.Listed, Proofs: o.Proofs})
+	return placesOf(joined), err
 }
 
 // Leave removes what Join has registered at this relay, by the State, and returns the places. Errors: a refusal of a
 // gateway; those of writing the State.
 func (c *Client) Leave(ctx context.Context, state *State) (left []Place, err error) {
-	relay, err := c.relayDID(ctx)
-	if err != nil {
-		return nil, err
-	}
-	before := state.joinedAt(relay)
-	for _, p := range protocols {
-		place, has := before[p.name]
-		if !has {
-			continue
-		}
-		if err := c.leave(ctx, p, place.ID); err != nil {
-			return left, err
-		}
-		if err := state.join(relay, p.name, nil); err != nil {
-			return left, err
-		}
-		left = append(left, place.Place)
-	}
-	return left, nil
+	places, err := c.joiner(state).Leave(ctx)
+	return placesOf(places), err
 }
 
-// leave removes a registration. It is no error if the registration does not exist any more.
-func (c *Client) leave(ctx context.Context, p protocol, id string) error {
-	err := c.callGateway(ctx, p.name, GatewayCall{Method: http.MethodDelete, Path: p.leave(id), Repeatable: true})
-	if status := statusOf(err); err == nil || status == http.StatusNotFound || status == http.StatusGone || errors.Is(err, missing[p.name]) ||
-		p.name == channelName && status == http.StatusForbidden { // a relay does not say whether others have an inbox
-		return nil
+// placesOf returns the places of a Joiner.
+func placesOf(joined []journal.Place) (places []Place) {
+	for _, p := range joined {
+		places = append(places, Place(p))
 	}
-	return fmt.Errorf("client: leaving %s: %w", p.name, err)
+	return places
 }
 
-// statusOf returns the HTTP status of a refusal; 0: err is none.
-func statusOf(err error) int {
-	if failed, ok := errors.AsType[*wire.Failure](err); ok {
-		return failed.Status
-	}
-	return 0
+// joiner returns the Joiner for this relay, which remembers in state.
+func (c *Client) joiner(state *State) *joins.Joiner {
+	return &joins.Joiner{Conn: c.conn, Journal: state.journal, Channel: c.joinChannel, A2A: c.joinA2A}
 }
 
-// agentName returns the name of the agent for people.
-func (o JoinOptions) agentName() string {
-	return cmp.Or(o.Name, o.Manifest.Name, o.Manifest.ID, "agent")
+// joinChannel makes an inbox, unless the agent still has the earlier one.
+func (c *Client) joinChannel(ctx context.Context, o joins.Options, before journal.Joined) (journal.Joined, error) {
+	if before.ID != "" {
+		inboxes, err := c.Inboxes(ctx)
+		if err != nil {
+			return journal.Joined{}, err
+		}
+		if slices.ContainsFunc(inboxes, func(i Inbox) bool { return i.ID == before.ID }) {
+			return before, nil
+		}
+	}
+	label := []rune(o.AgentName())
+	inbox, url, err := c.NewInbox(ctx, string(label[:min(len(label), 80)]))
+	return journal.Joined{Place: journal.Place{Address: url}, ID: inbox.ID}, err
+}
+
+// joinA2A publishes an endpoint.
+func (c *Client) joinA2A(ctx context.Context, o joins.Options, before journal.Joined) (done journal.Joined, err error) {
+	at, _, err := c.PublishA2A(ctx, A2AEndpoint{Manifest: o.Manifest, Public: o.Public, Listed: o.Listed, Proofs: o.Proofs,
+		Mode: a2a.ModeMessage})
+	done = journal.Joined{Place: journal.Place{Address: at.Base()}, ID: at.DID.Multibase()}
+	if err != nil || o.Public {
+		return done, err
+	}
+	if done.Key = before.Key; done.Key != "" {
+		return done, nil
+	}
+	var answer struct {
+		Key string `json:"key"`
+	}
+	err = c.CallA2A(ctx, GatewayCall{Method: http.MethodPost, Path: "/" + done.ID + "/keys", Status: http.StatusCreated,
+		Out: &answer, Body: jsontext.Compact(map[string]string{"name": envelope.NewID("join", c.conn.Now())})})
+	done.Key = answer.Key
+	return done, err
 }
 
 // Join joins at all given relays, as Client.Join does. Errors: those of Client.Join, joined.
 func (n *Network) Join(ctx context.Context, o JoinOptions) (places []Place, err error) {
-	o.State = n.state
+	o.State = n.opts.State
 	return n.atEach(func(c *Client) ([]Place, error) { return c.Join(ctx, o) })
 }
 
@@ -244,7 +145,7 @@ func (n *Network) Join(ctx context.Context, o JoinOptions) (places []Place, err 
 // network's own.
 func (n *Network) Leave(ctx context.Context, state *State) ([]Place, error) {
 	if state == nil {
-		state = n.state
+		state = n.opts.State
 	}
 	return n.atEach(func(c *Client) ([]Place, error) { return c.Leave(ctx, state) })
 }
@@ -252,48 +153,11 @@ func (n *Network) Leave(ctx context.Context, state *State) ([]Place, error) {
 // atEach calls do for each given relay.
 func (n *Network) atEach(do func(*Client) ([]Place, error)) (places []Place, err error) {
 	for _, p := range n.given {
-		some, failed := do(p.Client)
+		some, failed := do(p)
 		places = append(places, some...)
 		if failed != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w", p.base, failed))
+			err = errors.Join(err, fmt.Errorf("%s: %w", p.conn.Base, failed))
 		}
 	}
 	return places, err
-}
-
-// joinedAt returns what the agent has joined at a relay, by the names of the protocols.
-func (s *State) joinedAt(relay didkey.DID) map[string]joined {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := map[string]joined{}
-	for key, place := range s.places {
-		if key.relay == relay {
-			all[key.protocol] = place
-		}
-	}
-	return all
-}
-
-// placeKey names a place in a State.
-type placeKey struct {
-	relay    didkey.DID
-	protocol string
-}
-
-// join remembers a place; nil: the agent has left it.
-func (s *State) join(relay didkey.DID, name string, place *joined) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.place(relay, name, place)
-	s.file.Append("joined", relay, name, place)
-	return s.file.Sync()
-}
-
-// place is join in memory. The caller holds s.mu, or is the only one.
-func (s *State) place(relay didkey.DID, name string, place *joined) {
-	if place == nil {
-		delete(s.places, placeKey{relay, name})
-	} else {
-		s.places[placeKey{relay, name}] = *place
-	}
 }

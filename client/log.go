@@ -59,7 +59,7 @@ func (l *Log) Earlier(epoch uint32) *Log {
 }
 
 func (l *Log) read(path string, limit int) (text string, err error) {
-	err = l.client.read(l.ctx, fmt.Sprintf("/log/%08x/%s", l.Origin.Epoch, path), nil, wire.Spec{Text: &text, Limit: limit})
+	err = l.client.conn.Read(l.ctx, fmt.Sprintf("/log/%08x/%s", l.Origin.Epoch, path), nil, wire.Spec{Text: &text, Limit: limit})
 	return text, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/deal"
@@ -47,7 +48,7 @@ type NetworkCall struct {
 type leg struct {
 	*deal.Leg
 	call  *Call
-	peer  *peer
+	peer  *Client
 	home  envelope.Home
 	ended error  // with Lost: the error if no other relay takes the job
 	cut   bool   // ctx has ended before the relay had answered to the REQUEST
@@ -87,8 +88,7 @@ func (n *Network) ResumeKnown(ctx context.Context, known Known) (*NetworkCall, e
 	if err != nil {
 		return nil, err
 	}
-	p := n.given[slices.IndexFunc(n.given, func(p *peer) bool { return p.Client == c })]
-	call, err := p.ResumeKnown(ctx, known)
+	call, err := c.ResumeKnown(ctx, known)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (n *Network) ResumeKnown(ctx context.Context, known Known) (*NetworkCall, e
 			Params: r.Params, Recipient: call.recipient, Seal: call.Seal, AllowPlain: call.AllowPlain}
 	}
 	j := n.job(opts)
-	l := &leg{Leg: &deal.Leg{Opened: time.Now(), Decided: call.agent != ""}, peer: p, call: call}
+	l := &leg{Leg: &deal.Leg{Opened: time.Now(), Decided: call.agent != ""}, peer: c, call: call}
 	if request := call.links.Request; request != nil {
 		j.begin(request)
 		if request.Home != nil {
@@ -125,20 +125,20 @@ func (j *NetworkCall) begin(request *envelope.Envelope) {
 // It returns an error if the REQUEST was refused or ctx has ended. If the relay does not answer, the thread is added
 // as silent, because the relay may have the REQUEST. If ctx ends, the thread of a continuation is added too: openAgain
 // posts its REQUEST once more.
-func (j *NetworkCall) open(ctx context.Context, p *peer, opts RequestOptions, continues envelope.Hash) error {
-	a, err := p.about(ctx, aboutAge)
+func (j *NetworkCall) open(ctx context.Context, p *Client, opts RequestOptions, continues envelope.Hash) error {
+	a, err := p.conn.About(ctx, conn.AboutAge)
 	if err != nil {
 		return err
 	}
 	within, cancel := context.WithTimeout(ctx, j.network.opts.Silence)
 	defer cancel()
 	began := time.Now()
-	call, err := p.request(within, opts, a.home, continues)
+	call, err := p.request(within, opts, a.Home, continues)
 	if call == nil {
 		return err
 	}
 	err = j.insist(within, p, call.links.Request, err)
-	l := &leg{Leg: &deal.Leg{Home: a.home.DID, Opened: time.Now()}, call: call, peer: p, home: *a.home}
+	l := &leg{Leg: &deal.Leg{Home: a.Home.DID, Opened: time.Now()}, call: call, peer: p, home: *a.Home}
 	switch {
 	case err == nil:
 	case ctx.Err() != nil && continues == (envelope.Hash{}):
@@ -158,7 +158,7 @@ func (j *NetworkCall) open(ctx context.Context, p *peer, opts RequestOptions, co
 }
 
 // insist posts an envelope again while the relay does not answer, until ctx ends. err is the error of the last post.
-func (j *NetworkCall) insist(ctx context.Context, p *peer, e *envelope.Envelope, err error) error {
+func (j *NetworkCall) insist(ctx context.Context, p *Client, e *envelope.Envelope, err error) error {
 	var pause pacing.Backoff
 	for Unanswered(err) && pause.Wait(ctx, 0, pacing.MaxPause) == nil {
 		_, err = p.PostEnvelope(ctx, e)

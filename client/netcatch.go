@@ -14,13 +14,7 @@ import (
 // What a Network finds out about its relays (RELAYS R-17).
 
 // inNetwork reports whether a Network uses the client.
-func (c *Client) inNetwork() bool { return c.watcher.proved != nil }
-
-// watcher is told what a Client finds out about its relay.
-type watcher struct {
-	proved  func(*proof.Statement)               // a valid proof; nil: not called
-	invalid func(relay didkey.DID, reason error) // two proofs in a row that are not valid; nil: not called
-}
+func (c *Client) inNetwork() bool { return c.poster.Watcher.Proved != nil }
 
 // compare compares a valid proof with the last one of the relay. If they contradict each other within one log, the
 // relay is caught.

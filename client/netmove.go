@@ -15,7 +15,7 @@ import (
 
 // homes returns the relays that can be the home of a REQUEST to this recipient, or to everybody if it is empty, the
 // preferred one first (RELAYS R-11). All of them have answered now.
-func (n *Network) homes(ctx context.Context, recipient didkey.DID) ([]*peer, error) {
+func (n *Network) homes(ctx context.Context, recipient didkey.DID) ([]*Client, error) {
 	var named []envelope.Home
 	if recipient != "" {
 		agent, err := n.Agent(ctx, recipient)
@@ -24,19 +24,19 @@ func (n *Network) homes(ctx context.Context, recipient didkey.DID) ([]*peer, err
 		}
 		named = relaysOf(agent)
 	}
-	found := make([]*peer, max(len(named), len(n.given)))
-	ask := func(i int, p *peer) {
+	found := make([]*Client, max(len(named), len(n.given)))
+	ask := func(i int, p *Client) {
 		ctx, cancel := context.WithTimeout(ctx, n.opts.Silence/3)
 		defer cancel()
-		a, err := p.about(ctx, time.Nanosecond)
+		a, err := p.conn.About(ctx, time.Nanosecond)
 		if err == nil && recipient != "" && len(named) == 0 {
 			_, err = p.Agent(ctx, recipient)
 		}
 		if err != nil {
-			n.log.Warn("a relay cannot be the home", "relay", p.url, "error", err)
+			n.log.Warn("a relay cannot be the home", "relay", p.conn.Base, "error", err)
 			return
 		}
-		if a.home != nil && !n.state.isCaught(a.did) {
+		if a.Home != nil && !n.state.IsCaught(a.DID) {
 			found[i] = p
 		}
 	}
@@ -59,7 +59,7 @@ func (n *Network) homes(ctx context.Context, recipient didkey.DID) ([]*peer, err
 	if ctx.Err() != nil { // a relay that was not asked to the end may be usable
 		return nil, ctx.Err()
 	}
-	found = slices.DeleteFunc(found, func(p *peer) bool { return p == nil })
+	found = slices.DeleteFunc(found, func(p *Client) bool { return p == nil })
 	if len(found) == 0 {
 		return nil, errNoHome
 	}
@@ -91,7 +91,7 @@ func (j *NetworkCall) due() (at time.Time, reason string) {
 	if !j.canMove() {
 		return time.Time{}, ""
 	}
-	at, reason = j.order.Due(time.Now(), j.network.state.isCaught)
+	at, reason = j.order.Due(time.Now(), j.network.state.IsCaught)
 	if !at.IsZero() && at.Before(j.retry) {
 		at = j.retry
 	}
@@ -159,7 +159,7 @@ func (j *NetworkCall) move(ctx context.Context, reason string) error {
 		}
 	}()
 	opts.Thread = ""
-	if opts.TTL = j.expires.Sub(from.peer.now()).Truncate(time.Second); opts.TTL < time.Second {
+	if opts.TTL = j.expires.Sub(from.peer.conn.Now()).Truncate(time.Second); opts.TTL < time.Second {
 		return from.ended
 	}
 	homes, err := j.network.homes(ctx, opts.Recipient)
@@ -177,7 +177,7 @@ func (j *NetworkCall) move(ctx context.Context, reason string) error {
 	err = j.open(ctx, next, opts, j.root)
 	to := j.newest()
 	if to == from {
-		j.network.log.Warn("a relay does not take the continued job", "relay", next.url, "error", err)
+		j.network.log.Warn("a relay does not take the continued job", "relay", next.conn.Base, "error", err)
 		return ctx.Err()
 	}
 	if j.network.opts.Moved == nil {
@@ -190,7 +190,7 @@ func (j *NetworkCall) move(ctx context.Context, reason string) error {
 
 // nextHome returns the relay after the present one, in a circle; nil: there is no other. If the present one is not in
 // the list, because it does not answer, that is the first of the list.
-func nextHome(homes []*peer, present *peer) *peer {
+func nextHome(homes []*Client, present *Client) *Client {
 	i := slices.Index(homes, present)
 	next := homes[(i+1)%len(homes)]
 	if next == present {

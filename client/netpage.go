@@ -41,7 +41,7 @@ func (n *Network) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 			at, cursor = at+1, ""
 		}
 		if failed != nil {
-			n.log.Warn("the directory of a relay cannot be read", "relay", p.url, "error", failed)
+			n.log.Warn("the directory of a relay cannot be read", "relay", p.conn.Base, "error", failed)
 		}
 		if len(found) > 0 {
 			return AgentPage{Agents: found, HasMore: at < len(n.given), Cursor: strconv.Itoa(at) + " " + cursor}, nil
@@ -54,11 +54,11 @@ func (n *Network) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 }
 
 // withoutKnown returns the agents whose manifests these relays do not show for the same query.
-func (n *Network) withoutKnown(ctx context.Context, q AgentQuery, agents []Agent, earlier []*peer) []Agent {
+func (n *Network) withoutKnown(ctx context.Context, q AgentQuery, agents []Agent, earlier []*Client) []Agent {
 	known := make([]map[mark.Mark]bool, len(agents))
 	for i, a := range agents {
 		known[i] = map[mark.Mark]bool{}
-		rows, errs := askAll(earlier, func(p *peer) (Agent, error) { return p.Agent(ctx, a.ID) })
+		rows, errs := askAll(earlier, func(p *Client) (Agent, error) { return p.Agent(ctx, a.ID) })
 		for j, row := range rows {
 			for _, e := range row.Manifests {
 				known[i][mark.Of(e)] = errs[j] == nil && (row.Online || !q.Online)
@@ -92,10 +92,10 @@ func (n *Network) Events(ctx context.Context, filter Filter, cursor string, limi
 	if cursor != "" && json.Unmarshal([]byte(cursor), &place) != nil || place.At == nil {
 		return EventPage{}, errNetCursor
 	}
-	pages, errs := askAll(n.given, func(p *peer) (EventPage, error) {
-		page, err := p.Events(ctx, filter, place.At[p.url], limit)
+	pages, errs := askAll(n.given, func(p *Client) (EventPage, error) {
+		page, err := p.Events(ctx, filter, place.At[p.conn.Base], limit)
 		if refusal, ok := errors.AsType[*envelope.Error](err); ok && refusal.Reason() == envelope.ReasonUnknownCursor {
-			n.log.Warn("a relay has lost its data; its oldest events are read again", "relay", p.url)
+			n.log.Warn("a relay has lost its data; its oldest events are read again", "relay", p.conn.Base)
 			return p.Events(ctx, filter, "", limit)
 		}
 		return page, err
@@ -104,7 +104,7 @@ func (n *Network) Events(ctx context.Context, filter Filter, cursor string, limi
 	answered := false
 	for i, page := range pages {
 		if errs[i] != nil {
-			n.log.Warn("the events of a relay cannot be read", "relay", n.given[i].url, "error", errs[i])
+			n.log.Warn("the events of a relay cannot be read", "relay", n.given[i].conn.Base, "error", errs[i])
 			continue
 		}
 		answered = true
@@ -115,7 +115,7 @@ func (n *Network) Events(ctx context.Context, filter Filter, cursor string, limi
 			all.HasMore = true // this relay comes in the next page
 			continue
 		}
-		place.At[n.given[i].url] = page.Cursor
+		place.At[n.given[i].conn.Base] = page.Cursor
 		for _, e := range page.Events {
 			place.Seen = append(place.Seen, mark.Of(e))
 		}

@@ -17,12 +17,12 @@ import (
 // Errors: those of Client.Thread. If a relay does not answer and no other has the thread, it is the error of that
 // relay: it may have the thread.
 func (n *Network) At(ctx context.Context, threadID string, opener didkey.DID) (*Client, error) {
-	_, errs := askAll(n.given, func(p *peer) (*Thread, error) { return p.Thread(ctx, threadID, opener) })
+	_, errs := askAll(n.given, func(p *Client) (*Thread, error) { return p.Thread(ctx, threadID, opener) })
 	var missing error
 	for i, err := range errs {
 		switch {
 		case err == nil:
-			return n.given[i].Client, nil
+			return n.given[i], nil
 		case missing == nil || envelope.CodeOf(missing) == envelope.CodeThreadNotFound:
 			missing = err
 		}
@@ -42,7 +42,7 @@ func (n *Network) Thread(ctx context.Context, threadID string, opener didkey.DID
 // Outlook returns the outlook at the given relay whose directory knows most agents for the request. Errors: the error
 // of the last relay, if none answers.
 func (n *Network) Outlook(ctx context.Context, opts RequestOptions) (Outlook, error) {
-	all, errs := askAll(n.given, func(p *peer) (Outlook, error) { return p.Outlook(ctx, opts) })
+	all, errs := askAll(n.given, func(p *Client) (Outlook, error) { return p.Outlook(ctx, opts) })
 	best := -1
 	for i, err := range errs {
 		if err == nil && (best < 0 || all[i].Agents > all[best].Agents) {
@@ -59,7 +59,7 @@ func (n *Network) Outlook(ctx context.Context, opts RequestOptions) (Outlook, er
 // does not answer. Errors: the error of the last relay, if none answers.
 func (n *Network) Stored(ctx context.Context, filter Filter) (found []*envelope.Envelope, all bool, err error) {
 	whole := make([]bool, len(n.given))
-	events, errs := askAll(n.given, func(p *peer) (events []*envelope.Envelope, err error) {
+	events, errs := askAll(n.given, func(p *Client) (events []*envelope.Envelope, err error) {
 		events, whole[slices.Index(n.given, p)], err = p.Stored(ctx, filter)
 		return events, err
 	})
@@ -89,7 +89,7 @@ func (n *Network) ChannelDelivery(ctx context.Context, request *envelope.Envelop
 // ofAny calls read for one given relay after the other, until it succeeds. It returns the last error.
 func ofAny[T any](n *Network, read func(*Client) (T, error)) (found T, err error) {
 	for _, p := range n.given {
-		if found, err = read(p.Client); err == nil {
+		if found, err = read(p); err == nil {
 			return found, nil
 		}
 	}
@@ -97,7 +97,7 @@ func ofAny[T any](n *Network, read func(*Client) (T, error)) (found T, err error
 }
 
 // first returns the first given relay that answers, or else the first.
-func (n *Network) first(ctx context.Context) *peer {
+func (n *Network) first(ctx context.Context) *Client {
 	for p := range n.usable(ctx) {
 		return p
 	}

@@ -7,8 +7,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/follow"
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/client/internal/mark"
 	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -18,11 +22,11 @@ import (
 func (c *Client) identify(ctx context.Context) (didkey.DID, error) {
 	var pause pacing.Backoff
 	for {
-		did, err := c.relayDID(ctx)
+		did, err := c.conn.RelayDID(ctx)
 		if err == nil {
 			return did, nil
 		}
-		c.log.Warn("a relay does not answer, will be retried", "relay", c.base, "error", err)
+		c.conn.Log.Warn("a relay does not answer, will be retried", "relay", c.conn.Base, "error", err)
 		if err := pause.Wait(ctx, 0, pacing.MaxPause); err != nil {
 			return "", err
 		}
@@ -38,9 +42,9 @@ func (n *Network) fresh(events []*envelope.Envelope, at didkey.DID) (all []*enve
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, e := range events {
-		m, key := mark.Of(e), messageKey{e.Sender.ID, e.ID}
+		m, key := mark.Of(e), recent.Message{Sender: e.Sender.ID, ID: e.ID}
 		shownByHome := at != "" && (e.Home == nil || e.Home.DID == at)
-		if _, arrived := n.arrived[m]; !shownByHome && (arrived || n.state.wasHandled(e)) {
+		if _, arrived := n.arrived[m]; !shownByHome && (arrived || n.state.WasHandled(e)) {
 			continue
 		}
 		if other, ok := n.seen.Get(key); ok && other != m {
@@ -56,7 +60,7 @@ func (n *Network) fresh(events []*envelope.Envelope, at didkey.DID) (all []*enve
 
 // done records that an event is handled.
 func (n *Network) done(e *envelope.Envelope) {
-	n.state.handle(e)
+	n.state.Handle(e)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.arrived, mark.Of(e))
@@ -73,11 +77,11 @@ func (n *Network) Follow(
 	ctx context.Context, opts FollowOptions, handler func(context.Context, *envelope.Envelope) error,
 ) error {
 	var turn sync.Mutex
-	return n.each(ctx, func(ctx context.Context, p *peer, relay didkey.DID) error {
-		store := cursorAt{state: n.state, relay: relay, url: p.url}
-		f := follower{client: p.Client, opts: opts}
-		f.opts.Cursor = store
-		f.page = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
+	return n.each(ctx, func(ctx context.Context, p *Client, relay didkey.DID) error {
+		store := journal.Cursor{Journal: n.state, Relay: relay, URL: p.conn.Base}
+		f := p.follower(opts)
+		f.Cursor = store
+		f.Handle = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
 			for _, e := range n.fresh(events, "") {
 				turn.Lock()
 				err := ctx.Err()
@@ -90,9 +94,9 @@ func (n *Network) Follow(
 				}
 				n.done(e)
 			}
-			return saveCursor(ctx, store, cursor)
+			return follow.SaveCursor(ctx, store, cursor)
 		}
-		return f.run(ctx)
+		return f.Run(ctx)
 	})
 }
 
@@ -103,7 +107,7 @@ func (e *handlerError) Unwrap() error { return e.error }
 
 // each runs loop for each given relay, once the relay has said who it is, until ctx ends. It returns when all loops
 // have ended. A relay that refuses its loop is logged, and the others continue. If all refuse, each returns the error.
-func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, didkey.DID) error) error {
+func (n *Network) each(ctx context.Context, loop func(context.Context, *Client, didkey.DID) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var loops sync.WaitGroup
@@ -112,7 +116,7 @@ func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, di
 	for _, p := range n.given {
 		loops.Go(func() {
 			relay, err := p.identify(ctx)
-			if err == nil && n.state.isCaught(relay) {
+			if err == nil && n.state.IsCaught(relay) {
 				err = &wire.Failure{Err: ErrCaught}
 			}
 			if err == nil {
@@ -127,7 +131,7 @@ func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, di
 			last := left == 0
 			mu.Unlock()
 			if refused && !last {
-				n.log.Error("a relay refuses this client and is not followed any more", "relay", p.url, "error", err)
+				n.log.Error("a relay refuses this client and is not followed any more", "relay", p.conn.Base, "error", err)
 				return
 			}
 			stop(err)
@@ -142,14 +146,14 @@ func (n *Network) each(ctx context.Context, loop func(context.Context, *peer, di
 // Serve posts names the relays. The positions are in NetworkOptions.State, and opts.Cursor and opts.State are not used.
 // Errors: those of Client.Serve; a relay that refuses the agent is left out, unless all do.
 func (n *Network) Serve(ctx context.Context, opts ServeOptions, handler Handler) error {
-	opts.State = n.state
+	opts.State = n.opts.State
 	d, err := newDesk(ctx, n.me, n.log, opts, handler)
 	if err != nil {
 		return err
 	}
 	defer d.stop(nil)
 	d.network = n
-	err = n.each(d.ctx, func(ctx context.Context, p *peer, relay didkey.DID) error {
+	err = n.each(d.ctx, func(ctx context.Context, p *Client, relay didkey.DID) error {
 		return d.agentAt(p, relay).run(ctx)
 	})
 	d.stop(err)
@@ -158,8 +162,8 @@ func (n *Network) Serve(ctx context.Context, opts ServeOptions, handler Handler)
 }
 
 // agentAt adds the part of the desk at a relay of the network.
-func (d *desk) agentAt(p *peer, relay didkey.DID) *agent {
-	a := d.agent(p.Client, cursorAt{state: d.state, relay: relay, url: p.url})
+func (d *desk) agentAt(p *Client, relay didkey.DID) *agent {
+	a := d.agent(p, journal.Cursor{Journal: d.state, Relay: relay, URL: p.conn.Base})
 	a.relay = relay
 	a.progress.Handled = d.network.done
 	return a
@@ -182,7 +186,7 @@ func (a *agent) route(ctx context.Context, w *queuedRequest) {
 	}
 	a.desk.mu.Unlock()
 	switch {
-	case a.network.state.isCaught(home.DID):
+	case a.network.state.IsCaught(home.DID):
 		a.skip(ctx, w, ErrCaught)
 	case at != nil:
 		at.enqueue(ctx, w)
@@ -226,7 +230,7 @@ func (a *agent) follow(ctx context.Context, home envelope.Home) (*agent, error) 
 	a.desk.followed = append(a.desk.followed, other)
 	a.tasks.Go(func() {
 		if err := other.run(ctx); ctx.Err() == nil {
-			a.log.Warn("a relay that was discovered is not followed any more", "relay", p.url, "error", err)
+			a.log.Warn("a relay that was discovered is not followed any more", "relay", p.conn.Base, "error", err)
 		}
 	})
 	return other, nil
@@ -236,7 +240,7 @@ func (a *agent) follow(ctx context.Context, home envelope.Home) (*agent, error) 
 // new one when half of the last one's lifetime is over. It also does so if the last one does not name the relay at
 // which it is posted now, because that relay did not answer before.
 func (n *Network) manifest(ctx context.Context, payload envelope.Payload, at *Client) (*envelope.Envelope, error) {
-	home, now := at.home(ctx), at.now()
+	home, now := at.conn.Home(ctx), at.conn.Now()
 	n.announcing.Lock()
 	last := n.freshManifest(now, home)
 	n.announcing.Unlock()
@@ -279,16 +283,16 @@ func (n *Network) freshManifest(now time.Time, home *envelope.Home) *envelope.En
 func (n *Network) ownRelays(ctx context.Context) (relays []envelope.Home) {
 	ctx, cancel := context.WithTimeout(ctx, n.opts.Silence/3)
 	defer cancel()
-	all, errs := askAll(n.given, func(p *peer) (*about, error) {
-		a, err := p.about(ctx, aboutAge)
+	all, errs := askAll(n.given, func(p *Client) (*conn.About, error) {
+		a, err := p.conn.About(ctx, conn.AboutAge)
 		if err != nil {
-			return p.about(ctx, 0)
+			return p.conn.About(ctx, 0)
 		}
 		return a, nil
 	})
 	for i, a := range all {
-		if errs[i] == nil && a.home != nil && len(relays) < envelope.MaxRelays {
-			relays = append(relays, *a.home)
+		if errs[i] == nil && a.Home != nil && len(relays) < envelope.MaxRelays {
+			relays = append(relays, *a.Home)
 		}
 	}
 	return relays

@@ -11,10 +11,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/client/internal/discovery"
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/client/internal/mark"
+	"github.com/agora-relay/agora/client/internal/posting"
 	"github.com/agora-relay/agora/client/internal/recent"
-	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/netaddr"
@@ -61,14 +63,14 @@ type Network struct {
 	me     didkey.DID
 	opts   NetworkOptions
 	log    *slog.Logger
-	state  *State
-	given  []*peer
+	state  *journal.Journal
+	given  []*Client
 
 	mu         sync.Mutex
-	discovered map[didkey.DID]*peer
-	arrived    map[mark.Mark]struct{}             // events that are being handled
-	seen       *recent.Map[messageKey, mark.Mark] // the last events, to notice two with one id
-	proofs     map[didkey.DID]*proof.Statement    // the last proof of each relay
+	discovered map[didkey.DID]*Client
+	arrived    map[mark.Mark]struct{}                 // events that are being handled
+	seen       *recent.Map[recent.Message, mark.Mark] // the last events, to notice two with one id
+	proofs     map[didkey.DID]*proof.Statement        // the last proof of each relay
 
 	hosts discovery.Hosts // that were contacted in the last hour
 
@@ -77,17 +79,11 @@ type Network struct {
 	named      []envelope.Home    // the relays that it names
 }
 
-// peer is a relay of a Network.
-type peer struct {
-	*Client
-	url string
-}
-
 // NewNetwork returns a client of these relays, the preferred one first. Errors: no relay or more than MaxRelays; those
 // of New.
 func NewNetwork(relays []string, signer envelope.Signer, opts NetworkOptions) (*Network, error) {
 	if signer == nil {
-		return nil, errReadOnly
+		return nil, conn.ErrReadOnly
 	}
 	if len(relays) == 0 || len(relays) > MaxRelays {
 		return nil, fmt.Errorf("client: a network has 1 to %d relays, not %d", MaxRelays, len(relays))
@@ -101,9 +97,9 @@ func NewNetwork(relays []string, signer envelope.Signer, opts NetworkOptions) (*
 	if opts.OfferWait <= 0 {
 		opts.OfferWait = defaultOfferWait
 	}
-	n := &Network{signer: signer, me: signer.DID(), opts: opts, log: opts.Logger, state: opts.State,
-		discovered: map[didkey.DID]*peer{}, arrived: map[mark.Mark]struct{}{},
-		seen: recent.New[messageKey, mark.Mark](seenLimit), proofs: map[didkey.DID]*proof.Statement{}}
+	n := &Network{signer: signer, me: signer.DID(), opts: opts, log: opts.Logger, state: opts.State.journal,
+		discovered: map[didkey.DID]*Client{}, arrived: map[mark.Mark]struct{}{},
+		seen: recent.New[recent.Message, mark.Mark](recent.Messages), proofs: map[didkey.DID]*proof.Statement{}}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
@@ -112,27 +108,26 @@ func NewNetwork(relays []string, signer envelope.Signer, opts NetworkOptions) (*
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(n.given, func(other *peer) bool { return other.base == p.base }) {
-			return nil, fmt.Errorf("client: the relay %s was given twice", p.base)
+		if slices.ContainsFunc(n.given, func(other *Client) bool { return other.conn.Base == p.conn.Base }) {
+			return nil, fmt.Errorf("client: the relay %s was given twice", p.conn.Base)
 		}
 		n.given = append(n.given, p)
 	}
 	return n, nil
 }
 
-func (n *Network) newPeer(relayURL string, transport *http.Client) (*peer, error) {
+func (n *Network) newPeer(relayURL string, transport *http.Client) (*Client, error) {
 	opts := n.opts.Options
 	opts.HTTPClient = transport
 	c, err := New(relayURL, n.signer, opts)
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{Client: c, url: c.base}
-	c.watcher = watcher{
-		proved:  func(s *proof.Statement) { n.compare(s) },
-		invalid: func(relay didkey.DID, err error) { n.catch(relay, err.Error(), nil) },
+	c.poster.Watcher = posting.Watcher{
+		Proved:  func(s *proof.Statement) { n.compare(s) },
+		Invalid: func(relay didkey.DID, err error) { n.catch(relay, err.Error(), nil) },
 	}
-	return p, nil
+	return c, nil
 }
 
 // ErrCaught is in the error of a call that would need a relay that was caught lying (RELAYS R-17).
@@ -142,14 +137,14 @@ var ErrCaught = errors.New("this relay was caught: it has given a wrong proof, o
 // at returns the client of the relay with this identity, which must answer at home.URL or at a given address, and
 // must be one that may be contacted (RELAYS R-4, R-13). Errors: ErrCaught, ErrOtherRelay, those of reading the
 // relay's document.
-func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
-	if n.state.isCaught(home.DID) {
+func (n *Network) at(ctx context.Context, home envelope.Home) (*Client, error) {
+	if n.state.IsCaught(home.DID) {
 		return nil, fmt.Errorf("client: %s: %w", home.DID, ErrCaught)
 	}
 	for _, p := range n.given {
-		known := p.known.Load()
-		if known != nil && known.did == home.DID || known == nil && netaddr.SameOrigin(home.URL, p.base) {
-			return p, asError(p.checkHome(ctx, &home))
+		known := p.conn.Known()
+		if known != nil && known.DID == home.DID || known == nil && netaddr.SameOrigin(home.URL, p.conn.Base) {
+			return p, p.conn.CheckHome(ctx, &home)
 		}
 	}
 	n.mu.Lock()
@@ -158,19 +153,11 @@ func (n *Network) at(ctx context.Context, home envelope.Home) (*peer, error) {
 	if p == nil {
 		return n.discover(ctx, home)
 	}
-	return p, asError(p.checkHome(ctx, &home))
-}
-
-// asError returns a failure as an error; nil stays nil.
-func asError(failed *wire.Failure) error {
-	if failed == nil {
-		return nil
-	}
-	return failed
+	return p, p.conn.CheckHome(ctx, &home)
 }
 
 // discover contacts a relay that was not given.
-func (n *Network) discover(ctx context.Context, home envelope.Home) (*peer, error) {
+func (n *Network) discover(ctx context.Context, home envelope.Home) (*Client, error) {
 	if !n.opts.Discover {
 		return nil, fmt.Errorf("client: the relay %s is not one of those that were given; give it too, or allow the "+
 			"client to discover relays", home.URL)
@@ -183,7 +170,7 @@ func (n *Network) discover(ctx context.Context, home envelope.Home) (*peer, erro
 	}
 	p, err := n.newPeer(home.URL, &http.Client{Transport: discovery.Transport()})
 	if err == nil {
-		err = asError(p.checkHome(ctx, &home)) // the first valid answer, before any other connection
+		err = p.conn.CheckHome(ctx, &home) // the first valid answer, before any other connection
 	}
 	if err != nil {
 		return nil, err
@@ -210,7 +197,7 @@ type RelayStatus struct {
 }
 
 // askAll calls f for each of these relays, at the same time. It returns the answers and the errors in their order.
-func askAll[T any](relays []*peer, f func(*peer) (T, error)) ([]T, []error) {
+func askAll[T any](relays []*Client, f func(*Client) (T, error)) ([]T, []error) {
 	answers, errs := make([]T, len(relays)), make([]error, len(relays))
 	var asking sync.WaitGroup
 	for i, p := range relays {
@@ -229,13 +216,13 @@ func (n *Network) Relays(ctx context.Context) []RelayStatus {
 	}
 	n.mu.Unlock()
 	caught := n.state.Caught()
-	all, errs := askAll(peers, func(p *peer) (RelayStatus, error) {
-		s := RelayStatus{URL: p.url}
-		a, err := p.about(ctx, time.Nanosecond)
+	all, errs := askAll(peers, func(p *Client) (RelayStatus, error) {
+		s := RelayStatus{URL: p.conn.Base}
+		a, err := p.conn.About(ctx, time.Nanosecond)
 		if err != nil {
 			return s, err
 		}
-		s.DID, s.Home, s.Log, s.Caught = a.did, a.home != nil, a.proofs, caught[a.did]
+		s.DID, s.Home, s.Log, s.Caught = a.DID, a.Home != nil, a.Proofs, caught[a.DID]
 		if s.Log {
 			s.Witnesses = p.witnesses(ctx)
 		}
@@ -248,15 +235,15 @@ func (n *Network) Relays(ctx context.Context) []RelayStatus {
 }
 
 // usable yields the given relays that answer, can be homes and were not caught, in their order.
-func (n *Network) usable(ctx context.Context) iter.Seq[*peer] {
-	return func(yield func(*peer) bool) {
+func (n *Network) usable(ctx context.Context) iter.Seq[*Client] {
+	return func(yield func(*Client) bool) {
 		for _, p := range n.given {
-			a, err := p.about(ctx, aboutAge)
+			a, err := p.conn.About(ctx, conn.AboutAge)
 			if err != nil {
-				n.log.Warn("a relay does not answer", "relay", p.url, "error", err)
+				n.log.Warn("a relay does not answer", "relay", p.conn.Base, "error", err)
 				continue
 			}
-			if a.home != nil && !n.state.isCaught(a.did) && !yield(p) {
+			if a.Home != nil && !n.state.IsCaught(a.DID) && !yield(p) {
 				return
 			}
 		}
@@ -266,7 +253,7 @@ func (n *Network) usable(ctx context.Context) iter.Seq[*peer] {
 // Agent returns an agent with the manifests that all given relays have of it, the newest first. Errors: the error of
 // the last relay, if no relay has the agent; ctx's error.
 func (n *Network) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
-	found, errs := askAll(n.given, func(p *peer) (Agent, error) { return p.Agent(ctx, id) })
+	found, errs := askAll(n.given, func(p *Client) (Agent, error) { return p.Agent(ctx, id) })
 	if ctx.Err() != nil { // a relay that was cut off may have newer manifests
 		return Agent{}, ctx.Err()
 	}
@@ -307,7 +294,7 @@ func (n *Network) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, 
 				}
 				if err != nil {
 					failed, last = true, err
-					n.log.Warn("the directory of a relay cannot be read", "relay", p.url, "error", err)
+					n.log.Warn("the directory of a relay cannot be read", "relay", p.conn.Base, "error", err)
 					break
 				}
 				if seen.Add(mark.Of(a.Manifests[0]), struct{}{}) && !yield(a, nil) {
@@ -342,7 +329,7 @@ func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelop
 		if err != nil {
 			return nil, Receipt{}, err
 		}
-		d.Home = homes[0].home(ctx)
+		d.Home = homes[0].conn.Home(ctx)
 		return homes[0].Post(ctx, d)
 	}
 	return n.first(ctx).Post(ctx, d)
@@ -350,7 +337,7 @@ func (n *Network) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelop
 
 func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (e *envelope.Envelope, _ Receipt, err error) {
 	if d.Payload, err = envelope.WithRelays(d.Payload, n.ownRelays(ctx)); err == nil {
-		e, err = d.Sign(n.signer, n.given[0].now())
+		e, err = d.Sign(n.signer, n.given[0].conn.Now())
 	}
 	if err != nil {
 		return nil, Receipt{}, err
@@ -361,7 +348,7 @@ func (n *Network) postManifest(ctx context.Context, d envelope.Draft) (e *envelo
 
 // postToAll posts an envelope to all given relays, and returns the first receipt.
 func (n *Network) postToAll(ctx context.Context, e *envelope.Envelope) (Receipt, error) {
-	receipts, errs := askAll(n.given, func(p *peer) (Receipt, error) { return p.PostEnvelope(ctx, e) })
+	receipts, errs := askAll(n.given, func(p *Client) (Receipt, error) { return p.PostEnvelope(ctx, e) })
 	for i, err := range errs {
 		if err == nil {
 			return receipts[i], nil

@@ -65,7 +65,7 @@ func TestContradictionIsCaught(t *testing.T) {
 		}
 		restored = restored || e.Kind == proof.KindSteps && len(logs) == 2
 		files, err := filepath.Glob(folder + "/evidence-*.json")
-		caught := n.state.isCaught(relay)
+		caught := n.state.IsCaught(relay)
 		if want := e.Kind != proof.KindChain && len(logs) == 1; err != nil || caught != want || (len(files) == 1) != want {
 			t.Errorf("%s, %s: caught %v, %d files, %v", v.Name, e.Kind, caught, len(files), err)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -20,7 +21,7 @@ type Origin struct {
 }
 
 // gatewayThreads are the prefixes of the threads that gateways open.
-var gatewayThreads = map[string]string{"hub_": hubName, "job_": jobsName, "dlv_": channelName, "trn_": a2aName}
+var gatewayThreads = map[string]string{"hub_": conn.Hub, "job_": conn.Jobs, "dlv_": conn.Channel, "trn_": conn.A2A}
 
 // Origin returns from where a REQUEST comes. Errors: those of reading the relay's document.
 func (c *Client) Origin(ctx context.Context, request *envelope.Envelope) (Origin, error) {
@@ -30,8 +31,8 @@ func (c *Client) Origin(ctx context.Context, request *envelope.Envelope) (Origin
 	if name == "" || !request.Opened {
 		return direct, nil
 	}
-	g, err := c.allGateways(ctx)
-	if err != nil || g.urls[name] == "" || request.Sender.ID != g.did {
+	g, err := c.conn.AllGateways(ctx)
+	if err != nil || g.URLs[name] == "" || request.Sender.ID != g.DID {
 		return direct, err
 	}
 	var payload struct {
@@ -45,15 +46,15 @@ func (c *Client) Origin(ctx context.Context, request *envelope.Envelope) (Origin
 		Message  struct{ Sender string }
 		Caller   struct{ Name, DID string }
 	}
-	if json.Unmarshal(request.Payload, &payload) == nil && name != jobsName {
+	if json.Unmarshal(request.Payload, &payload) == nil && name != conn.Jobs {
 		_ = json.Unmarshal(payload.Params, &params) // params of another form name nobody
 	}
 	switch name {
-	case hubName:
+	case conn.Hub:
 		return Origin{name, params.Envelope.SenderID}, nil
-	case jobsName:
+	case conn.Jobs:
 		return Origin{name, payload.Constraints.Orchestrator}, nil
-	case channelName:
+	case conn.Channel:
 		return Origin{name, params.Message.Sender}, nil
 	}
 	return Origin{name, params.Caller.Name + params.Caller.DID}, nil // one of them, or none

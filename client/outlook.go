@@ -92,7 +92,7 @@ func (c *Client) someAgents(ctx context.Context, q AgentQuery, pages int) (agent
 			return nil, false, err
 		}
 		for _, a := range page.Agents {
-			if c.signer == nil || a.ID != c.signer.DID() { // nobody answers its own request
+			if c.conn.Signer == nil || a.ID != c.conn.Signer.DID() { // nobody answers its own request
 				agents = append(agents, a)
 			}
 		}

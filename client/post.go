@@ -3,12 +3,9 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
 	"time"
 
-	"github.com/agora-relay/agora/client/internal/pacing"
-	"github.com/agora-relay/agora/client/internal/wire"
+	"github.com/agora-relay/agora/client/internal/posting"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
@@ -43,6 +40,12 @@ type ThreadState struct {
 	State  thread.State `json:"state"`
 }
 
+// receiptOf returns the receipt of a Poster.
+func receiptOf(r posting.Receipt) Receipt {
+	return Receipt{ID: r.ID, Cursor: r.Cursor, Duplicate: r.Duplicate, ExpiresAt: r.ExpiresAt,
+		Thread: (*ThreadState)(r.Thread), Proof: r.Proof, Proved: r.Proved}
+}
+
 // Post signs d and posts it.
 //
 // Post retries with the same bytes after a temporary failure (no connection, 429, 5xx), until ctx ends or
@@ -60,135 +63,34 @@ type ThreadState struct {
 //   - *envelope.Error without ErrUnknownOutcome: the relay has refused the message, or Draft.Sign has failed.
 //   - Any other error without ErrUnknownOutcome: the relay has not stored the message.
 func (c *Client) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
-	return c.post(ctx, d, true)
-}
-
-// post is Post, except that without retryLimited it does not retry a post that the relay refuses with 429.
-func (c *Client) post(ctx context.Context, d envelope.Draft, retryLimited bool) (*envelope.Envelope, Receipt, error) {
-	if c.signer == nil {
-		return nil, Receipt{}, errReadOnly
-	}
-	if d.SenderName == "" {
-		d.SenderName = c.opts.SenderName
-	}
-	if d.SenderURL == "" {
-		d.SenderURL = c.opts.SenderURL
-	}
-	e, err := d.Sign(c.signer, c.now())
-	if err != nil {
-		return nil, Receipt{}, err
-	}
-	receipt, err := c.postEnvelope(ctx, e, retryLimited)
-	refusal, ok := errors.AsType[*envelope.Error](err)
-	if !ok || refusal.Code != envelope.CodeStaleTimestamp || !d.TS.IsZero() || !c.correctClock(refusal) {
-		return e, receipt, err
-	}
-	unknown := errors.Is(err, ErrUnknownOutcome)
-	d.ID, d.Thread = e.ID, e.Thread
-	if request, ok := d.Payload.(envelope.Request); ok {
-		request.RequestID = e.RequestID
-		d.Payload = request
-	}
-	if e, err = d.Sign(c.signer, c.now()); err != nil {
-		return nil, Receipt{}, err
-	}
-	receipt, err = c.postEnvelope(ctx, e, retryLimited)
-	if unknown && err != nil && !errors.Is(err, ErrUnknownOutcome) {
-		refusal, ok := errors.AsType[*envelope.Error](err)
-		if !ok || refusal.Code == envelope.CodeDuplicateID || !refusal.Code.Info().Settles {
-			err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
-		}
-	}
-	return e, receipt, err
+	e, r, err := c.poster.Post(ctx, d, true)
+	return e, receiptOf(r), err
 }
 
 // PostEnvelope posts an envelope that is already signed. It retries as Post does, but never changes the envelope.
 // Errors: those of Post.
 func (c *Client) PostEnvelope(ctx context.Context, e *envelope.Envelope) (Receipt, error) {
-	return c.postEnvelope(ctx, e, true)
+	r, err := c.poster.PostEnvelope(ctx, e, true)
+	return receiptOf(r), err
 }
 
-// postEnvelope is PostEnvelope. See post for retryLimited.
-func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, retryLimited bool) (Receipt, error) {
-	if err := ctx.Err(); err != nil {
-		return Receipt{}, err
-	}
-	var pause pacing.Backoff
-	mayBeStored := false // whether the relay may have stored the message in an earlier attempt
-	for attempt := 1; ; attempt++ {
-		receipt, failed := c.postOnce(ctx, e)
-		if failed == nil {
-			return c.prove(ctx, e, receipt)
-		}
-		var err error = failed
-		retry := failed.Temporary() && !waitTooLong(failed) && attempt < c.opts.Attempts
-		if retry && (retryLimited || failed.Status != http.StatusTooManyRequests) {
-			c.log.Debug("post failed, will be retried", "id", e.ID, "attempt", attempt, "error", failed)
-			mayBeStored = mayBeStored || !failed.NoEffect()
-			waitErr := pause.Wait(ctx, min(failed.RetryAfter, postPatience), pacing.MaxPause)
-			if waitErr == nil {
-				continue
-			}
-			err = fmt.Errorf("%w; stopped before a retry: %w", failed, waitErr)
-		}
-		refusal, refused := errors.AsType[*envelope.Error](failed)
-		if !failed.NoEffect() || mayBeStored && !(refused && refusal.Code.Info().Settles) {
-			err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
-		}
-		return Receipt{}, err
-	}
+// PostResult is the outcome of one message of PostAll.
+type PostResult struct {
+	Receipt Receipt // zero if Err is not nil; mostly without Cursor and Thread
+	Err     error   // as from PostEnvelope
 }
 
-// waitTooLong reports whether the request had no effect and the relay asks for a longer delay than postPatience. After
-// a failure with an unknown effect (such as a 502) an earlier retry is useful, because it shows whether the relay has
-// the message.
-func waitTooLong(f *wire.Failure) bool { return f.NoEffect() && f.RetryAfter > postPatience }
-
-// postOnce posts an envelope once. It also checks that the receipt is for this envelope.
-func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Receipt, failed *wire.Failure) {
-	ctx, cancel := context.WithTimeout(ctx, wire.Timeout)
-	defer cancel()
-	if failed := c.assureParties(ctx); failed != nil {
-		return Receipt{}, failed
+// PostAll posts envelopes that are already signed, in this order, and returns one result for each. It needs few
+// requests, because POST /events/bulk takes many messages (PROTOCOL §5). At a relay without it, PostAll posts them one
+// by one.
+//
+// PostAll retries as PostEnvelope does. If the relay refuses a message only for the moment, PostAll sends it again. It
+// also sends the refused messages behind it again, because they may depend on it. PostAll gives up after
+// Options.Attempts requests in a row that bring no message a final result.
+func (c *Client) PostAll(ctx context.Context, envelopes []*envelope.Envelope) []PostResult {
+	results := make([]PostResult, 0, len(envelopes))
+	for _, r := range c.poster.PostAll(ctx, envelopes) {
+		results = append(results, PostResult{receiptOf(r.Receipt), r.Err})
 	}
-	if e.Home != nil {
-		if failed := c.checkHome(ctx, e.Home); failed != nil {
-			return Receipt{}, failed
-		}
-	}
-	request := wire.Request{Base: c.relayURL(), Method: http.MethodPost, Target: "/events", Body: e.Canonical()}
-	failed = c.wire.Send(ctx, request, wire.Spec{Out: &receipt, Limit: wire.MaxShort})
-	if failed == nil && receipt.ID != e.ID {
-		failed = &wire.Failure{Err: errors.New("the relay's receipt is for another message"), Status: http.StatusOK}
-	}
-	return receipt.limited(e), failed
-}
-
-// limited returns the receipt of e. If ExpiresAt is after the end of e's signed ttl, it returns that end instead,
-// because no relay keeps a message longer.
-func (r Receipt) limited(e *envelope.Envelope) Receipt {
-	if r.ExpiresAt.After(e.ExpiresAt()) {
-		r.ExpiresAt = e.ExpiresAt()
-	}
-	return r
-}
-
-// defaultRate is the default of PROTOCOL §5. The client uses it if the relay's document does not state the rate.
-var defaultRate = pacing.Rate{PerSecond: 20, Burst: 40}
-
-// rate returns the document's limit on the posts of one sender, or nil if the limit is absent or out of range.
-func (d document) rate() *pacing.Rate {
-	stated := d.Limits.Rates.PostsPerAgent
-	if stated.PerSecond < 0.01 || stated.PerSecond > 1e6 || stated.Burst < 1 || stated.Burst > 1e6 {
-		return nil
-	}
-	return &pacing.Rate{PerSecond: stated.PerSecond, Burst: stated.Burst}
-}
-
-// postRate returns the relay's limit on the posts of this client: the limit in its document, else defaultRate.
-func (c *Client) postRate() pacing.Rate {
-	if stated := c.rate.Load(); stated != nil {
-		return *stated
-	}
-	return defaultRate
+	return results
 }

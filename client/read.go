@@ -4,15 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/chain"
-	"github.com/agora-relay/agora/client/internal/pacing"
+	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/follow"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -54,7 +52,7 @@ func (c *Client) Thread(ctx context.Context, id string, client didkey.DID) (*Thr
 	}
 	events := &wire.Events{Limit: wire.MaxThread}
 	spec := wire.Spec{Out: &answer, Limit: wire.MaxPage, ListName: "events", OnElement: events.Add}
-	if err := c.read(ctx, "/threads/"+url.PathEscape(id), query, spec); err != nil {
+	if err := c.conn.Read(ctx, "/threads/"+url.PathEscape(id), query, spec); err != nil {
 		return nil, err
 	}
 	record := answer.Thread.Thread
@@ -62,43 +60,8 @@ func (c *Client) Thread(ctx context.Context, id string, client didkey.DID) (*Thr
 		return nil, fmt.Errorf("client: the relay's response is not about the thread %s, but about another one", id)
 	}
 	t := &Thread{Thread: record, Deadline: answer.Thread.Deadline, Expired: answer.Expired, Removed: answer.Removed}
-	t.Events = c.filterEvents(events, func(e *envelope.Envelope) bool { return e.Thread == id })
+	t.Events = c.conn.Wanted(events, func(e *envelope.Envelope) bool { return e.Thread == id })
 	return t, nil
-}
-
-// read sends a GET. It takes at most wire.Timeout. It retries only if the relay answers 429 with a Retry-After that
-// ends before wire.Timeout and ctx do. The caller retries after all other failures.
-func (c *Client) read(ctx context.Context, path string, query url.Values, spec wire.Spec) error {
-	ctx, cancel := context.WithTimeout(ctx, wire.Timeout)
-	defer cancel()
-	deadline, _ := ctx.Deadline()
-	var pause pacing.Backoff
-	for {
-		err := c.get(ctx, path, query, false, spec)
-		failed, ok := errors.AsType[*wire.Failure](err)
-		if !ok || failed.Status != http.StatusTooManyRequests || failed.RetryAfter == 0 ||
-			failed.RetryAfter > time.Until(deadline) {
-			return err
-		}
-		if waitErr := pause.Wait(ctx, failed.RetryAfter, pacing.MaxPause); waitErr != nil {
-			return fmt.Errorf("%w; stopped before a retry: %w", err, waitErr)
-		}
-	}
-}
-
-// filterEvents returns the events for which wanted returns true, with payloads decrypted if possible. It logs the
-// events that it skips.
-func (c *Client) filterEvents(events *wire.Events, wanted func(*envelope.Envelope) bool) []*envelope.Envelope {
-	events.Log(c.log)
-	all := []*envelope.Envelope{}
-	for _, e := range events.Valid {
-		if !wanted(e) {
-			c.log.Warn("an event was skipped because it was not requested", "id", e.ID, "sender", e.Sender.ID)
-			continue
-		}
-		all = append(all, c.open(e))
-	}
-	return all
 }
 
 // Info is the relay's document /.well-known/agora.json. DID is the relay's identity. JSON is the whole document, with
@@ -110,21 +73,17 @@ type Info struct {
 
 // Info reads the relay's document /.well-known/agora.json.
 func (c *Client) Info(ctx context.Context) (Info, error) {
-	var info Info
-	if err := c.read(ctx, wellKnown, nil, wire.Spec{Out: &info.JSON, Limit: wire.MaxDocument}); err != nil {
-		return Info{}, err
+	info, err := c.conn.Info(ctx)
+	return Info(info), err
+}
+
+// Private reports whether the relay's document says that it shows a directed message only to its sender and its
+// recipient (PROTOCOL §8).
+func (i Info) Private() bool {
+	var doc struct {
+		Reads string `json:"reads"`
 	}
-	var named struct {
-		DID string `json:"did"`
-	}
-	if err := json.Unmarshal(info.JSON, &named); err != nil {
-		return Info{}, err
-	}
-	var err error
-	if info.DID, err = didkey.Parse(named.DID); err != nil {
-		return Info{}, fmt.Errorf("client: the did in the relay's document is invalid: %w", err)
-	}
-	return info, nil
+	return json.Unmarshal(i.JSON, &doc) == nil && doc.Reads == "parties"
 }
 
 // Health returns the version of the protocol that the relay uses. err is nil if the relay answers and reports no
@@ -133,7 +92,7 @@ func (c *Client) Health(ctx context.Context) (version string, err error) {
 	var answer struct {
 		Version string `json:"version"`
 	}
-	err = c.read(ctx, health, nil, wire.Spec{Out: &answer, Limit: wire.MaxShort})
+	err = c.conn.Read(ctx, conn.Health, nil, wire.Spec{Out: &answer, Limit: wire.MaxShort})
 	return wire.Shorten(answer.Version), err
 }
 
@@ -149,11 +108,8 @@ func (t *Thread) Join(d envelope.Draft) envelope.Draft {
 	return l.Join(d)
 }
 
-// Bounds of Stored.
-const (
-	storedPages = 20   // pages; a page may have few events, or none
-	maxStored   = 1000 // events
-)
+// storedPages is how many pages Stored reads at most; a page may have few events, or none.
+const storedPages = 20
 
 // EventPage is one page of the events that a relay has. Cursor is the position after it.
 type EventPage struct {
@@ -169,50 +125,31 @@ type EventPage struct {
 //
 // Errors: *envelope.Error; its Reason is envelope.ReasonUnknownCursor if the relay does not know the cursor.
 func (c *Client) Events(ctx context.Context, filter Filter, cursor string, limit int) (EventPage, error) {
-	return c.eventPage(ctx, filter, "cursor", cmp.Or(cursor, oldest), limit)
+	page, err := follow.Read(ctx, c.conn, follow.Filter(filter), "cursor", cmp.Or(cursor, follow.Oldest), limit)
+	return EventPage(page), err
 }
 
 // EventsBefore returns the events before the position before that match filter, the newest first, at most limit of them
 // (1 to 1000). An empty before stands for the end, so the page begins with the newest event. EventPage.Cursor is the
 // before of the next page, which has older events. The rest is as in Events.
 func (c *Client) EventsBefore(ctx context.Context, filter Filter, before string, limit int) (EventPage, error) {
-	return c.eventPage(ctx, filter, "before", cmp.Or(before, theEnd), limit)
+	page, err := follow.Read(ctx, c.conn, follow.Filter(filter), "before", cmp.Or(before, theEnd), limit)
+	return EventPage(page), err
 }
 
 // theEnd is the value of the parameter before for the position after the newest event.
 const theEnd = "end"
-
-// eventPage reads a page of GET /events. position is the value of the parameter start, cursor or before.
-func (c *Client) eventPage(
-	ctx context.Context, filter Filter, start, position string, limit int,
-) (EventPage, error) {
-	query := filter.values()
-	query.Set(start, position)
-	query.Set("limit", strconv.Itoa(limit))
-	if start == "cursor" {
-		query.Set("timeout", "0")
-	}
-	page := events{Events: wire.Events{Limit: maxStored}}
-	if err := c.read(ctx, "/events", query, page.spec()); err != nil {
-		return EventPage{}, err
-	}
-	if page.Cursor == "" || len(page.Cursor) > maxCursor || page.HasMore && page.Cursor == position {
-		return EventPage{}, errors.New("client: the relay sends no usable cursor to read further events")
-	}
-	return EventPage{Events: c.filterEvents(&page.Events, filter.match), Received: page.Received,
-		Cursor: page.Cursor, HasMore: page.HasMore}, nil
-}
 
 // Stored returns the events that match filter and that the relay has now, in the relay's order. It reads at most 1000
 // events and at most 20 pages. all is false if the relay has more. Errors: those of Events.
 func (c *Client) Stored(ctx context.Context, filter Filter) (found []*envelope.Envelope, all bool, err error) {
 	cursor, read := "", 0
 	for range storedPages {
-		page, err := c.Events(ctx, filter, cursor, maxStored)
+		page, err := c.Events(ctx, filter, cursor, follow.MaxRead)
 		if err != nil {
 			return nil, false, err
 		}
-		if read += page.Received; read > maxStored {
+		if read += page.Received; read > follow.MaxRead {
 			return found, false, nil
 		}
 		found = append(found, page.Events...)

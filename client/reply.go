@@ -115,9 +115,9 @@ func (r *ChannelReply) Post(ctx context.Context, event ChannelEvent) error {
 // post sends an event until it is clear whether it was stored, or the attempts end. The caller has the turn.
 func (r *ChannelReply) post(ctx context.Context, key string, body []byte) error {
 	mayBeStored := false
-	err := r.client.repeat(ctx, (*wire.Failure).Temporary, func(ctx context.Context) *wire.Failure {
+	err := r.client.conn.Repeat(ctx, (*wire.Failure).Temporary, func(ctx context.Context) *wire.Failure {
 		request := wire.Request{Base: r.base, Method: http.MethodPost, Target: r.target, IdempotencyKey: key, Body: body}
-		failed := r.client.wire.Send(ctx, request, wire.Spec{Out: new(struct{}), Limit: wire.MaxShort})
+		failed := r.client.conn.Wire.Send(ctx, request, wire.Spec{Out: new(struct{}), Limit: wire.MaxShort})
 		if failed != nil {
 			hideTarget(failed, r.base)
 			mayBeStored = mayBeStored || !failed.NoEffect()

@@ -48,7 +48,7 @@ func NewThread() string { return envelope.NewID("thread", time.Now()) }
 //
 // Other errors: those of Post.
 func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error) {
-	call, err := c.request(ctx, opts, c.home(ctx), envelope.Hash{})
+	call, err := c.request(ctx, opts, c.conn.Home(ctx), envelope.Hash{})
 	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (c *Client) ResumeKnown(ctx context.Context, known Known) (*Call, error) {
 
 // ownThread reads a thread that this client's identity has opened.
 func (c *Client) ownThread(ctx context.Context, threadID string) (*Thread, error) {
-	me, err := c.me()
+	me, err := c.conn.Me()
 	if err != nil {
 		return nil, err
 	}

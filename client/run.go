@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/chain"
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/deal"
 	"github.com/agora-relay/agora/thread"
@@ -45,7 +46,7 @@ type run struct {
 func (r *run) step() error {
 	isRequest := r.event.Type == envelope.TypeRequest
 	if isRequest && r.event.Home != nil { // else it is a copy, which only its home takes answers to
-		if failed := r.agent.client.checkHome(r.ctx, r.event.Home); failed != nil {
+		if failed := r.agent.client.conn.CheckHome(r.ctx, r.event.Home); failed != nil {
 			return failed
 		}
 	}
@@ -83,12 +84,12 @@ func (r *run) step() error {
 			return r.post(notOpened.payload(record.RequestID))
 		default:
 			r.links.Accept = accept
-			failed, err := r.unproved(accept, request)
+			unproved, err := r.agent.client.poster.Unproved(r.ctx, accept, request)
 			switch {
 			case err != nil:
 				return err
-			case failed != nil:
-				return r.post(failed.payload(record.RequestID))
+			case unproved:
+				return r.post(unprovedError.payload(record.RequestID))
 			}
 			return r.work(request, accept, record)
 		}
@@ -118,7 +119,7 @@ func (r *run) reportFinished() {
 // mayBeHidden reports whether the relay may hide the thread's record from this agent: the event is a REQUEST without a
 // recipient, and the relay is private.
 func (r *run) mayBeHidden() bool {
-	return r.event.Type == envelope.TypeRequest && r.event.Recipient == "" && r.agent.client.readAuth.Signed()
+	return r.event.Type == envelope.TypeRequest && r.event.Recipient == "" && r.agent.client.conn.Private()
 }
 
 // request returns the client's REQUEST. The relay deletes the REQUEST when its ttl ends, which may be before the client
@@ -159,7 +160,7 @@ func (r *run) acceptance(record *Thread) *envelope.Envelope {
 			continue
 		}
 		if err := r.links.Check(e); err != nil {
-			r.agent.client.log.Warn("an ACCEPT was ignored", "thread", r.key.ID, "client", r.key.Client, "reason", err)
+			r.agent.client.conn.Log.Warn("an ACCEPT was ignored", "thread", r.key.ID, "client", r.key.Client, "reason", err)
 			continue
 		}
 		return e
@@ -199,7 +200,7 @@ func (r *run) offer(request *envelope.Envelope) error {
 		}
 		return r.post(offer)
 	case request.Recipient == "":
-		r.agent.client.log.Info("the agent makes no offer",
+		r.agent.client.conn.Log.Info("the agent makes no offer",
 			"thread", r.key.ID, "client", r.key.Client, "reason", failed)
 		return nil
 	}
@@ -221,33 +222,33 @@ func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *A
 		return offer, failed, r.ctx.Err()
 	}
 	if r.unpostedOffer != nil &&
-		(r.unpostedOffer.ValidUntil == nil || r.agent.client.now().Before(*r.unpostedOffer.ValidUntil)) {
+		(r.unpostedOffer.ValidUntil == nil || r.agent.client.conn.Now().Before(*r.unpostedOffer.ValidUntil)) {
 		return *r.unpostedOffer, nil, nil
 	}
 	key, err := deal.KeyOf(request)
 	if err != nil {
 		return offer, &internalError, nil
 	}
-	offer, known, room := r.agent.state.terms(key)
+	offer, known, room := r.agent.state.Terms(key)
 	switch {
 	case !room:
 		return offer, &AgentError{Code: envelope.AgentUnavailable,
 			Message: "this agent has as many accepted jobs as it can remember; try again later"}, nil
 	case known:
-		if offer.ValidUntil != nil && !r.agent.client.now().Before(*offer.ValidUntil) {
+		if offer.ValidUntil != nil && !r.agent.client.conn.Now().Before(*offer.ValidUntil) {
 			offer.ValidUntil = nil // the client has continued its job, and the terms stay the same
 		}
 	default:
 		ctx, cancel := context.WithTimeout(r.ctx, r.agent.opts.QuoteTimeout)
 		defer cancel()
-		offer, failed, err = call(r.ctx, ctx, r.agent.client.log, r.agent.handler.Quote, job)
+		offer, failed, err = call(r.ctx, ctx, r.agent.client.conn.Log, r.agent.handler.Quote, job)
 		if failed != nil || err != nil {
 			return offer, failed, err
 		}
 	}
 	limits, price := job.Request.Constraints, offer.Price
 	if price != nil && (math.IsNaN(price.Amount) || math.IsInf(price.Amount, 0)) {
-		r.agent.client.log.Error("the handler's price is not a number, so the client gets an ERROR",
+		r.agent.client.conn.Log.Error("the handler's price is not a number, so the client gets an ERROR",
 			"thread", r.key.ID, "client", r.key.Client, "price", price.Amount)
 		return offer, &internalError, nil
 	}
@@ -274,7 +275,7 @@ func (a *agent) checkGateway(ctx context.Context, request *envelope.Envelope) *A
 	if refusal, ok := errors.AsType[*AgentError](err); ok {
 		return refusal
 	}
-	a.client.log.Warn("a REQUEST is refused, because it is not known who the relay's gateway is",
+	a.client.conn.Log.Warn("a REQUEST is refused, because it is not known who the relay's gateway is",
 		"thread", request.Thread, "error", err)
 	return &AgentError{Code: envelope.AgentUnavailable,
 		Message: "the agent cannot read the relay's document now; try again later"}
@@ -307,7 +308,7 @@ const clockSkew = 5 * time.Minute
 // call only repeats the post.
 func (r *run) work(request, accept *envelope.Envelope, record *Thread) error {
 	if r.outcome == nil && request == nil {
-		r.outcome = r.agent.state.outcomeAt(accept)
+		r.outcome = r.agent.state.OutcomeAt(accept)
 	}
 	if r.outcome == nil && request == nil {
 		r.outcome = (&AgentError{Code: envelope.AgentUnavailable,
@@ -341,11 +342,11 @@ func (r *run) work(request, accept *envelope.Envelope, record *Thread) error {
 		if r.outcome = t.outcome; r.outcome == nil {
 			return context.Cause(t.ctx)
 		}
-		r.outcome = answering(r.outcome, record.RequestID)
+		r.outcome = journal.Answering(r.outcome, record.RequestID)
 	}
 	err := r.post(r.outcome)
 	if permanent(err) && !threadMovedOn(err) { // for example: too large, or a raw member that is not valid JSON
-		r.agent.client.log.Error("the outcome of the work cannot be posted, so the client gets an ERROR",
+		r.agent.client.conn.Log.Error("the outcome of the work cannot be posted, so the client gets an ERROR",
 			"thread", r.key.ID, "client", r.key.Client, "error", err)
 		r.outcome = internalError.payload("")
 		return r.post(r.outcome)
@@ -360,7 +361,7 @@ func (r *run) remember(request *envelope.Envelope, offer envelope.Offer) error {
 	if err != nil {
 		return err
 	}
-	if err = r.agent.state.offered(key, offer, request.ExpiresAt(), r.agent.client.now()); err != nil {
+	if err = r.agent.state.Offered(key, offer, request.ExpiresAt(), r.agent.client.conn.Now()); err != nil {
 		r.agent.stop(err)
 	}
 	return err
@@ -382,7 +383,7 @@ func (r *run) post(payload envelope.Payload) error {
 		r.agent.pace.Spend(time.Now())
 	}
 	draft := r.links.Join(envelope.Draft{Payload: payload, Recipient: r.key.Client, Thread: r.key.ID, Seal: r.seal})
-	_, _, err := r.agent.client.post(r.ctx, draft, retryLimited)
+	_, _, err := r.agent.client.poster.Post(r.ctx, draft, retryLimited)
 	return err
 }
 
@@ -422,10 +423,8 @@ func acquireSlot(ctx context.Context, slots chan struct{}) error {
 	}
 }
 
-// internalError is the ERROR for the client after an internal failure. It does not contain the cause, because the cause
-// may be private. The log has the cause.
-var internalError = AgentError{Code: envelope.AgentInternal,
-	Message: "the agent failed; the agent's operator can find the reason in its log"}
+// internalError is journal.Internal as an error.
+var internalError = AgentError{Code: journal.Internal.Code, Message: journal.Internal.Message}
 
 // payload returns e as the payload of an ERROR. An ERROR needs a message, so the code replaces an empty message.
 func (e *AgentError) payload(requestID string) envelope.Failure {

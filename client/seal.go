@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
-	"github.com/agora-relay/agora/client/internal/recent"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
@@ -26,40 +24,6 @@ var (
 	// key.
 	ErrClosed = errors.New("client: the agent's answer is sealed and cannot be decrypted with this client's key")
 )
-
-// open returns e with its payload opened. It returns e unchanged if the payload is not sealed, is sealed to another
-// key, or cannot be opened.
-func (c *Client) open(e *envelope.Envelope) *envelope.Envelope {
-	opener, able := c.signer.(envelope.Opener)
-	if !e.Sealed() || c.signer == nil || e.Recipient != c.signer.DID() {
-		return e
-	}
-	if able {
-		if opened, err := e.Open(opener); err == nil {
-			return opened
-		}
-	}
-	if c.unopened.first(messageKey{e.Sender.ID, e.ID}) {
-		c.log.Warn("a sealed message cannot be decrypted with this client's key", "id", e.ID, "sender", e.Sender.ID)
-	}
-	return e
-}
-
-// once remembers messages, so that each one is logged only once. It is safe for concurrent use.
-type once struct {
-	mu   sync.Mutex
-	seen *recent.Map[messageKey, struct{}] // nil: no messages yet
-}
-
-// first returns true in the first call with the message k, and false in later calls.
-func (o *once) first(k messageKey) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.seen == nil {
-		o.seen = recent.New[messageKey, struct{}](seenLimit)
-	}
-	return o.seen.Add(k, struct{}{})
-}
 
 // Request returns the REQUEST of the thread, or nil if the relay does not show it because it has expired or is hidden.
 func (t *Thread) Request() *envelope.Envelope {
@@ -100,7 +64,7 @@ func (c *Client) readable(
 	handler func(context.Context, *envelope.Envelope) error,
 ) func(context.Context, *envelope.Envelope) error {
 	return func(ctx context.Context, e *envelope.Envelope) error {
-		if closed(e) && c.signer != nil && e.Recipient == c.signer.DID() {
+		if closed(e) && c.conn.Signer != nil && e.Recipient == c.conn.Signer.DID() {
 			return nil
 		}
 		return handler(ctx, e)

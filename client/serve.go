@@ -6,6 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/conn"
+	"github.com/agora-relay/agora/client/internal/follow"
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/client/internal/pages"
 	"github.com/agora-relay/agora/client/internal/recent"
@@ -116,17 +119,17 @@ type Handler struct {
 // Serve returns after all its handlers have returned. Errors: ctx's error; errors of the CursorStore; an
 // *envelope.Error if the relay refuses the agent's polls and a retry would not help.
 func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) error {
-	me, err := c.me()
+	me, err := c.conn.Me()
 	if err != nil {
 		return err
 	}
-	d, err := newDesk(ctx, me, c.log, opts, handler)
+	d, err := newDesk(ctx, me, c.conn.Log, opts, handler)
 	if err != nil {
 		return err
 	}
 	defer d.stop(nil)
-	if c.opts.Proofs == ProofsRequired {
-		if known, err := c.proves(ctx); err == nil && !known {
+	if c.poster.RequireProofs {
+		if known, err := c.conn.Proves(ctx); err == nil && !known {
 			return errors.New("client: this relay keeps no log, so it proves no ACCEPT; use another relay, or ProofsPrefer")
 		}
 	}
@@ -136,7 +139,7 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 		if err != nil {
 			return context.Cause(d.ctx)
 		}
-		store = cursorAt{state: opts.State, relay: relay, url: c.base}
+		store = journal.Cursor{Journal: opts.State.journal, Relay: relay, URL: c.conn.Base}
 	}
 	d.stop(d.agent(c, store).run(d.ctx))
 	d.tasks.Wait()
@@ -178,7 +181,7 @@ func (d *desk) agent(c *Client, cursor CursorStore) *agent {
 		running:     map[thread.Key]*run{},
 		requests:    recent.New[thread.Key, *envelope.Envelope](maxAccepts),
 	}
-	a.progress.Save = func(ctx context.Context, at string) error { return saveCursor(ctx, cursor, at) }
+	a.progress.Save = func(ctx context.Context, at string) error { return follow.SaveCursor(ctx, cursor, at) }
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.agents = append(d.agents, a)
@@ -191,13 +194,12 @@ func (a *agent) run(ctx context.Context) error {
 	if a.opts.Manifest != nil {
 		a.tasks.Go(func() { a.announce(ctx) })
 	}
-	f := follower{client: a.client, page: a.page, opts: FollowOptions{
-		Filter: Filter{Recipient: a.me, Broadcast: true}, Cursor: a.cursor, FromOldest: true,
-	}}
-	return f.run(ctx)
+	f := follow.Follower{Conn: a.client.conn, Handle: a.page,
+		Filter: follow.Filter{Recipient: a.me, Broadcast: true}, Cursor: a.cursor, FromOldest: true}
+	return f.Run(ctx)
 }
 
-// page starts to handle a page of events. It implements follower.page.
+// page starts to handle a page of events. It implements follow.Follower.Handle.
 func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor string) error {
 	if a.network != nil {
 		events = a.network.fresh(events, a.relay)
@@ -311,15 +313,15 @@ func (a *agent) handleAccept(ctx context.Context, key thread.Key, e *envelope.En
 		case err == nil:
 			return r
 		case r.ctx.Err() != nil, errors.Is(err, errMoved), permanent(err):
-			a.client.log.Info("the agent does nothing more in a thread",
+			a.client.conn.Log.Info("the agent does nothing more in a thread",
 				"thread", key.ID, "client", key.Client, "reason", err)
 			r.failed = err
 			return r
 		}
-		a.client.log.Warn("handling an ACCEPT failed, will be retried",
+		a.client.conn.Log.Warn("handling an ACCEPT failed, will be retried",
 			"thread", key.ID, "client", key.Client, "error", err)
 		// The thread may end during a longer pause.
-		if pause.Wait(r.ctx, min(retryAfter(err), postPatience), pacing.MaxPause) != nil {
+		if pause.Wait(r.ctx, min(retryAfter(err), conn.PostPatience), pacing.MaxPause) != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -385,18 +387,18 @@ func (a *agent) announce(ctx context.Context) {
 	for {
 		a.pace.Spend(time.Now())
 		receipt, err := a.postManifest(ctx)
-		next := min(retryAfter(err), readPatience)
+		next := min(retryAfter(err), conn.ReadPatience)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case permanent(err):
-			a.client.log.Error("the manifest was refused, and will not be posted again", "error", err)
+			a.client.conn.Log.Error("the manifest was refused, and will not be posted again", "error", err)
 			return
 		case err != nil:
-			a.client.log.Warn("posting the manifest failed, will be retried", "error", err)
+			a.client.conn.Log.Warn("posting the manifest failed, will be retried", "error", err)
 		default:
 			pause.Reset()
-			next = max(receipt.ExpiresAt.Sub(a.client.now())/2, time.Minute)
+			next = max(receipt.ExpiresAt.Sub(a.client.conn.Now())/2, time.Minute)
 		}
 		if pause.Wait(ctx, next, pacing.MaxPause) != nil {
 			return

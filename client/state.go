@@ -1,22 +1,9 @@
 package client
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"maps"
-	"os"
-	"slices"
-	"sync"
-
-	"github.com/agora-relay/agora/client/internal/mark"
-	"github.com/agora-relay/agora/client/internal/statefile"
+	"github.com/agora-relay/agora/client/internal/journal"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
-	"github.com/agora-relay/agora/internal/deal"
-	"github.com/agora-relay/agora/thread"
 )
 
 // State is what one identity remembers of several relays, in one file (RELAYS R-12, R-18): how far it has read at each
@@ -26,252 +13,43 @@ import (
 // The file has one JSON array a line. A line is appended for each change. The file is written anew when it has become
 // large.
 type State struct {
-	me didkey.DID
-
-	mu      sync.Mutex
-	file    *statefile.File // nil: the state is in memory only
-	cursors map[didkey.DID]string
-	handled mark.Set
-	book    deal.Book
-	caught  map[didkey.DID]string
-	places  map[placeKey]joined // where the agent can be reached through other protocols
-	old     oldState
-}
-
-// oldState is what a state file of version 0.1.0 had: the cursor of one relay, by its URL, and the jobs that were
-// begun.
-type oldState struct {
-	Relay  string     `json:"relay"`
-	Agent  didkey.DID `json:"agent"`
-	Cursor string     `json:"cursor"`
-	Jobs   map[string]struct {
-		Attempts int `json:"attempts"`
-	} `json:"jobs"` // by client and thread
+	journal *journal.Journal
 }
 
 // NewState returns a State in memory.
-func NewState() *State {
-	s := &State{cursors: map[didkey.DID]string{}, caught: map[didkey.DID]string{}, places: map[placeKey]joined{}}
-	s.book.Changed = func(j *deal.Job, forgotten bool) {
-		if forgotten {
-			s.file.Append("nojob", j.Key)
-		} else {
-			s.file.Append("job", j)
-		}
-	}
-	return s
-}
+func NewState() *State { return &State{journal.New()} }
 
 // OpenState opens the state file of this identity, or makes it. It takes over a state file of agora work 0.1.0. Errors:
 // the file belongs to another identity, or is not a state file.
 func OpenState(path string, me didkey.DID) (*State, error) {
-	s := NewState()
-	s.me = me
-	text, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	j, err := journal.Open(path, me)
+	if err != nil {
 		return nil, err
 	}
-	if err := s.read(text); err != nil {
-		return nil, fmt.Errorf("the state file %s cannot be used: %w; move it away to start without it, or choose another "+
-			"one", path, err)
-	}
-	if s.file, err = statefile.Create(path, s.contents); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return &State{j}, nil
 }
 
 // CaughtIn returns the caught relays in a state file, with the reasons, and changes nothing. Another process may use
 // the file. Errors: those of OpenState. A file that does not exist has none.
 func CaughtIn(path string, me didkey.DID) (map[didkey.DID]string, error) {
-	s := NewState()
-	s.me = me
-	text, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if err := s.read(text); err != nil {
-		return nil, fmt.Errorf("the state file %s cannot be used: %w", path, err)
-	}
-	return s.caught, nil
+	return journal.CaughtIn(path, me)
 }
 
 // Close closes the file.
-func (s *State) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.file.Close()
-}
-
-// read reads the text of a file.
-func (s *State) read(text []byte) error {
-	if len(text) > 0 && text[0] == '{' {
-		if err := json.Unmarshal(text, &s.old); err != nil {
-			return err
-		}
-		return s.owner(s.old.Agent)
-	}
-	return statefile.Read(text, s.readLine)
-}
-
-func (s *State) owner(of didkey.DID) error {
-	if of != s.me {
-		return fmt.Errorf("it belongs to %s", of)
-	}
-	return nil
-}
-
-// readLine reads a line of this kind.
-func (s *State) readLine(kind string, line statefile.Line) error {
-	var a, b string
-	var err error
-	switch kind {
-	case "agora-state":
-		var version int
-		if err := line.Read(&kind, &version, &a); err != nil {
-			return err
-		}
-		if version != 1 {
-			return fmt.Errorf("it has version %d; use a newer program", version)
-		}
-		return s.owner(didkey.DID(a))
-	case "cursor":
-		err = line.Read(&kind, &a, &b)
-		s.cursors[didkey.DID(a)] = b
-	case "e":
-		var m mark.Mark
-		var until int64
-		if err = line.Read(&kind, &m, &until); err == nil {
-			s.handled.Add(m, until)
-		}
-	case "job":
-		var j deal.Job
-		if err = line.Read(&kind, &j); err == nil {
-			s.book.Restore(j)
-		}
-	case "nojob":
-		var k deal.Key
-		err = line.Read(&kind, &k)
-		s.book.Drop(k)
-	case "caught":
-		err = line.Read(&kind, &a, &b)
-		s.caught[didkey.DID(a)] = b
-	case "uncaught":
-		err = line.Read(&kind, &a)
-		delete(s.caught, didkey.DID(a))
-	case "joined":
-		var place *joined
-		if err = line.Read(&kind, &a, &b, &place); err == nil {
-			s.place(didkey.DID(a), b, place)
-		}
-	case "old":
-		err = line.Read(&kind, &s.old)
-	default:
-		err = fmt.Errorf("%q is not known; use a newer program", kind)
-	}
-	return err
-}
-
-// contents writes the lines of what counts. The caller holds s.mu, or is the only one.
-func (s *State) contents(write func(values ...any) error) error {
-	err := write("agora-state", 1, s.me)
-	for _, relay := range slices.Sorted(maps.Keys(s.cursors)) {
-		err = errors.Join(err, write("cursor", relay, s.cursors[relay]))
-	}
-	for relay, reason := range s.caught {
-		err = errors.Join(err, write("caught", relay, reason))
-	}
-	for key, place := range s.places {
-		err = errors.Join(err, write("joined", key.relay, key.protocol, place))
-	}
-	for m, until := range s.handled.Until {
-		err = errors.Join(err, write("e", m, until))
-	}
-	for j := range s.book.Jobs {
-		err = errors.Join(err, write("job", &j))
-	}
-	if s.old.Relay != "" {
-		err = errors.Join(err, write("old", s.old))
-	}
-	return err
-}
-
-// cursorAt is the position of the reader of one relay in a State. It implements CursorStore.
-type cursorAt struct {
-	state *State
-	relay didkey.DID
-	url   string
-}
-
-// Load implements CursorStore.
-func (c cursorAt) Load(context.Context) (string, error) {
-	c.state.mu.Lock()
-	defer c.state.mu.Unlock()
-	if at, ok := c.state.cursors[c.relay]; ok || c.state.old.Relay != c.url {
-		return at, nil
-	}
-	return c.state.old.Cursor, nil
-}
-
-// Save implements CursorStore.
-func (c cursorAt) Save(_ context.Context, cursor string) error {
-	c.state.mu.Lock()
-	defer c.state.mu.Unlock()
-	c.state.cursors[c.relay] = cursor
-	c.state.file.Append("cursor", c.relay, cursor)
-	return c.state.file.Sync()
-}
-
-// begunBefore returns how often a job was begun according to a file of version 0.1.0. The caller holds s.mu.
-func (s *State) begunBefore(k thread.Key) int { return s.old.Jobs[string(k.Client)+" "+k.ID].Attempts }
+func (s *State) Close() error { return s.journal.Close() }
 
 // Caught returns the relays that are not used any more, with the reasons (RELAYS R-17).
-func (s *State) Caught() map[didkey.DID]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.caught)
-}
+func (s *State) Caught() map[didkey.DID]string { return s.journal.Caught() }
 
 // Catch says that a relay is not to be used any more. Errors: those of writing the file.
-func (s *State) Catch(relay didkey.DID, reason string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.caught[relay] = reason
-	s.file.Append("caught", relay, reason)
-	return s.file.Sync()
-}
+func (s *State) Catch(relay didkey.DID, reason string) error { return s.journal.Catch(relay, reason) }
 
 // Forgive lets a caught relay be used again. Errors: those of writing the file.
-func (s *State) Forgive(relay didkey.DID) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.caught, relay)
-	s.file.Append("uncaught", relay)
-	return s.file.Sync()
-}
+func (s *State) Forgive(relay didkey.DID) error { return s.journal.Forgive(relay) }
 
-// isCaught reports whether a relay is not to be used any more.
-func (s *State) isCaught(relay didkey.DID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, caught := s.caught[relay]
-	return caught
-}
-
-// handle records that an event is handled. It is durable when the cursor is saved.
-func (s *State) handle(e *envelope.Envelope) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m, until := mark.Of(e), e.ExpiresAt().Unix()
-	if s.handled.Add(m, until) {
-		s.file.Append("e", m, until)
-	}
-}
-
-// wasHandled reports whether an event with the same sender, id and content was handled.
-func (s *State) wasHandled(e *envelope.Envelope) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.handled.Until[mark.Of(e)]
-	return ok
+// Finish records the outcome of an accepted job whose Handler.Work has ended Serve, because the work is done elsewhere.
+// thread is the thread of the REQUEST that Work got. If the client continues the job, Serve posts the outcome there. It
+// returns the first outcome that was recorded; nil: the job is not known. Errors: those of writing the file.
+func (s *State) Finish(threadID string, client didkey.DID, outcome envelope.Payload) (envelope.Payload, error) {
+	return s.journal.FinishElsewhere(threadID, client, outcome)
 }

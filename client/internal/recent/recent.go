@@ -1,6 +1,17 @@
 // Package recent has a map of bounded size, for what a client remembers of messages that it has seen.
 package recent
 
+import "github.com/agora-relay/agora/didkey"
+
+// Message identifies a message. Messages of different senders may have the same id (PROTOCOL §3).
+type Message struct {
+	Sender didkey.DID
+	ID     string
+}
+
+// Messages is how many messages a reader remembers, to recognize repeats.
+const Messages = 4096
+
 // Map keeps only the size keys that were added last. It is not safe for concurrent use.
 type Map[K comparable, V any] struct {
 	size   int

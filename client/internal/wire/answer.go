@@ -338,6 +338,18 @@ func (e *Events) Log(log *slog.Logger) {
 	}
 }
 
+// Page is the response to a read of events (PROTOCOL §5).
+type Page struct {
+	Cursor  string `json:"cursor"`
+	HasMore bool   `json:"hasMore"`
+	Events  `json:"-"`
+}
+
+// Spec says how to read the response into p.
+func (p *Page) Spec() Spec {
+	return Spec{Out: p, Limit: MaxPage, ListName: "events", OnElement: p.Add}
+}
+
 // ParseVerified parses and verifies a delivered envelope. It accepts envelopes of up to maxEvent bytes, because a relay
 // may accept larger envelopes than envelope.DefaultMaxBytes.
 func ParseVerified(text []byte) (*envelope.Envelope, error) {

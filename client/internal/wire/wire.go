@@ -44,6 +44,20 @@ func (f *Failure) Temporary() bool {
 	return true // no response, a malformed 200 response, or any 5xx
 }
 
+// Unanswered reports whether err is of a request that may succeed later, see Failure.Temporary.
+func Unanswered(err error) bool {
+	failed, ok := errors.AsType[*Failure](err)
+	return ok && failed.Temporary()
+}
+
+// StatusOf returns the HTTP status of a request that failed; 0: err is of none.
+func StatusOf(err error) int {
+	if failed, ok := errors.AsType[*Failure](err); ok {
+		return failed.Status
+	}
+	return 0
+}
+
 // NoEffect reports whether the request certainly had no effect: it was not sent, the status is 4xx, or the relay says
 // that nothing was stored. After any other 5xx the effect is unknown: a gateway may send a 502 although the relay
 // answered 200, and the relay may have stored the message before it answered 500.

@@ -1,4 +1,4 @@
-package client
+package posting
 
 import (
 	"bytes"
@@ -8,16 +8,11 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/client/internal/pacing"
 	"github.com/agora-relay/agora/client/internal/wire"
 	"github.com/agora-relay/agora/envelope"
 )
-
-// PostResult is the outcome of one message of PostAll.
-type PostResult struct {
-	Receipt Receipt // zero if Err is not nil; mostly without Cursor and Thread
-	Err     error   // as from PostEnvelope
-}
 
 // A bulk request of PostAll has at most this many messages and bytes. These are less than a relay takes. So little is
 // repeated after a failure.
@@ -28,28 +23,28 @@ const (
 	bulkProof    = 8 << 10 // the largest proof of a receipt, which no witness has signed
 )
 
-// PostAll posts envelopes that are already signed, in this order, and returns one result for each. It needs few
-// requests, because POST /events/bulk takes many messages (PROTOCOL §5). At a relay without it, PostAll posts them one
-// by one.
-//
-// PostAll retries as PostEnvelope does. If the relay refuses a message only for the moment, PostAll sends it again. It
-// also sends the refused messages behind it again, because they may depend on it. PostAll gives up after
-// Options.Attempts requests in a row that bring no message a final result.
-func (c *Client) PostAll(ctx context.Context, envelopes []*envelope.Envelope) []PostResult {
-	p := &postAll{client: c, envelopes: envelopes, results: make([]PostResult, len(envelopes)),
-		unknown: make([]bool, len(envelopes)), size: bulkMessages}
-	for i := range envelopes {
-		p.pending = append(p.pending, i)
-	}
-	p.run(ctx)
-	return p.results
+// Result is the outcome of one message of PostAll.
+type Result struct {
+	Receipt Receipt // zero if Err is not nil
+	Err     error   // as from PostEnvelope
 }
 
-// postAll is one call of PostAll.
-type postAll struct {
-	client    *Client
+// PostAll posts envelopes that are already signed, see client.Client.PostAll.
+func (p *Poster) PostAll(ctx context.Context, envelopes []*envelope.Envelope) []Result {
+	b := &bulk{poster: p, envelopes: envelopes, results: make([]Result, len(envelopes)),
+		unknown: make([]bool, len(envelopes)), size: bulkMessages}
+	for i := range envelopes {
+		b.pending = append(b.pending, i)
+	}
+	b.run(ctx)
+	return b.results
+}
+
+// bulk is one call of PostAll.
+type bulk struct {
+	poster    *Poster
 	envelopes []*envelope.Envelope
-	results   []PostResult
+	results   []Result
 	unknown   []bool // whether the relay may have stored the message in an earlier attempt
 	pending   []int  // the messages without a result, in order
 	size      int    // how many messages to send in the next request
@@ -83,51 +78,51 @@ func (r bulkRefusal) failure() *wire.Failure {
 }
 
 // run sends requests until every message has a result.
-func (p *postAll) run(ctx context.Context) {
+func (b *bulk) run(ctx context.Context) {
 	var pause pacing.Backoff
-	for attempt := 1; len(p.pending) > 0; attempt++ {
+	for attempt := 1; len(b.pending) > 0; attempt++ {
 		if err := ctx.Err(); err != nil {
-			p.giveUp(err, len(p.pending))
+			b.giveUp(err, len(b.pending))
 			return
 		}
-		chunk := p.chunk()
-		answer, failed := p.client.postBulk(ctx, chunk)
+		chunk := b.chunk()
+		answer, failed := b.poster.postBulk(ctx, chunk)
 		if failed == nil {
 			var settled int
-			if settled, failed = p.settle(ctx, answer, len(chunk)); settled > 0 {
+			if settled, failed = b.settle(ctx, answer, len(chunk)); settled > 0 {
 				attempt, pause = 0, pacing.Backoff{}
 			}
-			p.size = min(2*p.size, bulkMessages)
+			b.size = min(2*b.size, bulkMessages)
 			if failed != nil {
-				p.size = max(settled, 1) // the relay takes no more at the moment
+				b.size = max(settled, 1) // the relay takes no more at the moment
 			}
 		} else {
-			p.noteUnknown(failed, 0, len(chunk))
+			b.noteUnknown(failed, 0, len(chunk))
 		}
 		switch {
 		case failed == nil:
 		case failed.Status == http.StatusNotFound, failed.Status == http.StatusMethodNotAllowed:
-			p.oneByOne(ctx)
+			b.oneByOne(ctx)
 		case failed.Status == http.StatusRequestEntityTooLarge && len(chunk) > 1:
-			p.size = len(chunk) / 2
+			b.size = len(chunk) / 2
 		case failed.Status == http.StatusRequestEntityTooLarge:
-			p.giveUp(failed, 1) // the relay takes this message in no request
-		case !failed.Temporary() || waitTooLong(failed) || attempt >= p.client.opts.Attempts:
-			p.giveUp(failed, len(p.pending))
+			b.giveUp(failed, 1) // the relay takes this message in no request
+		case !failed.Temporary() || waitTooLong(failed) || attempt >= b.poster.Conn.Attempts:
+			b.giveUp(failed, len(b.pending))
 		default:
-			p.client.log.Debug("bulk post not finished, will be continued", "attempt", attempt, "error", failed)
-			if err := pause.Wait(ctx, min(failed.RetryAfter, postPatience), pacing.MaxPause); err != nil {
-				p.giveUp(fmt.Errorf("%w; stopped before a retry: %w", failed, err), len(p.pending))
+			b.poster.Conn.Log.Debug("bulk post not finished, will be continued", "attempt", attempt, "error", failed)
+			if err := pause.Wait(ctx, min(failed.RetryAfter, conn.PostPatience), pacing.MaxPause); err != nil {
+				b.giveUp(fmt.Errorf("%w; stopped before a retry: %w", failed, err), len(b.pending))
 			}
 		}
 	}
 }
 
 // chunk returns the messages of the next request.
-func (p *postAll) chunk() (chunk []*envelope.Envelope) {
+func (b *bulk) chunk() (chunk []*envelope.Envelope) {
 	bytes := 0
-	for _, i := range p.pending[:min(p.size, len(p.pending))] {
-		e := p.envelopes[i]
+	for _, i := range b.pending[:min(b.size, len(b.pending))] {
+		e := b.envelopes[i]
 		if bytes += len(e.Canonical()) + 1; bytes > bulkBytes && len(chunk) > 0 {
 			break
 		}
@@ -138,19 +133,19 @@ func (p *postAll) chunk() (chunk []*envelope.Envelope) {
 
 // settle records the results of a request, which had this many messages. It returns how many of them have a final
 // result. failed says why the next message has none; nil: the next request may follow at once.
-func (p *postAll) settle(ctx context.Context, answer bulkAnswer, sent int) (settled int, failed *wire.Failure) {
+func (b *bulk) settle(ctx context.Context, answer bulkAnswer, sent int) (settled int, failed *wire.Failure) {
 	var left []int
-	for n, i := range p.pending[:len(answer.Results)] {
+	for n, i := range b.pending[:len(answer.Results)] {
 		result := answer.Results[n]
 		if result.Error == "" {
-			r := &p.results[i]
-			r.Receipt, r.Err = p.client.prove(ctx, p.envelopes[i], result.Receipt.limited(p.envelopes[i]))
+			r := &b.results[i]
+			r.Receipt, r.Err = b.poster.prove(ctx, b.envelopes[i], result.Receipt.limited(b.envelopes[i]))
 			settled++
 			continue
 		}
 		refusal := result.failure()
-		p.noteUnknown(refusal, n, n+1)
-		p.results[i].Err = p.outcome(i, refusal)
+		b.noteUnknown(refusal, n, n+1)
+		b.results[i].Err = b.outcome(i, refusal)
 		if failed == nil && refusal.Temporary() && !waitTooLong(refusal) {
 			failed = refusal
 		}
@@ -160,71 +155,73 @@ func (p *postAll) settle(ctx context.Context, answer bulkAnswer, sent int) (sett
 			settled++
 		}
 	}
-	rest := p.pending[len(answer.Results):]
+	rest := b.pending[len(answer.Results):]
 	if answer.Stopped != nil {
 		refusal := answer.Stopped.failure()
-		p.noteUnknown(refusal, len(answer.Results), sent)
+		b.noteUnknown(refusal, len(answer.Results), sent)
 		switch {
 		case failed == nil && refusal.Temporary():
 			failed = refusal
 		case failed == nil && len(answer.Results) == 0: // the relay takes this message in no request
-			p.results[rest[0]].Err = p.outcome(rest[0], refusal)
+			b.results[rest[0]].Err = b.outcome(rest[0], refusal)
 			settled, rest = settled+1, rest[1:]
 		}
 	}
-	p.pending = append(left, rest...)
+	b.pending = append(left, rest...)
 	return settled, failed
 }
 
 // noteUnknown notes that the relay may have stored some of the pending messages, if that is so after this failure.
-func (p *postAll) noteUnknown(failed *wire.Failure, from, to int) {
+func (b *bulk) noteUnknown(failed *wire.Failure, from, to int) {
 	if !failed.NoEffect() {
-		for _, i := range p.pending[from:to] {
-			p.unknown[i] = true
+		for _, i := range b.pending[from:to] {
+			b.unknown[i] = true
 		}
 	}
 }
 
 // outcome returns the error of message i after its last attempt has failed.
-func (p *postAll) outcome(i int, err error) error {
+func (b *bulk) outcome(i int, err error) error {
 	refusal, refused := errors.AsType[*envelope.Error](err)
-	if p.unknown[i] && !errors.Is(err, ErrUnknownOutcome) && !(refused && refusal.Code.Info().Settles) {
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	if b.unknown[i] && !errors.Is(err, b.poster.Errors.Unknown) && !(refused && refusal.Code.Info().Settles) {
+		return fmt.Errorf("%w: %w", b.poster.Errors.Unknown, err)
 	}
 	return err
 }
 
 // giveUp ends the first n pending messages. A message that was refused keeps its own error.
-func (p *postAll) giveUp(err error, n int) {
-	for _, i := range p.pending[:n] {
-		if p.results[i].Err == nil {
-			p.results[i].Err = p.outcome(i, err)
+func (b *bulk) giveUp(err error, n int) {
+	for _, i := range b.pending[:n] {
+		if b.results[i].Err == nil {
+			b.results[i].Err = b.outcome(i, err)
 		}
 	}
-	p.pending = p.pending[n:]
+	b.pending = b.pending[n:]
 }
 
 // oneByOne posts the pending messages each in its own request, until the relay does not answer any more.
-func (p *postAll) oneByOne(ctx context.Context) {
-	for len(p.pending) > 0 {
-		i := p.pending[0]
-		receipt, err := p.client.PostEnvelope(ctx, p.envelopes[i])
-		p.results[i] = PostResult{receipt, nil}
+func (b *bulk) oneByOne(ctx context.Context) {
+	for len(b.pending) > 0 {
+		i := b.pending[0]
+		receipt, err := b.poster.PostEnvelope(ctx, b.envelopes[i], true)
+		b.results[i] = Result{receipt, nil}
 		if err != nil {
-			p.results[i].Err = p.outcome(i, err)
+			b.results[i].Err = b.outcome(i, err)
 		}
-		p.pending = p.pending[1:]
-		if Unanswered(err) {
-			p.giveUp(fmt.Errorf("not posted, because a message before it was not answered: %v", err), len(p.pending))
+		b.pending = b.pending[1:]
+		if wire.Unanswered(err) || errors.Is(err, b.poster.Errors.Unknown) {
+			b.giveUp(fmt.Errorf("not posted, because a message before it was not answered: %v", err), len(b.pending))
 		}
 	}
 }
 
 // postBulk sends one bulk request. It also checks that the receipts are for these envelopes.
-func (c *Client) postBulk(ctx context.Context, envelopes []*envelope.Envelope) (answer bulkAnswer, failed *wire.Failure) {
+func (p *Poster) postBulk(
+	ctx context.Context, envelopes []*envelope.Envelope,
+) (answer bulkAnswer, failed *wire.Failure) {
 	ctx, cancel := context.WithTimeout(ctx, 3*wire.Timeout) // a relay works on a bulk request for a minute at most
 	defer cancel()
-	if failed := c.assureParties(ctx); failed != nil {
+	if failed := p.Conn.AssureParties(ctx); failed != nil {
 		return answer, failed
 	}
 	var body bytes.Buffer
@@ -233,8 +230,8 @@ func (c *Client) postBulk(ctx context.Context, envelopes []*envelope.Envelope) (
 		body.WriteByte('\n')
 	}
 	target, limit := "/events/bulk", maxBulk
-	if c.opts.Proofs != ProofsOff {
-		known, err := c.proves(ctx)
+	if p.CheckProofs {
+		known, err := p.Conn.Proves(ctx)
 		if err != nil {
 			return answer, &wire.Failure{Err: err, NotSent: true}
 		}
@@ -242,8 +239,8 @@ func (c *Client) postBulk(ctx context.Context, envelopes []*envelope.Envelope) (
 			target, limit = target+"?proofs=true", maxBulk+len(envelopes)*bulkProof
 		}
 	}
-	request := wire.Request{Base: c.relayURL(), Method: http.MethodPost, Target: target, Body: body.Bytes()}
-	failed = c.wire.Send(ctx, request, wire.Spec{Out: &answer, Limit: limit})
+	request := wire.Request{Base: p.Conn.URL(), Method: http.MethodPost, Target: target, Body: body.Bytes()}
+	failed = p.Conn.Wire.Send(ctx, request, wire.Spec{Out: &answer, Limit: limit})
 	wrong := len(answer.Results) > len(envelopes) || len(answer.Results) < len(envelopes) && answer.Stopped == nil
 	for i := 0; i < len(answer.Results) && !wrong; i++ {
 		wrong = answer.Results[i].Error == "" && answer.Results[i].ID != envelopes[i].ID

@@ -1,4 +1,4 @@
-package client
+package joins
 
 import (
 	"encoding/json"
@@ -12,7 +12,7 @@ import (
 // TestJoinInAllLanguages is B-14: the sums and the id that the packages for JavaScript and Python make too. So an agent
 // that changes its language registers nothing again. Their tests read the same file.
 func TestJoinInAllLanguages(t *testing.T) {
-	text, err := os.ReadFile("testdata/join.json")
+	text, err := os.ReadFile("../../testdata/join.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,9 +30,9 @@ func TestJoinInAllLanguages(t *testing.T) {
 	if err := json.Unmarshal(text, &shared); err != nil {
 		t.Fatal(err)
 	}
-	o := JoinOptions{Manifest: shared.Options.Manifest, Name: shared.Options.Name, Culture: shared.Options.Culture,
+	o := Options{Manifest: shared.Options.Manifest, Name: shared.Options.Name, Culture: shared.Options.Culture,
 		Credits: shared.Options.Credits, Public: shared.Options.Public, Listed: shared.Options.Listed}
-	if len(shared.Sums) != len(protocols) {
+	if len(shared.Sums) != len((&Joiner{}).protocols()) {
 		t.Errorf("there are %d sums", len(shared.Sums))
 	}
 	for name, want := range shared.Sums {
