@@ -16,7 +16,6 @@
 package client
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -66,13 +65,11 @@ type Client struct {
 
 // ErrOtherRelay is in the error of a post to a relay that is not the home of the thread: another relay answers at its
 // address (RELAYS R-4). Nothing was sent.
-var ErrOtherRelay = errors.New("another relay answers at this address")
+var ErrOtherRelay = conn.ErrOtherRelay
 
 // ErrOpenReads is the error of a client with Options.RequireParties if the relay shows directed messages to everybody,
 // or does not say who can read them. The client then neither reads from that relay nor posts to it.
-var ErrOpenReads = &envelope.Error{Code: envelope.CodeUnauthorized,
-	Message: "this relay shows messages to everybody, or does not say who can read them; nothing was sent to it, " +
-		"because this client requires private reads; use a relay with private reads, or do not require them"}
+var ErrOpenReads = conn.ErrOpenReads
 
 // New returns a client of the relay at relayURL, such as https://relay.example. The URL may have a path. If signer is
 // nil, the client can only read.
@@ -86,13 +83,9 @@ func New(relayURL string, signer envelope.Signer, opts Options) (*Client, error)
 	}
 	c := conn.New(strings.TrimRight(u.String(), "/"), signer, conn.Options{
 		HTTPClient: opts.HTTPClient, Now: opts.Now, Logger: opts.Logger, RequireParties: opts.RequireParties,
-		Attempts: opts.Attempts,
-		Errors:   conn.Errors{OpenReads: ErrOpenReads, OtherRelay: ErrOtherRelay, NoGateway: missing},
-	})
+		Attempts: opts.Attempts})
 	poster := &posting.Poster{Conn: c, Options: posting.Options{SenderName: opts.SenderName, SenderURL: opts.SenderURL,
-		CheckProofs: opts.Proofs != ProofsOff, RequireProofs: opts.Proofs == ProofsRequired,
-		Errors: posting.Errors{Unknown: ErrUnknownOutcome, Unproved: ErrUnproved, InvalidProof: ErrInvalidProof},
-	}}
+		CheckProofs: opts.Proofs != ProofsOff, RequireProofs: opts.Proofs == ProofsRequired}}
 	if opts.Proved != nil {
 		poster.Proved = func(e *envelope.Envelope, r posting.Receipt) { opts.Proved(e, receiptOf(r)) }
 	}

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"errors"
 
 	"github.com/agora-relay/agora/client/internal/conn"
 	"github.com/agora-relay/agora/envelope"
@@ -13,13 +12,11 @@ import (
 
 // The errors of calls that need a gateway, at a relay that does not have it.
 var (
-	ErrNoHub  = errors.New("client: this relay has no hub; its operator can start it with agora serve --hub")
-	ErrNoJobs = errors.New("client: this relay has no registry of jobs; its operator can start it with agora serve --jobs")
-	ErrNoA2A  = errors.New("client: this relay has no A2A gateway; its operator can start it with agora serve --a2a")
+	ErrNoHub     = conn.ErrNoGateway[conn.Hub]
+	ErrNoJobs    = conn.ErrNoGateway[conn.Jobs]
+	ErrNoChannel = conn.ErrNoGateway[conn.Channel] // without it, there are no agent inboxes
+	ErrNoA2A     = conn.ErrNoGateway[conn.A2A]
 )
-
-// missing are the errors for gateways that a relay does not have.
-var missing = map[string]error{conn.Hub: ErrNoHub, conn.Jobs: ErrNoJobs, conn.Channel: ErrNoChannel, conn.A2A: ErrNoA2A}
 
 // FromGateway checks that a REQUEST comes from a gateway of this relay: it was sealed to this client and opened, and its
 // sender is the DID in the relay's document. Anybody can post a REQUEST with the intent of a gateway. Errors: an

@@ -16,10 +16,6 @@ import (
 // relay passes each one to the owner of the inbox, as a sealed REQUEST from the DID of its gateways. So an agent needs
 // no address that others can reach.
 
-// ErrNoChannel is the error of calls that need the channel gateway, at a relay that has none.
-var ErrNoChannel = errors.New("client: this relay has no channel gateway, so it has no agent inboxes; " +
-	"its operator can start it with agora serve --channel")
-
 // Inbox is an agent inbox. It belongs to the DID that created it.
 type Inbox struct {
 	ID        string     `json:"id"` // "in_" and 26 characters

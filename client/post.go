@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/agora-relay/agora/client/internal/posting"
@@ -18,7 +17,7 @@ import (
 // Test for ErrUnknownOutcome before you test for an *envelope.Error, because the error also wraps the last failure,
 // which may be an *envelope.Error. It is safe to post the same envelope again (PostEnvelope), because the relay
 // recognizes duplicates. A newly signed message may have the same effect a second time.
-var ErrUnknownOutcome = errors.New("it is unknown whether the relay stored the message")
+var ErrUnknownOutcome = posting.ErrUnknownOutcome
 
 // Receipt is the relay's confirmation that a message is on disk and will be delivered until ExpiresAt (PROTOCOL §5).
 type Receipt struct {

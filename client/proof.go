@@ -2,9 +2,9 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
+	"github.com/agora-relay/agora/client/internal/posting"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/proof"
@@ -31,10 +31,10 @@ func (p Proofs) validate() error {
 // ErrUnproved is in the error of a post whose message is not proved: the relay gave no proof although one is required,
 // or its proof is not valid. The relay has answered that it has stored the message, so the outcome is unknown: the error
 // also wraps ErrUnknownOutcome.
-var ErrUnproved = errors.New("the relay does not prove that it has stored the message")
+var ErrUnproved = posting.ErrUnproved
 
 // ErrInvalidProof is in the error of Client.Proof if the relay has answered with a proof that is not valid.
-var ErrInvalidProof = errors.New("the relay has answered with a proof that is not valid")
+var ErrInvalidProof = posting.ErrInvalidProof
 
 // Proof reads the proof that the relay has a message in its log (docs/PROOFS.md). It checks that the proof is valid and
 // by this relay. It cannot check which message it is of: see proof.Verified.CheckMessage. Errors: *envelope.Error, with

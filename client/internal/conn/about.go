@@ -106,6 +106,9 @@ func (c *Conn) Home(ctx context.Context) *envelope.Home {
 	return a.Home
 }
 
+// ErrOtherRelay is in the error of CheckHome: another relay answers at the address of the home.
+var ErrOtherRelay = errors.New("another relay answers at this address")
+
 // CheckHome returns nil if the relay is this home (RELAYS R-4). Its error is always a *wire.Failure.
 func (c *Conn) CheckHome(ctx context.Context, home *envelope.Home) error {
 	a, err := c.About(ctx, AboutAge)
@@ -118,7 +121,7 @@ func (c *Conn) CheckHome(ctx context.Context, home *envelope.Home) error {
 	if a.DID != home.DID {
 		c.Forget() // the relay may come back to its address
 		return &wire.Failure{Status: http.StatusMisdirectedRequest, NotSent: true,
-			Err: fmt.Errorf("client: the home of this thread is %s: %w, %s", home.DID, c.errors.OtherRelay, a.DID)}
+			Err: fmt.Errorf("client: the home of this thread is %s: %w, %s", home.DID, ErrOtherRelay, a.DID)}
 	}
 	return nil
 }

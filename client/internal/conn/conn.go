@@ -29,14 +29,6 @@ type Options struct {
 	Logger         *slog.Logger
 	RequireParties bool
 	Attempts       int
-	Errors         Errors
-}
-
-// Errors are errors of a Conn. Package client declares them, so that its documentation shows them.
-type Errors struct {
-	OpenReads  *envelope.Error  // see client.ErrOpenReads
-	OtherRelay error            // see client.ErrOtherRelay
-	NoGateway  map[string]error // by the name of the gateway that the relay does not have; a Conn knows only these names
 }
 
 const defaultAttempts = 8
@@ -52,7 +44,6 @@ type Conn struct {
 	rawNow         func() time.Time
 	correction     atomic.Int64 // nanoseconds to add to rawNow
 	requireParties bool
-	errors         Errors
 	known          atomic.Pointer[About]       // what the relay says about itself; nil: not read yet
 	rate           atomic.Pointer[pacing.Rate] // how often this client may post; nil: unknown
 	readAuth       readauth.Rules
@@ -68,7 +59,7 @@ var ErrReadOnly = errors.New("client: posting needs a signer; pass one to New")
 // New returns a Conn to the relay at base, a URL without a slash at the end.
 func New(base string, signer envelope.Signer, opts Options) *Conn {
 	c := &Conn{Base: base, Signer: signer, Log: opts.Logger, Attempts: opts.Attempts, rawNow: opts.Now,
-		requireParties: opts.RequireParties, errors: opts.Errors, fetching: make(chan struct{}, 1)}
+		requireParties: opts.RequireParties, fetching: make(chan struct{}, 1)}
 	c.Wire = wire.NewSender(opts.HTTPClient, c.Now)
 	if c.rawNow == nil {
 		c.rawNow = time.Now

@@ -32,8 +32,15 @@ const (
 // InboxPath returns the path of an inbox at the channel gateway (CHANNEL §4).
 func InboxPath(id string) string { return "/inboxes/" + url.PathEscape(id) }
 
-// NoGateway returns the error for a relay without the gateway with this name.
-func (c *Conn) NoGateway(name string) error { return c.errors.NoGateway[name] }
+// ErrNoGateway are the errors of calls that need a gateway, at a relay that does not have it, by the gateway's name. A
+// Conn knows only these names.
+var ErrNoGateway = map[string]error{
+	Hub:  errors.New("client: this relay has no hub; its operator can start it with agora serve --hub"),
+	Jobs: errors.New("client: this relay has no registry of jobs; its operator can start it with agora serve --jobs"),
+	Channel: errors.New("client: this relay has no channel gateway, so it has no agent inboxes; " +
+		"its operator can start it with agora serve --channel"),
+	A2A: errors.New("client: this relay has no A2A gateway; its operator can start it with agora serve --a2a"),
+}
 
 // Gateways is what the relay's document says about its gateways.
 type Gateways struct {
@@ -49,8 +56,8 @@ type gatewayDocument struct {
 	Gateways map[string]json.RawMessage `json:"gateways"`
 }
 
-// read returns what the document says about the gateways with the names in known.
-func (d gatewayDocument) read(known map[string]error) (g Gateways, err error) {
+// read returns what the document says about the gateways that a Conn knows.
+func (d gatewayDocument) read() (g Gateways, err error) {
 	g = Gateways{URLs: map[string]string{}, audience: d.URL}
 	var did string
 	if raw := d.Gateways["did"]; len(raw) > 0 && json.Unmarshal(raw, &did) != nil {
@@ -60,7 +67,7 @@ func (d gatewayDocument) read(known map[string]error) (g Gateways, err error) {
 		var entry struct {
 			URL string `json:"url"`
 		}
-		if known[name] != nil && json.Unmarshal(raw, &entry) == nil && entry.URL != "" {
+		if ErrNoGateway[name] != nil && json.Unmarshal(raw, &entry) == nil && entry.URL != "" {
 			g.URLs[name] = strings.TrimRight(entry.URL, "/")
 		}
 	}
@@ -78,7 +85,7 @@ func (d gatewayDocument) read(known map[string]error) (g Gateways, err error) {
 func (c *Conn) Gateway(ctx context.Context, name string) (Gateways, error) {
 	g, err := c.AllGateways(ctx)
 	if err == nil && g.URLs[name] == "" {
-		err = c.NoGateway(name)
+		err = ErrNoGateway[name]
 	}
 	return g, err
 }
@@ -120,7 +127,7 @@ func (c *Conn) readGateways(ctx context.Context) (g Gateways, base string, err e
 	if err != nil {
 		return g, base, err
 	}
-	g, err = doc.read(c.errors.NoGateway)
+	g, err = doc.read()
 	g.readAt = readAt
 	return g, base, err
 }

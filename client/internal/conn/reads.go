@@ -32,6 +32,11 @@ const wellKnown = "/.well-known/agora.json"
 // Health is the path at which a relay says that it works.
 const Health = "/health"
 
+// ErrOpenReads is the error of a Conn with Options.RequireParties, see client.ErrOpenReads.
+var ErrOpenReads = &envelope.Error{Code: envelope.CodeUnauthorized,
+	Message: "this relay shows messages to everybody, or does not say who can read them; nothing was sent to it, " +
+		"because this client requires private reads; use a relay with private reads, or do not require them"}
+
 // token returns the Authorization header for a GET of target, a path with an optional query; empty: send none.
 // grantsAccess is true if the relay is private: then the token lets the reader see the messages that it has sent or
 // received. With showOnline a read of an open relay is signed as well. Such a token only shows that the signer is
@@ -107,7 +112,7 @@ func (c *Conn) audience(ctx context.Context) (string, *wire.Failure) {
 	case failed != nil:
 		return "", failed
 	case doc.Reads != "parties" && c.requireParties:
-		return "", wire.Permanent(c.errors.OpenReads)
+		return "", wire.Permanent(ErrOpenReads)
 	case doc.Reads != "parties" && doc.Reads != "open" && doc.Reads != "":
 		return "", wire.Permanent(envelope.Errorf(envelope.CodeUnauthorized,
 			"the relay's document says \"reads\":%q, which this client does not know; use a newer client",

@@ -69,7 +69,7 @@ func (j *Joiner) chosen(o Options, g conn.Gateways) (all []protocol, err error) 
 		switch {
 		case !slices.Contains(o.Protocols, p.name) && (len(o.Protocols) > 0 || g.URLs[p.name] == ""):
 		case g.URLs[p.name] == "":
-			return nil, j.Conn.NoGateway(p.name)
+			return nil, conn.ErrNoGateway[p.name]
 		default:
 			all = append(all, p)
 		}
@@ -174,7 +174,7 @@ func (j *Joiner) Leave(ctx context.Context) (left []journal.Place, err error) {
 func (j *Joiner) leave(ctx context.Context, p protocol, id string) error {
 	err := j.Conn.Call(ctx, p.name, conn.Call{Method: http.MethodDelete, Path: p.leave(id), Repeatable: true})
 	if status := wire.StatusOf(err); err == nil || status == http.StatusNotFound || status == http.StatusGone ||
-		errors.Is(err, j.Conn.NoGateway(p.name)) ||
+		errors.Is(err, conn.ErrNoGateway[p.name]) ||
 		p.name == conn.Channel && status == http.StatusForbidden { // a relay does not say whether others have an inbox
 		return nil
 	}

@@ -183,8 +183,8 @@ func (b *bulk) noteUnknown(failed *wire.Failure, from, to int) {
 // outcome returns the error of message i after its last attempt has failed.
 func (b *bulk) outcome(i int, err error) error {
 	refusal, refused := errors.AsType[*envelope.Error](err)
-	if b.unknown[i] && !errors.Is(err, b.poster.Errors.Unknown) && !(refused && refusal.Code.Info().Settles) {
-		return fmt.Errorf("%w: %w", b.poster.Errors.Unknown, err)
+	if b.unknown[i] && !errors.Is(err, ErrUnknownOutcome) && !(refused && refusal.Code.Info().Settles) {
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 	}
 	return err
 }
@@ -209,7 +209,7 @@ func (b *bulk) oneByOne(ctx context.Context) {
 			b.results[i].Err = b.outcome(i, err)
 		}
 		b.pending = b.pending[1:]
-		if wire.Unanswered(err) || errors.Is(err, b.poster.Errors.Unknown) {
+		if wire.Unanswered(err) || errors.Is(err, ErrUnknownOutcome) {
 			b.giveUp(fmt.Errorf("not posted, because a message before it was not answered: %v", err), len(b.pending))
 		}
 	}

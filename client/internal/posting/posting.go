@@ -32,15 +32,14 @@ type Options struct {
 	CheckProofs   bool                              // see client.ProofsPrefer
 	RequireProofs bool                              // see client.ProofsRequired
 	Proved        func(*envelope.Envelope, Receipt) // see client.Options.Proved; nil: not called
-	Errors        Errors
 }
 
-// Errors are errors of a Poster. Package client declares them, so that its documentation shows them.
-type Errors struct {
-	Unknown      error // see client.ErrUnknownOutcome
-	Unproved     error // see client.ErrUnproved
-	InvalidProof error // see client.ErrInvalidProof
-}
+// Errors of a Poster, see those of package client.
+var (
+	ErrUnknownOutcome = errors.New("it is unknown whether the relay stored the message")
+	ErrUnproved       = errors.New("the relay does not prove that it has stored the message")
+	ErrInvalidProof   = errors.New("the relay has answered with a proof that is not valid")
+)
 
 // Watcher is told what a Poster finds out about its relay.
 type Watcher struct {
@@ -89,7 +88,7 @@ func (p *Poster) Post(
 	if !ok || refusal.Code != envelope.CodeStaleTimestamp || !d.TS.IsZero() || !p.Conn.CorrectClock(refusal) {
 		return e, receipt, err
 	}
-	unknown := errors.Is(err, p.Errors.Unknown)
+	unknown := errors.Is(err, ErrUnknownOutcome)
 	d.ID, d.Thread = e.ID, e.Thread
 	if request, ok := d.Payload.(envelope.Request); ok {
 		request.RequestID = e.RequestID
@@ -99,10 +98,10 @@ func (p *Poster) Post(
 		return nil, Receipt{}, err
 	}
 	receipt, err = p.PostEnvelope(ctx, e, retryLimited)
-	if unknown && err != nil && !errors.Is(err, p.Errors.Unknown) {
+	if unknown && err != nil && !errors.Is(err, ErrUnknownOutcome) {
 		refusal, ok := errors.AsType[*envelope.Error](err)
 		if !ok || refusal.Code == envelope.CodeDuplicateID || !refusal.Code.Info().Settles {
-			err = fmt.Errorf("%w: %w", p.Errors.Unknown, err)
+			err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 		}
 	}
 	return e, receipt, err
@@ -133,7 +132,7 @@ func (p *Poster) PostEnvelope(ctx context.Context, e *envelope.Envelope, retryLi
 		}
 		refusal, refused := errors.AsType[*envelope.Error](failed)
 		if !failed.NoEffect() || mayBeStored && !(refused && refusal.Code.Info().Settles) {
-			err = fmt.Errorf("%w: %w", p.Errors.Unknown, err)
+			err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 		}
 		return Receipt{}, err
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // prove checks the proof of a stored message as Options say. If the proof of the receipt is not valid, it reads the
-// proof once. Errors: Errors.Unproved.
+// proof once. Errors: ErrUnproved.
 func (p *Poster) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Receipt, error) {
 	text := r.Proof
 	r.Proof = ""
@@ -48,7 +48,7 @@ func (p *Poster) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 		p.report(e, r)
 		return r, nil
 	}
-	if wrong && errors.Is(failed, p.Errors.InvalidProof) {
+	if wrong && errors.Is(failed, ErrInvalidProof) {
 		p.reportInvalid(failed)
 	}
 	if err == nil {
@@ -56,7 +56,7 @@ func (p *Poster) prove(ctx context.Context, e *envelope.Envelope, r Receipt) (Re
 	}
 	p.Conn.Forget() // perhaps the relay has another identity now
 	// The error is not wrapped: it could be a refusal of the read, and the message was not refused.
-	return Receipt{}, fmt.Errorf("%w, and %w: %v", p.Errors.Unproved, p.Errors.Unknown, err)
+	return Receipt{}, fmt.Errorf("%w, and %w: %v", ErrUnproved, ErrUnknownOutcome, err)
 }
 
 // report tells Options.Proved and the Watcher of a valid proof.
@@ -108,7 +108,7 @@ func (p *Poster) Proof(ctx context.Context, sender didkey.DID, id string) (text 
 		err = v.CheckRelay(relay)
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("client: %w: %w", p.Errors.InvalidProof, err)
+		return "", nil, fmt.Errorf("client: %w: %w", ErrInvalidProof, err)
 	}
 	return text, v, nil
 }
@@ -123,9 +123,9 @@ func (p *Poster) Unproved(ctx context.Context, accept, request *envelope.Envelop
 		return false, err
 	}
 	reason := p.checkAccept(ctx, accept, request)
-	if errors.Is(reason, p.Errors.InvalidProof) {
+	if errors.Is(reason, ErrInvalidProof) {
 		reason = p.checkAccept(ctx, accept, request)
-		if errors.Is(reason, p.Errors.InvalidProof) {
+		if errors.Is(reason, ErrInvalidProof) {
 			p.reportInvalid(reason)
 		}
 	}
