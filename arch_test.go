@@ -64,7 +64,7 @@ var allowedImports = map[string][]string{
 	"relay/policycmd":                       {"internal/program", "internal/safetext", "envelope", "relay"},
 	"gateway":                               {"internal/hostname", "internal/jsontext", "internal/netaddr", "internal/turns", "didkey", "envelope", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
 	"gateway/deliver":                       {"didkey", "envelope", "thread", "gateway", "relay"},
-	"gateway/gatetest":                      {"didkey", "envelope", "gateway", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/httpapi/apidocs/apicheck", "store/postgres/schema", "store/sqlite", "store/sqlite/check", "store/storetest/engine"},
+	"gateway/gatetest":                      {"didkey", "envelope", "gateway", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/httpapi/apidocs/apicheck", "store/ledger", "store/postgres/schema", "store/sqlite", "store/sqlite/check", "store/storetest/engine"},
 	"gateway/hub/skill":                     {},
 	"gateway/hub":                           {"internal/jsontext", "didkey", "envelope", "gateway", "gateway/deliver", "gateway/hub/skill", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},
 	"gateway/channel":                       {"internal/hostname", "internal/jsontext", "internal/untrusted", "didkey", "envelope", "gateway", "gateway/deliver", "relay", "relay/admission", "relay/httpapi", "relay/httpapi/apidocs"},

@@ -218,7 +218,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		began := time.Now()
 		did, err := didkey.Parse(text)
-		if took := time.Since(began); took > time.Second { // Parse takes about 20 µs; the machine may be busy
+		if took := time.Since(began); took > time.Millisecond && bestTime(text) > time.Millisecond { // it takes about 20 µs
 			t.Errorf("%d characters took %v", len(text), took)
 		}
 		if err != nil {
@@ -243,18 +243,24 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
+// bestTime returns the shortest time of some calls of Parse, because the machine may pause during the others.
+func bestTime(text string) time.Duration {
+	best := time.Hour
+	for range 100 {
+		began := time.Now()
+		_, _ = didkey.Parse(text)
+		best = min(best, time.Since(began))
+	}
+	return best
+}
+
 // TestRefusingIsQuick checks that parsing takes less than a millisecond for long texts, and for texts that are slow to
 // decode.
 func TestRefusingIsQuick(t *testing.T) {
 	for name, text := range map[string]string{
 		"60 KB": "did:key:z6Mk" + strings.Repeat("z", 60<<10), "good": good, "no point": spell(unhex(t, "02"+strings.Repeat("00", 31))),
 	} {
-		const times = 100
-		began := time.Now()
-		for range times {
-			didkey.Parse(text)
-		}
-		if took := time.Since(began) / times; took > time.Millisecond {
+		if took := bestTime(text); took > time.Millisecond {
 			t.Errorf("%s: Parse takes %v; want at most 1ms", name, took)
 		}
 	}

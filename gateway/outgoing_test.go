@@ -17,10 +17,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
-	"github.com/agora-relay/agora/internal/racing"
+	"github.com/agora-relay/agora/gateway/gatetest"
 )
 
 func TestMain(m *testing.M) {
@@ -83,8 +84,19 @@ func dnsAnswer(query []byte, addr netip.Addr) (answer []byte, matches bool) {
 
 // server starts a TLS server for agent.example. It returns the port, its certificate and the number of connections.
 func server(t *testing.T, handler http.HandlerFunc) (port string, roots *tls.Config, connections *atomic.Int64) {
+	return serverOn(t, nil, handler)
+}
+
+// serverOn is like server, but accepts the connections of a listener; nil: one of its own.
+func serverOn(t *testing.T, l net.Listener, handler http.HandlerFunc) (port string, roots *tls.Config, connections *atomic.Int64) {
 	connections = new(atomic.Int64)
 	s := httptest.NewUnstartedServer(handler)
+	if l != nil {
+		if err := s.Listener.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s.Listener = l
+	}
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
 			connections.Add(1)
@@ -97,6 +109,16 @@ func server(t *testing.T, handler http.HandlerFunc) (port string, roots *tls.Con
 	pool.AddCert(s.Certificate())
 	_, port, _ = net.SplitHostPort(s.Listener.Addr().String())
 	return port, &tls.Config{RootCAs: pool}, connections // the certificate of httptest is valid for example.com
+}
+
+// inBubble starts a TLS server in a bubble. It returns its URL, an Outgoing whose steps may take as long as step, and the
+// number of connections.
+func inBubble(t *testing.T, step time.Duration, handler http.HandlerFunc) (url string, o *gateway.Outgoing, connections *atomic.Int64) {
+	l := gatetest.NewPipeListener("")
+	_, roots, connections := serverOn(t, l, handler)
+	o = gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "127.0.0.1"), TLS: roots, Dial: gatetest.DialPipe})
+	o.SetTimeouts(step)
+	return "https://" + l.Addr().String(), o, connections
 }
 
 func allow(t *testing.T, texts ...string) (d gateway.Destinations) {
@@ -125,6 +147,7 @@ func TestNamesAreCheckedWhenDialling(t *testing.T) {
 	o := gateway.NewOutgoing(gateway.OutgoingOptions{Resolver: fakeDNS(t, "2000::1", "127.0.0.1"), TLS: roots})
 	o.SetTimeouts(200 * time.Millisecond)
 	_, _ = o.Post(t.Context(), call)
+	o.SetTimeouts(time.Minute)
 	if _, err := o.Post(t.Context(), call); err != gateway.Blocked {
 		t.Errorf("the second lookup: %v, want blocked", err)
 	}
@@ -195,7 +218,6 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 // TestHostileServers checks G-15: a slow, endless or huge response ends within its limits. It checks G-16: the error is
 // one of three words.
 func TestHostileServers(t *testing.T) {
-	racing.Skip(t, "one thing after another")
 	const step = time.Second
 	flush := func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() }
 	huge := strings.Repeat("a", 64<<10)
@@ -240,34 +262,41 @@ func TestHostileServers(t *testing.T) {
 		"a broken header": {func(http.ResponseWriter, *http.Request) { abort() }, gateway.Unreachable, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			port, roots, connections := server(t, c.answer)
-			o := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "127.0.0.1"), TLS: roots})
-			o.SetTimeouts(step)
-			began := time.Now()
-			answer, err := o.Post(t.Context(), gateway.Request{URL: "https://127.0.0.1:" + port, Wait: step})
-			if took := time.Since(began); took > 5*step {
-				t.Errorf("it took %v", took)
-			}
-			if !errors.Is(err, c.want) || (answer.Body == nil) != c.noBody || len(answer.Body) != c.bodySize {
-				t.Errorf("%v with %d bytes (nil: %t), want %v", err, len(answer.Body), answer.Body == nil, c.want)
-			}
-			if n := connections.Load(); n != 1 {
-				t.Errorf("%d connections were made, want 1", n)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				url, o, connections := inBubble(t, step, c.answer)
+				began := time.Now()
+				answer, err := o.Post(t.Context(), gateway.Request{URL: url, Wait: step})
+				if took := time.Since(began); took > 2*step { // for the header and for the body
+					t.Errorf("it took %v", took)
+				}
+				if !errors.Is(err, c.want) || (answer.Body == nil) != c.noBody || len(answer.Body) != c.bodySize {
+					t.Errorf("%v with %d bytes (nil: %t), want %v", err, len(answer.Body), answer.Body == nil, c.want)
+				}
+				if n := connections.Load(); n != 1 {
+					t.Errorf("%d connections were made, want 1", n)
+				}
+			})
 		})
 	}
 	t.Run("no TLS", func(t *testing.T) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close() // connections wait in its queue and get no answer
-		o := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "127.0.0.1")})
-		o.SetTimeouts(step)
-		if _, err := o.Post(t.Context(), gateway.Request{URL: "https://" + l.Addr().String()}); err != gateway.Timeout {
-			t.Errorf("%v, want timeout", err)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			l := gatetest.NewPipeListener("")
+			go func() {
+				if c, err := l.Accept(); err != nil {
+					t.Error(err)
+				} else {
+					_, _ = io.Copy(io.Discard, c) // until the client closes the connection
+				}
+			}()
+			o := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "127.0.0.1"), Dial: gatetest.DialPipe})
+			o.SetTimeouts(step)
+			began := time.Now()
+			_, err := o.Post(t.Context(), gateway.Request{URL: "https://" + l.Addr().String()})
+			if took := time.Since(began); err != gateway.Timeout || took > 3*step {
+				t.Errorf("%v after %v, want timeout", err, took)
+			}
+			time.Sleep(5 * step) // until net/http has given up the handshake
+		})
 	})
 	t.Run("no server", func(t *testing.T) {
 		o := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "127.0.0.1")})
@@ -315,17 +344,17 @@ func TestCallsAtATime(t *testing.T) {
 
 // TestLongWait checks that a call may wait longer for the header of the response than connecting may take.
 func TestLongWait(t *testing.T) {
-	racing.Skip(t, "one thing after another")
-	const step = 300 * time.Millisecond // a handshake takes that long on a busy machine
-	port, roots, _ := server(t, func(w http.ResponseWriter, r *http.Request) { time.Sleep(6 * step) })
-	o := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "127.0.0.1"), TLS: roots})
-	o.SetTimeouts(step)
-	call := gateway.Request{URL: "https://127.0.0.1:" + port, Wait: 20 * step}
-	if answer, err := o.Post(t.Context(), call); err != nil || answer.Status != 200 {
-		t.Errorf("%+v, %v", answer, err)
-	}
-	call.Wait = step
-	if _, err := o.Post(t.Context(), call); err != gateway.Timeout {
-		t.Errorf("%v, want timeout", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		const step = time.Second
+		url, o, _ := inBubble(t, step, func(http.ResponseWriter, *http.Request) { time.Sleep(6 * step) })
+		call := gateway.Request{URL: url, Wait: 20 * step}
+		if answer, err := o.Post(t.Context(), call); err != nil || answer.Status != 200 {
+			t.Errorf("%+v, %v", answer, err)
+		}
+		call.Wait = step
+		if _, err := o.Post(t.Context(), call); err != gateway.Timeout {
+			t.Errorf("%v, want timeout", err)
+		}
+		time.Sleep(6 * step) // until the handler has ended
+	})
 }

@@ -208,11 +208,10 @@ func exposeCancel(ctx context.Context, t *testing.T, c *a2aclient.Client, server
 // awaitState waits until a task of the server has this state.
 func awaitState(t *testing.T, server *a2atest.Server, state string) {
 	t.Helper()
-	for range 400 {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(25 * time.Millisecond) {
 		if strings.Contains(fmt.Sprint(server.States()), state) {
 			return
 		}
-		time.Sleep(25 * time.Millisecond)
 	}
 	t.Fatalf("no task became %s: %v", state, server.States())
 }
@@ -220,7 +219,7 @@ func awaitState(t *testing.T, server *a2atest.Server, state string) {
 // awaitTask waits until a task has ended.
 func awaitTask(t *testing.T, c *a2aclient.Client, id string) a2a.Task {
 	t.Helper()
-	for range 400 {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		task, err := c.Get(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
@@ -228,7 +227,6 @@ func awaitTask(t *testing.T, c *a2aclient.Client, id string) a2a.Task {
 		if task.Status.State.Terminal() {
 			return task
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	t.Fatalf("the task %s did not end", id)
 	return a2a.Task{}
@@ -346,7 +344,7 @@ func TestWorkA2A(t *testing.T) {
 		}
 	}()
 	e := &exposing{t: t, printed: map[string]string{"DID": string(key.DID())}}
-	for range 100 { // until the relay has the manifest
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); { // until the relay has the manifest
 		out, err := exec.Command("agora", "a2a", "publish", "--key", file, "--relay", relay, "--public").Output()
 		if err == nil {
 			_, after, _ := strings.Cut(string(out), `"url":"`)

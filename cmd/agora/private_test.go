@@ -23,14 +23,7 @@ func TestFilesArePrivate(t *testing.T) {
 	defer syscall.Umask(old)
 	folder := filepath.Join(t.TempDir(), "place")
 	data := filepath.Join(folder, "deep", "data")
-	serve := func() (code int, output string) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		return runAgora(ctx, "serve", "--addr", "127.0.0.1:0", "--data", data)
-	}
-	if code, output := serve(); code != cli.ExitOK {
-		t.Fatalf("%d: %s", code, output)
-	}
+	startServe(t, "--data", data).stop()
 	for _, args := range [][]string{{"keygen", filepath.Join(folder, "my.key")}, {"backup", "--data", data, filepath.Join(folder, "backups", "monday")}} {
 		if code, output := runAgora(t.Context(), args...); code != cli.ExitOK {
 			t.Fatalf("%d: %s", code, output)
@@ -57,7 +50,10 @@ func TestFilesArePrivate(t *testing.T) {
 	if err := os.Chmod(data, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if code, output := serve(); code != cli.ExitFailed || !strings.Contains(output, "(mode 0755); run: chmod 700 "+data) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a relay that starts must not serve for ever
+	defer cancel()
+	code, output := runAgora(ctx, "serve", "--addr", "127.0.0.1:0", "--data", data)
+	if code != cli.ExitFailed || !strings.Contains(output, "(mode 0755); run: chmod 700 "+data) {
 		t.Errorf("serve with a data folder that others can enter ends with %d: %s", code, output)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/relay/httpapi/apidocs"
 	"github.com/agora-relay/agora/relay/httpapi/apidocs/apicheck"
+	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/store/sqlite/check"
 	"github.com/agora-relay/agora/store/storetest/engine"
@@ -140,6 +141,9 @@ func (s *Site) Run() {
 	log := slog.New(slog.NewJSONHandler(s, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	store := Open(s.t, s.Path, sqlite.Options{Log: log, Extensions: s.extensions(), Now: s.Now, Policy: s.Policy})
 	used := relay.Extender(store)
+	if !s.Bubble {
+		used = patientStore{used}
+	}
 	if s.Wrap != nil {
 		used = s.Wrap(used)
 	}
@@ -284,6 +288,20 @@ func (s *Site) CheckDatabase() {
 		Found: func(found check.Finding) { s.t.Errorf("check: %v", found) }}); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// patientStore is a store for tests outside of bubbles. An Update that took too long is made again, as a client would
+// repeat its request: the machine may have stood still meanwhile.
+type patientStore struct{ relay.Extender }
+
+// Update implements relay.Extender.
+func (s patientStore) Update(ctx context.Context, f func(relay.StoreTx) error) (took time.Duration, err error) {
+	for range 5 {
+		if took, err = s.Extender.Update(ctx, f); !errors.Is(err, ledger.ErrTooLong) {
+			break
+		}
+	}
+	return took, err
 }
 
 // BubbleStore is a store for tests in bubbles. It runs the function of each Update twice, and undoes the first run. A

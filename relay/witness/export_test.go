@@ -1,12 +1,9 @@
 package witness
 
-import "time"
+import "net/http"
 
-// AskAgain makes c read the documents of its peers again now, not after a while.
-func (c *Client) AskAgain() {
-	for _, r := range c.remote {
-		r.mu.Lock()
-		r.asked = time.Time{}
-		r.mu.Unlock()
-	}
+// Over makes c send its requests with transport. It returns c.
+func (c *Client) Over(transport http.RoundTripper) *Client {
+	c.http.Transport = transport
+	return c
 }

@@ -64,7 +64,7 @@ type party struct {
 func newParty(t *testing.T) *party {
 	t.Helper()
 	p := &party{T: t, key: key(t), folder: t.TempDir()}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p.url = network.add(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := p.handler.Load()
 		if h == nil {
 			p.requests.Add(1)
@@ -72,8 +72,6 @@ func newParty(t *testing.T) *party {
 		}
 		(*h).ServeHTTP(w, r)
 	}))
-	t.Cleanup(server.Close)
-	p.url = server.URL
 	return p
 }
 

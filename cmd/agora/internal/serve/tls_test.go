@@ -186,8 +186,8 @@ func TestACMEHandshakes(t *testing.T) {
 		for _, protocols := range [][]string{nil, {"h2"}, {acme.ALPNProto}, {acme.ALPNProto, "h2"}} {
 			began := time.Now()
 			got, err := c.get(&tls.ClientHelloInfo{ServerName: name, SupportedProtos: protocols})
-			if err == nil || time.Since(began) > time.Second {
-				t.Errorf("%q %q: %v after %v", name, protocols, got, time.Since(began))
+			if took := time.Since(began); err == nil || took > 20*time.Second { // the authority never gives one
+				t.Errorf("%q %q: %v after %v", name, protocols, got, took)
 			}
 		}
 	}
