@@ -87,7 +87,7 @@ func server(t *testing.T, handler http.HandlerFunc) (port string, roots *tls.Con
 	return serverOn(t, nil, handler)
 }
 
-// serverOn is like server, but accepts the connections of a listener; nil: one of its own.
+// serverOn does the same as server, but accepts the connections of l; nil: of a new listener.
 func serverOn(t *testing.T, l net.Listener, handler http.HandlerFunc) (port string, roots *tls.Config, connections *atomic.Int64) {
 	connections = new(atomic.Int64)
 	s := httptest.NewUnstartedServer(handler)
