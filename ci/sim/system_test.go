@@ -77,7 +77,7 @@ const (
 	jobTTL        = time.Hour
 	activeTimeout = 10 * time.Minute
 	collecting    = 5 * time.Second
-	settling      = 50 * time.Second               // what waits between attempts tries again
+	settling      = 2 * time.Minute                // what waits between attempts tries again, and reads all again if it must
 	copyable      = 30 * time.Minute               // what lives longer is copied by a mirror
 	promptly      = 2 * time.Second                // from storing a message to its delivery
 	calmBound     = 8 * time.Second                // for a job without faults, besides the work
