@@ -529,7 +529,11 @@ func TestAskChoose(t *testing.T) {
 			r.ask("i", "--thread", id, "--wait", "10ms").want(t, trade.OutcomeNoOffer, "", "")
 			a.post(id, alice.key.DID(), envelope.Offer{RequestID: id, ValidUntil: &past})
 			b.post(id, alice.key.DID(), envelope.Offer{RequestID: id, Price: &envelope.Price{Amount: 3, Currency: "EUR"}})
-			got := r.ask("--thread", id, "--choose", quickly, "--timeout", "2s", "--wait", "200ms")
+			timeout := "1m"
+			if test.how == trade.OutcomeTimedOut { // nobody sends a result
+				timeout = "4s"
+			}
+			got := r.ask("--thread", id, "--choose", quickly, "--timeout", timeout, "--wait", "200ms")
 			got.want(t, test.how, "", "Accept which offer? [1 = free, 2 = 3 EUR; Enter to wait for more, q to quit]")
 			accepts := r.sent(id, envelope.TypeAccept)
 			if len(accepts) > 1 || (len(accepts) == 1) != (test.want != "") || len(accepts) == 1 && accepts[0].Recipient != test.want {

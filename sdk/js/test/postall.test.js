@@ -75,7 +75,7 @@ test('postAll continues after refusals and failures', async (t) => {
     [[lost], [{}, { stop: [0, TOO_LARGE] }], ['?PAYLOAD_TOO_LARGE', '', '', ''], 3],
     [[answer(413, {}), answer(413, {})], [], ['', '', '', ''], 3],
     [[refuse(403, 'FORBIDDEN')], [], Array(4).fill('FORBIDDEN'), 0],
-    [[refuse(429, 'RATE_LIMITED', {}, { 'retry-after': '60' })], [], ['', '', '', ''], 1],
+    [[refuse(429, 'RATE_LIMITED', {}, { 'retry-after': '29' })], [], ['', '', '', ''], 1],
     [[refuse(404, 'NOT_FOUND')], [], ['', '', '', ''], 0],
     [[refuse(405, 'METHOD_NOT_ALLOWED'), undefined, ...Array(8).fill(refused)], [],
       ['', 'NO_ANSWER', 'NO_ANSWER', 'NO_ANSWER'], 0],

@@ -276,15 +276,16 @@ for (const reads of ['open', 'parties']) {
 
 test('an aborted agent ends without an error, after its work', async () => {
   const { client, agent } = await parties(), stop = new AbortController();
-  let ended = false;
+  let begun = false, ended = false;
   const serving = agent.serve('echo', { signal: stop.signal, async work(job, { signal }) {
+    begun = true;
     await new Promise((resolve) => { signal.addEventListener('abort', resolve); });
     await new Promise((resolve) => { setTimeout(resolve, 30); });
     ended = true;
   } });
   const call = await client.request('echo', 1);
   await call.accept(await call.best('first'));
-  await new Promise((resolve) => { setTimeout(resolve, 100); });
+  await until(() => begun);
   stop.abort();
   await serving;
   assert.ok(ended);
