@@ -221,8 +221,8 @@ func TestHostileServers(t *testing.T) {
 	const step = time.Second
 	flush := func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() }
 	huge := strings.Repeat("a", 64<<10)
-	// abort ends a handler after its caller has left. Without it, net/http would answer 200, and the answer could reach the
-	// caller while it still closes the connection.
+	// abort ends a handler after its caller has left. Without it, net/http would end the answer properly, and its end could
+	// reach the caller while it still closes the connection.
 	abort := func() { panic(http.ErrAbortHandler) }
 	for name, c := range map[string]struct {
 		answer   http.HandlerFunc
@@ -244,6 +244,7 @@ func TestHostileServers(t *testing.T) {
 				flush(w)
 				time.Sleep(step / 10)
 			}
+			abort()
 		}, nil, true, 0},
 		"a huge header": {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", huge) }, gateway.Unreachable, true, 0},
 		"a large body":  {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, huge) }, nil, false, 64 << 10},
