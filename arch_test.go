@@ -116,7 +116,7 @@ var allowedImports = map[string][]string{
 	"internal/netaddr":                      {},
 	"client":                                {"client/internal/a2aprogress", "client/internal/chain", "client/internal/conn", "client/internal/discovery", "client/internal/follow", "client/internal/joins", "client/internal/journal", "client/internal/mark", "client/internal/pacing", "client/internal/pages", "client/internal/posting", "client/internal/recent", "client/internal/wire", "didkey", "envelope", "internal/a2a", "internal/deal", "internal/fsync", "internal/jsontext", "internal/netaddr", "internal/similar", "proof", "thread"},
 	"cmd/agora/internal/mcpserver/spending": {"internal/fsync", "didkey", "envelope", "gateway/jobs/credits"},
-	"cmd/agora/internal/mcpserver":          {"client", "cmd/agora/internal/mcpserver/spending", "didkey", "envelope", "gateway/jobs/credits", "internal/fsync", "internal/untrusted", "thread"},
+	"cmd/agora/internal/mcpserver":          {"client", "cmd/agora/internal/mcpserver/spending", "didkey", "envelope", "gateway/jobs/credits", "internal/deal", "internal/fsync", "internal/untrusted", "thread"},
 	"conformance/agentprobe":                {},
 	"conformance/kit":                       {"didkey", "envelope", "thread"},
 	"conformance/hub":                       {"conformance/kit", "didkey", "envelope"},

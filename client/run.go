@@ -342,7 +342,7 @@ func (r *run) work(request, accept *envelope.Envelope, record *Thread) error {
 		if r.outcome = t.outcome; r.outcome == nil {
 			return context.Cause(t.ctx)
 		}
-		r.outcome = journal.Answering(r.outcome, record.RequestID)
+		r.outcome = deal.Answering(r.outcome, record.RequestID)
 	}
 	err := r.post(r.outcome)
 	if permanent(err) && !threadMovedOn(err) { // for example: too large, or a raw member that is not valid JSON

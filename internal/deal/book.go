@@ -343,3 +343,16 @@ func later(a, b time.Time) time.Time {
 	}
 	return b
 }
+
+// Answering returns an outcome as the answer to the REQUEST with this request_id.
+func Answering(outcome envelope.Payload, requestID string) envelope.Payload {
+	switch p := outcome.(type) {
+	case envelope.Result:
+		p.RequestID = requestID
+		return p
+	case envelope.Failure:
+		p.RequestID = requestID
+		return p
+	}
+	return outcome
+}

@@ -46,7 +46,7 @@ func (s *Journal) OutcomeAt(accept *envelope.Envelope) envelope.Payload {
 	if j.Outcome == nil {
 		return nil
 	}
-	return Answering(payloadOf(*j.Outcome), accept.RequestID)
+	return deal.Answering(payloadOf(*j.Outcome), accept.RequestID)
 }
 
 // payloadOf returns a saved outcome as the payload of a message.
@@ -60,19 +60,6 @@ func payloadOf(o deal.Outcome) envelope.Payload {
 		return failure
 	}
 	return Internal
-}
-
-// Answering returns an outcome as the answer to the REQUEST with this request_id.
-func Answering(outcome envelope.Payload, requestID string) envelope.Payload {
-	switch p := outcome.(type) {
-	case envelope.Result:
-		p.RequestID = requestID
-		return p
-	case envelope.Failure:
-		p.RequestID = requestID
-		return p
-	}
-	return outcome
 }
 
 // Begin counts one more beginning of the work of a job, unless that is too often.

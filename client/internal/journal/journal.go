@@ -322,7 +322,7 @@ func (s *Journal) Join(relay didkey.DID, name string, place *Joined) error {
 	return s.file.Sync()
 }
 
-// place is Join in memory. The caller holds s.mu, or is the only one.
+// place does the same as Join, but only in memory. The caller holds s.mu, or is the only one.
 func (s *Journal) place(relay didkey.DID, name string, place *Joined) {
 	if place == nil {
 		delete(s.places, placeKey{relay, name})

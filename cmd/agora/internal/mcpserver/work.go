@@ -18,6 +18,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
+	"github.com/agora-relay/agora/internal/deal"
 	"github.com/agora-relay/agora/internal/untrusted"
 	"github.com/agora-relay/agora/thread"
 )
@@ -311,7 +312,7 @@ func (s *Server) endJob(ctx context.Context, in jobIn, p *page, outcome envelope
 		out.State = string(thread.Failed)
 	}
 	if record.State == thread.Active && record.Agent == s.DID {
-		_, receipt, err := relay.Post(ctx, record.Join(envelope.Draft{Payload: answering(outcome, record.RequestID),
+		_, receipt, err := relay.Post(ctx, record.Join(envelope.Draft{Payload: deal.Answering(outcome, record.RequestID),
 			Recipient: opener,
 			Thread:    id, Seal: sealedTo(record, s.DID)}))
 		switch {
@@ -374,19 +375,6 @@ func (s *Server) saved(id string, p *page) endedOut {
 		"next_job waits, when the relay is back, or when the client continues at another relay. Next: call next_job.",
 		out.Thread)
 	return out
-}
-
-// answering returns an outcome as the answer to the REQUEST with this request_id.
-func answering(outcome envelope.Payload, requestID string) envelope.Payload {
-	switch o := outcome.(type) {
-	case envelope.Result:
-		o.RequestID = requestID
-		return o
-	case envelope.Failure:
-		o.RequestID = requestID
-		return o
-	}
-	return outcome
 }
 
 // sealedTo reports whether the answers in a thread must be sealed: its client has sealed a message to me.
