@@ -1,6 +1,6 @@
-// Package conn is one relay as one identity uses it: who the relay is, what it says about itself and its gateways, the
-// clock that it corrects, signed reads, and signed calls to its gateways. It trusts nothing that the relay says, except
-// to decide what to ask next. It posts no messages.
+// Package conn talks to one relay for one identity. It reads what the relay says about itself and its gateways, corrects
+// the clock to the relay's time, and makes signed reads, and signed calls to the gateways. It trusts nothing that the
+// relay says, except to decide what to ask next. Package posting posts the messages.
 package conn
 
 import (
@@ -33,7 +33,7 @@ type Options struct {
 
 const defaultAttempts = 8
 
-// Conn is one relay as one identity uses it. It is safe for concurrent use.
+// Conn talks to one relay for one identity. It is safe for concurrent use.
 type Conn struct {
 	Base     string          // the URL that was given, without a slash at the end
 	Signer   envelope.Signer // nil: it only reads

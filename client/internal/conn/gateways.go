@@ -32,8 +32,8 @@ const (
 // InboxPath returns the path of an inbox at the channel gateway (CHANNEL §4).
 func InboxPath(id string) string { return "/inboxes/" + url.PathEscape(id) }
 
-// ErrNoGateway are the errors of calls that need a gateway, at a relay that does not have it, by the gateway's name. A
-// Conn knows only these names.
+// ErrNoGateway has the error of a call to a gateway that the relay does not have, by the gateway's name. A Conn knows
+// only the gateways with these names.
 var ErrNoGateway = map[string]error{
 	Hub:  errors.New("client: this relay has no hub; its operator can start it with agora serve --hub"),
 	Jobs: errors.New("client: this relay has no registry of jobs; its operator can start it with agora serve --jobs"),

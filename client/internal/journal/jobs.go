@@ -70,7 +70,7 @@ func (s *Journal) Begin(k deal.Key, attempts int) (attempt int, may bool, err er
 	return attempt, may, s.file.Sync()
 }
 
-// Undo undoes the last Begin of a job.
+// Undo takes back the last Begin of a job.
 func (s *Journal) Undo(k deal.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package journal is what one identity remembers of several relays, in one file (RELAYS ): how far it has read
+// Package journal keeps what one identity remembers of several relays, in one file (RELAYS ): how far it has read
 // at each relay, which events it has handled, its jobs, the places that it has joined, and the relays that it does not
 // use any more. Package client shows it as State. It sends nothing.
 package journal
@@ -23,7 +23,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Journal is what one identity remembers. Only one process may use its file at a time. It is safe for concurrent use.
+// Journal keeps what one identity remembers. Only one process may use its file at a time. It is safe for concurrent use.
 type Journal struct {
 	me didkey.DID
 
